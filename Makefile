@@ -1,0 +1,108 @@
+# Everything a fresh machine needs is installed by the first target that needs it: Python packages into .venv from
+# requirements.lock, and a Java runtime where there is none. Nothing is fetched twice.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+BIN := .venv/bin
+LOCK_EXTRAS := dev delta redis memcached
+MIN_JAVA := 17
+SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
+# The name of the stamp says what is installed: another lock or another pyproject.toml is another stamp.
+STAMP := .venv/installed-$(shell cat requirements.lock pyproject.toml 2>/dev/null | cksum | tr -d ' ')
+# Its own variable beats pip's, which beats a wait that is long enough for Spark's 400 MB.
+export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
+export UV_PYTHON_DOWNLOADS := never
+export PIP_ROOT_USER_ACTION := ignore
+
+.PHONY: help demo test check lint format types bench soak lock clean install java
+
+help: ## show this list
+	@echo "make TARGET, where TARGET is one of"
+	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
+
+demo: install java ## count the words of a stream, kill the driver, and see the counts come out exact
+	@$(BIN)/trident demo
+
+test: install java ## run the test suite (ARGS="-k name" for a part of it)
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: lint types test ## what a change must pass: format, lint, types, tests
+
+lint: install ## check format and lint
+	@$(BIN)/ruff format --check $(SOURCES)
+	@$(BIN)/ruff check $(SOURCES)
+
+format: install ## format the sources and mend what lint can mend
+	@$(BIN)/ruff format $(SOURCES)
+	@$(BIN)/ruff check --fix $(SOURCES)
+
+types: install ## check the types
+	@$(BIN)/mypy $(SOURCES)
+
+bench: install java ## measure the persistent word count (ARGS="--help" lists what can be chosen)
+	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)
+
+soak: install java ## the long tests: random failures, for minutes to hours
+	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
+
+lock: build/uv.path ## refresh requirements.lock (without names of hosts, so that any mirror will do)
+	@$$(cat build/uv.path) pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-emit-index-url \
+		$(addprefix --extra ,$(LOCK_EXTRAS)) --output-file requirements.lock pyproject.toml
+
+clean: ## remove everything that can be made again
+	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage spark-warehouse metastore_db
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+install: $(STAMP)
+
+$(STAMP): | build/uv.path
+	@uv=$$(cat build/uv.path); python=$$(cat build/python.path); \
+	if ! $(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		$$uv venv --quiet --clear --python "$$python" .venv; \
+	fi; \
+	echo "installing the packages of requirements.lock into .venv" >&2; \
+	$$uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock; \
+	$$uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@rm -f .venv/installed-* && touch $@
+
+# uv: the one on PATH, else one under build/ (pip's --target also works where Python is "externally managed").
+build/uv.path: | build/python.path
+	@if uv --version >/dev/null 2>&1; then echo uv >$@; exit; fi; \
+	python=$$(cat build/python.path); \
+	if ! "$$python" -m pip install --quiet --disable-pip-version-check --target build/uv uv; then \
+		echo "uv, which installs the packages, is missing, and \"$$python -m pip\" could not install it." >&2; \
+		echo "Install pip (Debian, Ubuntu: apt-get install python3-pip) or uv, then run make again." >&2; \
+		exit 1; \
+	fi; \
+	echo "$(CURDIR)/build/uv/bin/uv" >$@
+
+build/python.path:
+	@mkdir -p build; \
+	for python in python3 python3.13 python3.12 python3.11; do \
+		if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then \
+			"$$python" -c 'import sys; print(sys.executable)' >$@; exit; \
+		fi; \
+	done; \
+	echo "Python 3.11 or newer is needed; neither python3 nor python3.11, 3.12 or 3.13 on PATH is one." >&2; \
+	echo "Install one (Debian, Ubuntu: apt-get install python3), then run make again." >&2; \
+	exit 1
+
+java:
+	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \
+	major() { "$$java" -version 2>&1 | sed -n 's/.*version "\(1\.\)\{0,1\}\([0-9]*\).*/\2/p' | head -n 1; }; \
+	found=$$(major || true); \
+	if [ "$${found:-0}" -ge $(MIN_JAVA) ]; then exit; fi; \
+	root=; if [ "$$(id -u)" != 0 ]; then root="sudo -n"; fi; \
+	if [ -z "$${JAVA_HOME:-}" ] && command -v apt-get >/dev/null && $$root true 2>/dev/null; then \
+		echo "installing a Java runtime: openjdk-$(MIN_JAVA)-jre-headless" >&2; \
+		if { $$root apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+			$$root apt-get -qq -y install --no-install-recommends openjdk-$(MIN_JAVA)-jre-headless; } >&2; \
+		then exit; fi; \
+	fi; \
+	echo "Spark needs Java $(MIN_JAVA) or newer; found: $${found:-none} ($$java)." >&2; \
+	echo "Install one (Debian, Ubuntu: apt-get install openjdk-$(MIN_JAVA)-jre-headless; Fedora: dnf install" >&2; \
+	echo "java-$(MIN_JAVA)-openjdk-headless; macOS: brew install openjdk@$(MIN_JAVA)) or set JAVA_HOME, then run make again." >&2; \
+	exit 1

@@ -1,0 +1,36 @@
+"""The word count of the README: text files, an exact count per word, the counts in a Delta table.
+
+Put text files into `books/` (or name another folder in the environment variable WORD_COUNT_TEXT), then::
+
+    trident run examples/word_count.py:topology --once
+    trident get examples/word_count.py:topology count the and
+    trident log trident-log/word-count
+
+Without `--once` it goes on with files that come and files that grow, until Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+
+from spouts import TextFileSpout
+from states.delta import DeltaState
+from trident import TridentTopology
+from trident.operations import Count, Split
+
+
+def build(text: str, counts: str) -> TridentTopology:
+    """Declare the topology: count the words of the files in the folder `text`, in the table `counts`."""
+    topology = TridentTopology("word-count")
+    (
+        topology.new_stream("lines", TextFileSpout(text, max_batch_bytes=8 << 20))
+        .each("line", Split(), "word")
+        .group_by("word")
+        .persistent_aggregate(DeltaState.opaque(counts), Count(), "count")
+    )
+    return topology
+
+
+def topology() -> TridentTopology:
+    """What `trident run examples/word_count.py:topology` runs."""
+    return build(os.environ.get("WORD_COUNT_TEXT", "books"), os.environ.get("WORD_COUNT_STATE", "word-count-state"))

@@ -1,0 +1,192 @@
+"""Rows that live in the driver: how they are checked, typed, cut into parts and carried to the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from trident.arrow import arrow_type, schema_of, table_of
+from trident.errors import TopologyError
+from trident.fields import Fields, type_of_hint
+
+__all__ = ["ArrowPart", "RowsEmitter", "cut_table", "fields_of_schema", "fitted", "table_of_rows", "typed_fields"]
+
+_MIN_ROWS_PER_PART = 1024
+
+_DDL: dict[pa.DataType, str] = {
+    pa.string(): "string",
+    pa.large_string(): "string",
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.float32(): "float",
+    pa.float64(): "double",
+    pa.binary(): "binary",
+    pa.large_binary(): "binary",
+    pa.date32(): "date",
+}
+
+
+class ArrowPart:
+    """A part that carries its rows: a view within the process, pickled an Arrow IPC stream of these rows alone."""
+
+    __slots__ = ("table",)
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A table pickled by itself would take the whole buffers along, of which a slice is only a view.
+        return _part_of_ipc, (ipc_of(self.table),)
+
+
+class RowsEmitter:
+    """Emits parts that carry their rows."""
+
+    def emit(self, part: ArrowPart) -> Iterable[pa.RecordBatch | pa.Table]:
+        """Give the rows of one part."""
+        return [part.table]
+
+
+def ipc_of(table: pa.Table) -> bytes:
+    """Return a table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def table_of_ipc(data: bytes) -> pa.Table:
+    """Return the table of an Arrow IPC stream; its buffers are views of `data`."""
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+
+
+def _part_of_ipc(data: bytes) -> ArrowPart:
+    return ArrowPart(table_of_ipc(data))
+
+
+def cut_table(table: pa.Table, parallelism: int) -> list[ArrowPart]:
+    """Cut a table into views of about equal length, not more than `parallelism` and none for a few rows only."""
+    rows = table.num_rows
+    count = max(1, min(parallelism, rows // _MIN_ROWS_PER_PART))
+    bounds = [rows * k // count for k in range(count + 1)]
+    return [ArrowPart(table.slice(start, end - start)) for start, end in pairwise(bounds)]
+
+
+def typed_fields(fields: Fields, rows: Sequence[Sequence[Any]]) -> Fields:
+    """Return the fields with the types that are not declared taken from the rows' Python values."""
+    types = [
+        type_ if type_ is not None else _inferred(name, (row[at] for row in rows))
+        for at, (name, type_) in enumerate(zip(fields.names, fields.types, strict=True))
+    ]
+    return Fields.of(fields.names, types)
+
+
+def _inferred(name: str, values: Iterator[Any]) -> str:
+    found: dict[str, int] = {}
+    for number, value in enumerate(values):
+        if value is None or (isinstance(value, (list, tuple, dict)) and not value):
+            continue  # says nothing of its type
+        type_ = _type_of_value(value)
+        if type_ is None:
+            raise TopologyError(
+                f"the type of field {name!r} cannot be taken from row {number}: {value!r} is a {type(value).__name__}; "
+                f"declare it as '{name}: string' or another type"
+            )
+        found.setdefault(type_, number)
+    if not found:
+        raise TopologyError(
+            f"the type of field {name!r} cannot be taken from the rows: none has a value in it; "
+            f"declare it as '{name}: string' or another type"
+        )
+    if len(found) > 1:
+        said = ", ".join(f"{type_} (row {number})" for type_, number in found.items())
+        raise TopologyError(
+            f"the values of field {name!r} are of several types: {said}; "
+            f"make them of one type, or declare it as '{name}: {next(iter(found))}'"
+        )
+    return next(iter(found))
+
+
+def _type_of_value(value: Any) -> str | None:
+    if isinstance(value, (list, tuple)):
+        inner = {_type_of_value(one) for one in value if one is not None}
+        only = inner.pop() if len(inner) == 1 else None
+        return None if only is None else f"array<{only}>"
+    if isinstance(value, dict):
+        keys, items = {_type_of_value(k) for k in value}, {_type_of_value(v) for v in value.values() if v is not None}
+        key, item = (only.pop() if len(only) == 1 else None for only in (keys, items))
+        return None if key is None or item is None else f"map<{key},{item}>"
+    return type_of_hint(type(value))
+
+
+def check_arity(fields: Fields, rows: Sequence[Any]) -> None:
+    """Refuse a row that is no list or tuple, or has not one value per field."""
+    for number, row in enumerate(rows):
+        if not isinstance(row, Sequence) or isinstance(row, (str, bytes, bytearray)):
+            raise TopologyError(f"row {number} is {row!r}, not a list or tuple of {len(fields)} values ({fields})")
+        if len(row) != len(fields):
+            said = f"row {number} has {len(row)} values"
+            raise TopologyError(f"{said}, but there are {len(fields)} fields ({fields}): {row!r}")
+
+
+def table_of_rows(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Build a table from rows; a row that does not fit is refused with its number, counted from 0."""
+    check_arity(fields, rows)
+    try:
+        return table_of(fields, rows)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise _misfit(fields, rows, error) from error
+
+
+def _misfit(fields: Fields, rows: Sequence[Sequence[Any]], error: Exception) -> TopologyError:
+    for number, row in enumerate(rows):
+        for name, value in zip(fields.names, row, strict=True):
+            type_ = fields.type_of(name) or ""
+            try:
+                pa.array([value], type=arrow_type(type_))
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
+                return TopologyError(f"row {number}: the value {value!r} of field {name!r} is not a {type_}: {cause}")
+    return TopologyError(f"the rows do not fit the fields ({fields}): {error}")
+
+
+def fields_of_schema(schema: pa.Schema) -> Fields:
+    """Return the fields that an Arrow schema says."""
+    return Fields.of(schema.names, [ddl_of(column.type, column.name) for column in schema])
+
+
+def ddl_of(type_: pa.DataType, name: str) -> str:
+    """Return the DDL type of an Arrow type; `TopologyError` naming the column if Spark has none."""
+    if type_ in _DDL:
+        return _DDL[type_]
+    if isinstance(type_, pa.TimestampType):
+        return "timestamp_ntz" if type_.tz is None else "timestamp"
+    if isinstance(type_, pa.Decimal128Type):
+        return f"decimal({type_.precision},{type_.scale})"
+    if isinstance(type_, (pa.ListType, pa.LargeListType)):
+        return f"array<{ddl_of(type_.value_type, name)}>"
+    if isinstance(type_, pa.MapType):
+        return f"map<{ddl_of(type_.key_type, name)},{ddl_of(type_.item_type, name)}>"
+    if isinstance(type_, pa.StructType):
+        return "struct<" + ",".join(f"{one.name}:{ddl_of(one.type, name)}" for one in type_) + ">"
+    raise TopologyError(f"column {name!r} is of Arrow type {type_}, which Spark has no type for; cast it first")
+
+
+def fitted(table: pa.Table, fields: Fields) -> pa.Table:
+    """Return a table under the fields' names and types: itself, not copied, where it has them already."""
+    if table.num_columns != len(fields):
+        said = f"the table has {table.num_columns} columns {table.column_names}"
+        raise TopologyError(f"{said}, but there are {len(fields)} fields ({fields})")
+    schema = schema_of(fields)
+    if table.schema.equals(schema):
+        return table
+    try:
+        return table.rename_columns(list(fields.names)).cast(schema)
+    except (pa.ArrowException, ValueError) as error:
+        said = f"a table with columns {table.schema.names} cannot be read as ({fields})"
+        raise TopologyError(f"{said}: {error}") from error

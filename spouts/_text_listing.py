@@ -1,0 +1,167 @@
+"""Which files a text spout reads: from directories, globs and names to sorted paths with their sizes."""
+
+# Paths are text as the system gives it: a Path per file would cost more than its stat.
+# ruff: noqa: PTH100, PTH111, PTH112, PTH114, PTH116, PTH119, PTH207
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+
+from trident.errors import SpoutError
+
+__all__ = ["Paths", "TextSource"]
+
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+_Identity = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """What the user named. Every file is listed once, under its own name before that of a symbolic link to it.
+
+    Parameters
+    ----------
+    roots
+        Directories, globs or files.
+    pattern
+        What the names of files inside directories must match; a leading dot only if the pattern has one.
+    recursive
+        Whether directories inside directories are read, and `**` in globs.
+    """
+
+    roots: tuple[str, ...]
+    pattern: str
+    recursive: bool
+
+    @staticmethod
+    def of(paths: Paths, pattern: str, recursive: bool) -> TextSource:
+        """Check the arguments and make the paths absolute: workers have another working directory."""
+        given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        if not given:
+            raise ValueError("TextFileSpout was given an empty list of paths; name a directory, a glob or a file")
+        roots = tuple(os.path.abspath(os.path.expanduser(os.fspath(one))) for one in given)
+        return TextSource(roots, pattern, recursive)
+
+    def sizes(self) -> dict[str, int]:
+        """List all files: path to size in bytes, sorted by path. One `stat` a file, no file is opened.
+
+        Raises
+        ------
+        SpoutError
+            A directory or file that was named is not there, is no regular file, or a directory cannot be listed.
+        """
+        walk = _Walk(self.pattern, self.recursive)
+        for root in self.roots:
+            if glob.has_magic(root) and not os.path.lexists(root):
+                for path in glob.iglob(root, recursive=self.recursive):
+                    walk.add(path, named=False)
+            else:
+                walk.add(root, named=True)
+        return walk.finish()
+
+    def __str__(self) -> str:
+        inside = f" (files that match {self.pattern!r})"
+        return ", ".join(root + inside if os.path.isdir(root) else root for root in self.roots)
+
+
+class _Walk:
+    """One pass over the tree. Links wait until all that is not a link is seen, so real names win and loops end."""
+
+    def __init__(self, pattern: str, recursive: bool) -> None:
+        self._pattern, self._recursive = pattern, recursive
+        self._sizes: dict[str, int] = {}
+        self._seen_files: set[_Identity] = set()
+        self._seen_dirs: set[_Identity] = set()
+        self._dirs: list[str] = []
+        self._links: list[tuple[str, bool]] = []
+
+    def add(self, path: str, named: bool) -> None:
+        """Take a path that the user named (it must be there) or that a glob found (it may be anything)."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError as error:
+            if not named:
+                return
+            raise SpoutError(f"cannot read text files from {path}: there is no such file or directory") from error
+        except OSError as error:
+            raise SpoutError(f"cannot read text files from {path}: {error.strerror}") from error
+        if stat.S_ISDIR(found.st_mode):
+            if named:
+                self._enter(path, found)
+        elif stat.S_ISREG(found.st_mode):
+            if not named and os.path.islink(path):
+                self._links.append((path, False))
+            else:
+                self._take(path, found)
+        elif named:
+            raise SpoutError(f"cannot read text files from {path}: it is neither a regular file nor a directory")
+
+    def finish(self) -> dict[str, int]:
+        """Walk all that is waiting and return what was found."""
+        self._drain()
+        while self._links:
+            links, self._links = sorted(self._links), []
+            for path, in_directory in links:
+                self._follow(path, in_directory)
+            self._drain()
+        return dict(sorted(self._sizes.items()))
+
+    def _drain(self) -> None:
+        while self._dirs:
+            self._scan(self._dirs.pop())
+
+    def _scan(self, directory: str) -> None:
+        try:
+            with os.scandir(directory) as entries:
+                for entry in entries:
+                    self._visit(entry)
+        except FileNotFoundError:
+            return  # removed since it was found; its files are gone with it
+        except OSError as error:
+            raise SpoutError(
+                f"cannot list the directory {directory}: {error.strerror}; "
+                "make it readable for the user that runs the driver, or leave it out with a glob"
+            ) from error
+
+    def _visit(self, entry: os.DirEntry[str]) -> None:
+        if entry.name.startswith(".") and not self._pattern.startswith("."):
+            return
+        if entry.is_symlink():
+            self._links.append((entry.path, True))
+            return
+        try:
+            if entry.is_dir(follow_symlinks=False):
+                if self._recursive:
+                    self._enter(entry.path, entry.stat(follow_symlinks=False))
+            elif fnmatch(entry.name, self._pattern) and entry.is_file(follow_symlinks=False):
+                self._take(entry.path, entry.stat(follow_symlinks=False))
+        except FileNotFoundError:
+            return
+
+    def _follow(self, path: str, in_directory: bool) -> None:
+        try:
+            found = os.stat(path)
+        except OSError:
+            return  # a dangling link, or one that leads to itself
+        if stat.S_ISDIR(found.st_mode):
+            if self._recursive and in_directory:
+                self._enter(path, found)
+            return
+        matches = not in_directory or fnmatch(os.path.basename(path), self._pattern)
+        if stat.S_ISREG(found.st_mode) and matches and (found.st_dev, found.st_ino) not in self._seen_files:
+            self._take(path, found)
+
+    def _enter(self, path: str, found: os.stat_result) -> None:
+        identity = (found.st_dev, found.st_ino)
+        if identity not in self._seen_dirs:
+            self._seen_dirs.add(identity)
+            self._dirs.append(path)
+
+    def _take(self, path: str, found: os.stat_result) -> None:
+        self._seen_files.add((found.st_dev, found.st_ino))
+        self._sizes[path] = found.st_size

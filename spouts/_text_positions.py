@@ -1,0 +1,128 @@
+"""How far each file was read: a table that is carried by every definition, packed.
+
+A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, also while
+no driver runs; so no cursor can stand for the files that are done, and each has an entry of its own: path, bytes read
+and a checksum of the bytes before that position. Entries are kept in the order in which they changed. The older ones
+are sealed in immutable chunks that one definition after another repeats as they are; only the last chunk is packed
+anew, so the work per definition does not grow with the number of files. A later entry of a path overrides an earlier
+one.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trident.errors import SpoutError
+
+__all__ = ["Position", "Positions"]
+
+_SEAL_AT = 384
+_CHUNK = 256
+_HEAD = struct.Struct("<I")
+
+
+class Position(NamedTuple):
+    """How far a file was read, and the checksum of the bytes before (see `checksum`). Offset 0: not at all."""
+
+    offset: int
+    crc: int
+
+
+class Positions:
+    """The table. Paths that were never read have no entry."""
+
+    def __init__(self, packed: Sequence[bytes] = ()) -> None:
+        self._live: dict[str, Position] = {}
+        self._sealed: list[bytes] = list(packed[:-1])
+        self._sealed_entries = 0
+        self._tail: dict[str, Position] = {}
+        for chunk in self._sealed:
+            for path, position in _unpack(chunk):
+                self._sealed_entries += 1
+                self._put(path, position)
+        for path, position in _unpack(packed[-1]) if packed else ():
+            self.set(path, position)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._live)
+
+    def get(self, path: str) -> Position | None:
+        """Return how far a file was read, None if it never was."""
+        return self._live.get(path)
+
+    def set(self, path: str, position: Position) -> None:
+        """Note how far a file was read."""
+        self._put(path, position)
+        self._tail.pop(path, None)  # to the end of the tail: what changes often is sealed last
+        self._tail[path] = position
+
+    def forget(self, path: str) -> None:
+        """Drop a file that is gone."""
+        self.set(path, Position(0, 0))
+
+    def packed(self) -> list[bytes]:
+        """Return the table as chunks of bytes; `Positions(chunks)` is an equal table."""
+        if self._sealed_entries + len(self._tail) > 2 * len(self._live) + 2 * _CHUNK:
+            self._sealed, self._sealed_entries, self._tail = [], 0, dict(self._live)
+        while len(self._tail) >= _SEAL_AT:
+            oldest = dict(islice(self._tail.items(), _CHUNK))
+            self._sealed.append(_pack(oldest))
+            self._sealed_entries += len(oldest)
+            for path in oldest:
+                del self._tail[path]
+        return [*self._sealed, _pack(self._tail)] if self._tail else list(self._sealed)
+
+    def _put(self, path: str, position: Position) -> None:
+        if position.offset:
+            self._live[path] = position
+        else:
+            self._live.pop(path, None)
+
+
+def _pack(entries: dict[str, Position]) -> bytes:
+    paths = b"\0".join(os.fsencode(path) for path in entries)
+    numbers = np.array(list(entries.values()), dtype="<u8")
+    # Byte planes: the high bytes of sizes are alike, so they vanish when the low ones do not stand between them.
+    planes = np.concatenate([_planes(numbers[:, 0], 8), _planes(numbers[:, 1], 4)])
+    return _HEAD.pack(len(entries)) + zlib.compress(planes.tobytes() + paths, 6)
+
+
+def _planes(column: npt.NDArray[np.uint64], width: int) -> npt.NDArray[np.uint8]:
+    # C-ordered copy of the little-endian bytes, transposed: all lowest bytes first.
+    return np.ascontiguousarray(column).view(np.uint8).reshape(-1, 8)[:, :width].T.reshape(-1)
+
+
+def _unpack(chunk: bytes) -> Iterator[tuple[str, Position]]:
+    try:
+        (count,) = _HEAD.unpack_from(chunk)
+        data = zlib.decompress(memoryview(chunk)[_HEAD.size :])
+        paths = data[12 * count :].split(b"\0")
+        offsets = _of_planes(data[: 8 * count], 8)
+        crcs = _of_planes(data[8 * count : 12 * count], 4)
+        yield from (
+            (os.fsdecode(path), Position(offset, crc)) for path, offset, crc in zip(paths, offsets, crcs, strict=True)
+        )
+    except (struct.error, zlib.error, ValueError) as error:
+        raise SpoutError(
+            f"the file positions in the definition of the batch before cannot be read ({error}); "
+            "the log is damaged or was written by another spout. Give the topology a log_dir of its own"
+        ) from error
+
+
+def _of_planes(data: bytes, width: int) -> list[int]:
+    planes = np.frombuffer(data, np.uint8).reshape(width, -1)
+    wide = np.zeros((planes.shape[1], 8), np.uint8)
+    wide[:, :width] = planes.T
+    column: list[int] = wide.reshape(-1).view("<u8").tolist()
+    return column

@@ -1,0 +1,1 @@
+"""States: the stores that topologies keep their state in, one module each."""

@@ -1,0 +1,49 @@
+"""The options of a Delta state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["DeltaOptions"]
+
+
+@dataclass(frozen=True)
+class DeltaOptions:
+    """How a Delta state is kept.
+
+    Attributes
+    ----------
+    snapshot_key
+        Key of the single value of an ungrouped `persistent_aggregate`.
+    compact_after_commits
+        Files are merged, and rows that later batches replaced are dropped, when so many commits have each left a file.
+        Fewer: faster opening and reading by Spark; more: less rewriting.
+    storage_options
+        Passed to delta-rs for tables on object stores (credentials, endpoints).
+    vacuum_after_hours
+        Files that the table no longer refers to are deleted when they are older than this many hours (at least 1: a
+        younger file may belong to a commit that is under way); no Spark query on the table may take longer. None never
+        deletes.
+    log_retention_hours
+        How long single commits stay in `_delta_log` after a checkpoint holds their content. Set when the table is made.
+    checkpoint_interval
+        Commits between two checkpoints of the log; bounds what is read to open the table. Set when the table is made.
+    fsync
+        Force each commit to the disk before it counts as done (tables on local disks only). Without it a commit
+        survives the end of the process, not a power failure.
+    """
+
+    snapshot_key: str = "$GLOBAL$"
+    compact_after_commits: int = 64
+    storage_options: Mapping[str, str] | None = None
+    vacuum_after_hours: int | None = 24
+    log_retention_hours: int = 24
+    checkpoint_interval: int = 32
+    fsync: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("compact_after_commits", "vacuum_after_hours", "log_retention_hours", "checkpoint_interval"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")

@@ -1,0 +1,155 @@
+"""The persistent word count, measured: `python -m tests.benchmarks.wordcount --state memory-opaque --batch 10000 --json`.
+
+Prints one JSON line: the options, `seconds_steady` (first emit to last commit), `words_per_s`, `warm_words_per_s` (second
+half of the run), `batches_per_s`, `batch_ms_p50`, `batch_ms_p99` (define to committed), `phase_ms` (where the time of a
+median batch goes), `driver_rss_mb`, `exact`. With `--side-by-side` the same batches also run as a bare Spark job without
+state and through `foreachBatch`, in the same process, and the ratios are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from spouts import TextFileSpout
+from tests.benchmarks.corpus import Corpus
+from trident import TridentTopology
+from trident.operations import Count, Split
+
+STATES = ("memory-opaque", "memory-transactional", "delta-opaque")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run once and print one JSON line; exit code 1 if the state is not exact."""
+    options = _options(argv)
+    with tempfile.TemporaryDirectory(prefix="trident-bench-") as folder, _spark(options):
+        texts = Path(folder, "texts")
+        texts.mkdir()
+        corpus = Corpus.make(texts, options.sentences, options.batch, options.vocab, options.seed)
+        result = {**vars(options), **run(corpus, options, Path(folder))}
+        if options.side_by_side:
+            from tests.benchmarks.side_by_side import bare_spark, foreach_batch
+
+            result.update(_ratios(result, bare_spark(corpus, options.pending), foreach_batch(corpus)))
+    sys.stdout.write(json.dumps(result) + "\n")
+    return 0 if result["exact"] else 1
+
+
+def run(corpus: Corpus, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Count the corpus and return the figures."""
+    topology = TridentTopology("bench-wordcount")
+    spout = TextFileSpout(corpus.folder, max_batch_bytes=corpus.bytes_per_batch, follow=False)
+    counts = (
+        topology.new_stream("lines", spout)
+        .each("line", Split(), "word")
+        .group_by("word")
+        .persistent_aggregate(_state(options.state, folder), Count(), "count")
+    )
+    settings: dict[str, Any] = {
+        "max_spout_pending": options.pending,
+        "engine": options.engine,
+        "progress_kept": 1 << 20,
+    }
+    if not options.state.startswith("memory"):
+        settings["log_dir"] = str(folder / "log")
+    with topology.start(settings) as running:
+        running.process_all_available()
+        steady, batches = running.seconds, running.recent_progress
+        words = list(corpus.counts)
+        exact = running.state(counts).multi_get(words) == [corpus.counts[word] for word in words]
+    return {**_figures(corpus, steady, batches), "exact": exact}
+
+
+def _figures(corpus: Corpus, steady: float, batches: list[dict[str, Any]]) -> dict[str, Any]:
+    total = [batch["durationMs"]["total"] for batch in batches]
+    half = len(batches) // 2
+    warm = batches[half:]
+    ended = [batch["recordedAt"] for batch in batches]
+    warm_s = ended[-1] - (ended[half - 1] if half else ended[0] - total[0] / 1000)
+    warm_words = sum(batch["numInputRows"] for batch in warm) * 10
+    phases = {
+        phase: _round(statistics.median(b["durationMs"][phase] for b in warm))
+        for phase in ("process", "wait", "commit")
+    }
+    return {
+        "batches": len(batches),
+        "seconds_steady": round(steady, 4),
+        "words_per_s": round(corpus.words / steady),
+        "warm_words_per_s": round(warm_words / warm_s),
+        "batches_per_s": _round(len(batches) / steady),
+        "warm_ms_per_batch": _round(warm_s / len(warm) * 1000),
+        "batch_ms_p50": _round(statistics.median(total)),
+        "batch_ms_p99": _round(sorted(total)[min(len(total) - 1, int(len(total) * 0.99))]),
+        "phase_ms": phases,
+        "driver_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+
+
+def _ratios(ours: dict[str, Any], bare: dict[str, float], foreach: dict[str, float]) -> dict[str, Any]:
+    return {
+        "bare_spark_words_per_s": round(bare["warm_words_per_s"]),
+        "ratio_to_bare_spark": _round(ours["warm_words_per_s"] / bare["warm_words_per_s"]),
+        "foreach_batch_ms": _round(foreach["warm_ms_per_batch"]),
+        "ratio_to_foreach_batch_time": _round(ours["warm_ms_per_batch"] / foreach["warm_ms_per_batch"]),
+    }
+
+
+def _state(name: str, folder: Path) -> Any:
+    if name == "delta-opaque":
+        from states.delta import DeltaState
+
+        return DeltaState.opaque(folder / "state")
+    from states.memory import MemoryMapState
+
+    return MemoryMapState.opaque() if name == "memory-opaque" else MemoryMapState.transactional()
+
+
+@contextmanager
+def _spark(options: argparse.Namespace) -> Iterator[None]:
+    """One warm Spark session for everything that is measured; none for the in-process engine alone."""
+    if options.engine != "spark" and not options.side_by_side:
+        yield
+        return
+    from trident.runtime.session import spark_session
+
+    spark = spark_session("trident-bench", options.master)
+    try:
+        deadline = time.monotonic() + options.warm_up_s
+        while time.monotonic() < deadline:
+            spark.sparkContext.parallelize(range(2), 2).map(lambda number: number + 1).collect()
+        yield
+    finally:
+        spark.stop()
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure the persistent word count.")
+    parser.add_argument("--state", choices=STATES, default="memory-opaque")
+    parser.add_argument("--sentences", type=int, default=200_000, help="of ten words each")
+    parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")
+    parser.add_argument("--vocab", type=int, default=10_000, help="distinct words")
+    parser.add_argument("--pending", type=int, default=3, help="batches in work at once")
+    parser.add_argument("--engine", choices=("spark", "in_process"), default="spark")
+    parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--warm-up-s", type=float, default=3.0, help="seconds of empty Spark jobs before measuring")
+    parser.add_argument("--side-by-side", action="store_true", help="also bare Spark and foreachBatch")
+    parser.add_argument("--json", action="store_true", help="accepted for scripts; the output is always one JSON line")
+    return parser.parse_args(argv)
+
+
+def _round(value: float) -> float:
+    return round(value, 3)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

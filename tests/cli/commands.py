@@ -1,0 +1,141 @@
+"""The command as its users run it: a process of its own, in a folder of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from trident.coordination.log import LogReader, exists
+
+__all__ = [
+    "COUNTS",
+    "Background",
+    "complaints",
+    "environment",
+    "last_txid",
+    "started",
+    "trident",
+    "until",
+    "write_module",
+]
+
+_TIMEOUT_S = 90.0
+
+# Rows that say how many batches were committed: the count of "the" is twice the txid.
+COUNTS = """
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Count, Split
+
+    def made(cycle):
+        topology = TridentTopology("counts")
+        words = topology.new_stream("lines", FixedBatchSpout("line: string", 2, *ROWS, cycle=cycle)).each(
+            "line", Split(), "word"
+        )
+        words.group_by("word").persistent_aggregate(DeltaState.opaque("table"), Count(), "count")
+        words.persistent_aggregate(DeltaState.opaque("total"), Count(), "total")
+        return topology
+
+    ROWS = [["the cow"], ["the moon"], ["the man"], ["the cow"], ["the moon"], ["the end"]]
+    topology = made(cycle=False)
+    endless = made(cycle=True)
+"""
+
+
+def environment(**changes: str) -> dict[str, str]:
+    """Return this process's environment, without what would change the output of a command."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "COLUMNS")}
+    return {**kept, "COLUMNS": "400", "NO_COLOR": "1", **changes}
+
+
+def trident(*words: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end."""
+    command = [sys.executable, "-m", "trident.cli", *words]
+    return subprocess.run(
+        command, cwd=cwd, env=environment(**changes), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+
+
+def complaints(problems: str) -> list[str]:
+    """Return the lines of a command's standard error that are not of its progress, which a slow machine has more of."""
+    return [line for line in problems.splitlines() if ": batch " not in line]
+
+
+def write_module(folder: Path, name: str, text: str) -> None:
+    """Write a module of topologies."""
+    (folder / f"{name}.py").write_text(textwrap.dedent(text), encoding="utf-8")
+
+
+class Background:
+    """A command that runs, in a session of its own as a shell would give it a process group of its own."""
+
+    def __init__(self, words: tuple[str, ...], cwd: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "trident.cli", *words],
+            cwd=cwd,
+            env=environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def signal(self, signum: int) -> None:
+        """Send a signal to the whole process group, as a terminal does."""
+        os.killpg(self.process.pid, signum)
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end; return exit code, output and errors."""
+        out, problems = self.process.communicate(timeout=_TIMEOUT_S)
+        return self.process.returncode, out, problems
+
+    def descendants(self) -> list[psutil.Process]:
+        """Return all processes that it started, and theirs, in whatever session they are."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def session(self) -> list[int]:
+        """Return the living processes of its session."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == self.process.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process.pid)
+            except (ProcessLookupError, psutil.NoSuchProcess):
+                continue
+        return found
+
+
+@contextmanager
+def started(*words: str, cwd: Path) -> Iterator[Background]:
+    """Run a command in the background; what is left of its session at the end is killed."""
+    background = Background(words, cwd)
+    try:
+        yield background
+    finally:
+        for pid in background.session():
+            os.kill(pid, signal.SIGKILL)
+        background.process.communicate()
+
+
+def last_txid(log_dir: Path) -> int:
+    """Return the last batch that a log holds, 0 without a log."""
+    return LogReader(log_dir).refresh().txid if exists(log_dir) else 0
+
+
+def until(true: Callable[[], object], what: str) -> None:
+    """Look again and again until something is so; fail if it never is."""
+    deadline = time.monotonic() + _TIMEOUT_S
+    while not true():
+        assert time.monotonic() < deadline, f"never came true: {what}"
+        time.sleep(0.01)

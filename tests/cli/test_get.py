@@ -1,0 +1,235 @@
+"""`trident get`: a state read from another process, at a committed batch, without Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from tests.cli.commands import COUNTS, environment, last_txid, started, trident, until, write_module
+from trident.cli.get import parse_key, plain, read
+from trident.cli.target import settings
+from trident.coordination.log import FileLog
+from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
+from trident.fields import Fields
+from trident.topology import TridentTopology
+
+IN_PROCESS = ("--conf", "engine=in_process")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_module(tmp_path, "counts", COUNTS)
+    return tmp_path
+
+
+def goes_on_after(log_dir: Path, txid: int) -> None:
+    until(lambda: last_txid(log_dir) > txid, "the topology goes on")
+
+
+def test_all_keys_are_read_at_one_committed_batch_while_the_topology_runs(folder: Path) -> None:
+    log_dir = folder / "trident-log" / "counts"
+    with started("run", "counts:endless", *IN_PROCESS, cwd=folder):
+        until(lambda: last_txid(log_dir) >= 1, "a first batch is committed")
+        for _ in range(2):
+            before = last_txid(log_dir)
+            done = trident("get", "counts:endless", "count", "the", "cow", "--json", cwd=folder)
+            answer = json.loads(done.stdout)
+            assert answer["txid"] >= before
+            # Rows repeat after three batches; "cow" is in the first two of them.
+            whole, rest = divmod(answer["txid"], 3)
+            assert answer["values"] == [
+                {"key": ["the"], "value": 2 * answer["txid"]},
+                {"key": ["cow"], "value": 2 * whole + min(rest, 2)},
+            ]
+            goes_on_after(log_dir, answer["txid"])
+
+
+def test_a_table_shows_values_and_what_is_absent(folder: Path) -> None:
+    trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
+    done = trident("get", "counts:topology", "count", "the", "sow", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    assert cells == [["the", "6"], ["sow", "–"]]
+    assert "counts, state count, after batch 3" in done.stdout
+
+
+def test_a_single_value_is_read_without_a_key(folder: Path) -> None:
+    trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
+    done = trident("get", "counts:topology", "total", "--json", cwd=folder)
+    assert json.loads(done.stdout) == {"topology": "counts", "state": "total", "txid": 3, "value": 12}
+
+
+def test_neither_spark_nor_java_is_started(folder: Path) -> None:
+    trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
+    script = (
+        "import sys; from trident.cli import main\n"
+        "sys.argv = ['trident', 'get', 'counts:topology', 'count', 'the', '--json']\n"
+        "try: main()\nfinally: print([name for name in ('pyspark', 'py4j') if name in sys.modules])"
+    )
+    command = [sys.executable, "-c", script]
+    changes = environment(JAVA_HOME="nowhere")
+    done = subprocess.run(command, cwd=folder, env=changes, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert '"value": 6' in done.stdout
+
+
+PAIRS = """
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Count
+
+    ROWS = [("a", 1), ("a", 2), ("a", 1), ("b", 1)]
+    topology = TridentTopology("pairs")
+    stream = topology.new_stream("rows", FixedBatchSpout("name: string, number: bigint", 9, ROWS))
+    stream.group_by("name", "number").persistent_aggregate(DeltaState.opaque("pairs"), Count(), "pairs")
+    stream.group_by("number").persistent_aggregate(DeltaState.opaque("numbers"), Count(), "numbers")
+"""
+
+
+def test_keys_are_typed_as_the_fields_of_the_state(tmp_path: Path) -> None:
+    write_module(tmp_path, "pairs", PAIRS)
+    assert trident("run", "pairs:topology", "--once", *IN_PROCESS, cwd=tmp_path).returncode == 0
+    pairs = trident("get", "pairs:topology", "pairs", '["a", 1]', '["a", 3]', "--json", cwd=tmp_path)
+    assert json.loads(pairs.stdout)["values"] == [{"key": ["a", 1], "value": 2}, {"key": ["a", 3], "value": None}]
+    numbers = trident("get", "pairs:topology", "numbers", "1", "--json", cwd=tmp_path)
+    assert json.loads(numbers.stdout)["values"] == [{"key": [1], "value": 3}]
+    wrong = trident("get", "pairs:topology", "numbers", "one", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "key 'one' of state 'numbers': expected a value of type bigint" in wrong.stderr
+
+
+LAID_OUT = """
+    import os
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Count
+    from trident.state import StateSpec
+
+    spec = StateSpec(DeltaState.opaque("table").factory, int(os.environ["PARTITIONS"]))
+    topology = TridentTopology("laid-out")
+    words = topology.new_stream("words", FixedBatchSpout("word: string", 9, *[[letter] for letter in "abcdefgh"]))
+    words.group_by("word").persistent_aggregate(spec, Count(), "count")
+"""
+
+
+def test_the_log_says_how_many_partitions_there_are(tmp_path: Path) -> None:
+    write_module(tmp_path, "laid_out", LAID_OUT)
+    done = trident("run", "laid_out:topology", "--once", *IN_PROCESS, cwd=tmp_path, PARTITIONS="3")
+    assert done.returncode == 0
+    assert len(list((tmp_path / "table").glob("part-*"))) == 3
+    read = trident("get", "laid_out:topology", "count", *"abcdefgh", "--json", cwd=tmp_path, PARTITIONS="1")
+    assert [pair["value"] for pair in json.loads(read.stdout)["values"]] == [1] * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "key"),
+    [
+        ('["a"]', Fields("word: string"), ('["a"]',)),
+        ("7", Fields("n: smallint"), (7,)),
+        ("1.5", Fields("x: double"), (1.5,)),
+        ("False", Fields("b: boolean"), (False,)),
+        ("2.50", Fields("d: decimal(10,2)"), (Decimal("2.50"),)),
+        ("2026-01-31", Fields("d: date"), (date(2026, 1, 31),)),
+        ("2026-01-31T10:00", Fields("t: timestamp"), (datetime(2026, 1, 31, 10, tzinfo=UTC),)),
+        ("2026-01-31T10:00", Fields("t: timestamp_ntz"), (datetime(2026, 1, 31, 10),)),
+        ("é", Fields("b: binary"), ("é".encode(),)),
+        ('["a", "7"]', Fields("a: string, b: int"), ("a", 7)),
+        ("[null, true]", Fields("a: string, b: boolean"), (None, True)),
+        ("a", Fields(), ("a",)),
+        ('["a", 1]', Fields(), ("a", 1)),
+    ],
+)
+def test_an_argument_becomes_a_key(text: str, fields: Fields, key: tuple[Any, ...]) -> None:
+    parsed = parse_key(text, fields, "s")
+    assert parsed == key
+    assert [type(part) for part in parsed] == [type(part) for part in key]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "said"),
+    [
+        ("x", Fields("n: int"), "key 'x' of state 's': expected a value of type int"),
+        ("yes", Fields("b: boolean"), "type boolean"),
+        ("a", Fields("a: string, b: int"), "expected a JSON list of its 2 parts (a, b)"),
+        ('["a"]', Fields("a: string, b: int"), "expected a JSON list of its 2 parts"),
+        ("[1, 1]", Fields("a: string, b: int"), "a of key '[1, 1]' of state 's': expected a value of type string"),
+        ('["a", true]', Fields("a: string, b: int"), "b of key"),
+        ('["a", 1.5]', Fields("a: string, b: int"), "b of key"),
+        ('["a", true]', Fields("a: string, b: double"), "type double"),
+        ("yesterday", Fields("t: timestamp"), "type timestamp"),
+        ("1,5", Fields("d: decimal(10,2)"), "type decimal(10,2)"),
+    ],
+)
+def test_an_argument_that_cannot_be_a_key_is_wrong_usage(text: str, fields: Fields, said: str) -> None:
+    with pytest.raises(typer.BadParameter) as raised:
+        parse_key(text, fields, "s")
+    assert said in str(raised.value)
+
+
+def test_a_value_of_any_kind_is_shown_as_json() -> None:
+    value = {"a": (1, Decimal("1.5")), 2: [b"x\xff", None, date(2026, 1, 1)]}
+    assert plain(value) == {"a": [1, "1.5"], "2": ["x\\xff", None, "2026-01-01"]}
+
+
+def _topology(memory: bool = False) -> TridentTopology:
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from states.memory import MemoryMapState
+    from trident.operations import Count
+
+    topology = TridentTopology("one")
+    stream = topology.new_stream("lines", FixedBatchSpout("word: string", 1, ["a"]))
+    spec = MemoryMapState() if memory else DeltaState.opaque("nowhere")
+    stream.group_by("word").persistent_aggregate(spec, Count(), "count")
+    stream.persistent_aggregate(MemoryMapState() if memory else DeltaState.opaque("nowhere2"), Count(), "total")
+    return topology
+
+
+def test_an_unknown_state_is_named_with_those_there_are() -> None:
+    with pytest.raises(TopologyError, match=r"no state 'cuont'; it has \['count', 'total'\]"):
+        read(_topology(), settings([], {}), "cuont", ["a"])
+
+
+def test_a_state_in_memory_cannot_be_read() -> None:
+    with pytest.raises(UnsupportedOperation, match="lives in the memory of the process that runs 'one'"):
+        read(_topology(memory=True), settings([], {}), "count", ["a"])
+
+
+@pytest.mark.parametrize(
+    ("state", "keys", "said"),
+    [
+        ("count", [], "is a map with the key (word); name the keys"),
+        ("total", ["a"], "holds a single value; name no key"),
+    ],
+)
+def test_keys_must_fit_the_state(state: str, keys: list[str], said: str) -> None:
+    with pytest.raises(typer.BadParameter) as raised:
+        read(_topology(), settings([], {}), state, keys)
+    assert said in str(raised.value)
+
+
+def test_a_missing_log_is_named(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="no transaction log in .*nothing, .*--log-dir"):
+        read(_topology(), settings([], {"log_dir": str(tmp_path / "nothing")}), "count", ["a"])
+
+
+def test_the_log_of_another_topology_is_refused(tmp_path: Path) -> None:
+    FileLog.open(tmp_path / "log", "another").close()
+    with pytest.raises(ForeignLogError, match="belongs to topology 'another', not to topology 'one'"):
+        read(_topology(), settings([], {"log_dir": str(tmp_path / "log")}), "count", ["a"])
+
+
+def test_a_state_that_was_never_written_has_no_values(tmp_path: Path) -> None:
+    FileLog.open(tmp_path / "log", "one").close()
+    answer = read(_topology(), settings([], {"log_dir": str(tmp_path / "log")}), "count", ["a"])
+    assert (answer.txid, answer.values) == (0, [None])

@@ -1,0 +1,54 @@
+"""The help of the commands, and the page of the documentation that must not fall behind it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.cli.commands import trident
+from trident import __version__
+from trident.cli.app import app
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "command-line.md"
+COMMANDS = ("run", "get", "log", "demo")
+
+
+def help_of(*words: str) -> str:
+    result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_the_version_is_printed(tmp_path: Path) -> None:
+    done = trident("--version", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout.startswith(f"trident {__version__} (PySpark ")
+
+
+def test_the_help_names_every_command() -> None:
+    assert all(re.search(rf"^│ {name} ", help_of(), re.MULTILINE) for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example(name: str) -> None:
+    assert f"Example: trident {name} " in help_of(name)
+
+
+def test_the_help_says_how_a_run_ends() -> None:
+    assert "130 ended by Ctrl-C, 143 ended by SIGTERM" in " ".join(help_of("run").split())
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_page_names_every_option(name: str) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    section = page.split(f"## trident {name}\n", 1)[1].split("\n## ", 1)[0]
+    options = set(re.findall(r"--[a-z][a-z-]+", help_of(name))) - {"--help", "--debug", "--conf"}
+    assert options
+    assert [option for option in sorted(options) if f"`{option}" not in section] == []
+
+
+def test_without_a_command_the_help_is_shown() -> None:
+    assert "Usage: trident" in CliRunner().invoke(app, [], prog_name="trident").output

@@ -1,0 +1,138 @@
+"""`trident log`: what it says of a log, and of what is none."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import trident
+from trident.cli.log import report, short
+from trident.coordination.log import FileLog
+from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord
+from trident.errors import CorruptLogError, LogError
+
+ATTEMPT = 1 << 20
+
+
+def commit(txid: int, attempt: int = ATTEMPT) -> CommitRecord:
+    lines = {"start": txid, "at": [b"\xff\xfe", 1]}
+    return CommitRecord(txid, attempt, {"lines": lines}, {"count": (0,)}, {"tuples": 10}, 1_700_000_000_000 + txid)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> FileLog:
+    """A log with two commits, the second of another attempt, and one batch that is only defined."""
+    log = FileLog.open(tmp_path / "log", "words")
+    log.append(LayoutRecord("count", 2, "opaque"))
+    log.append(commit(1))
+    log.append(commit(2, ATTEMPT + 1))
+    log.append(DefineRecord(3, "lines", {"start": 3}))
+    return log
+
+
+def test_everything_that_a_log_says_is_reported(log: FileLog) -> None:
+    found = report(log.path, last=10)
+    assert found["topology"] == "words"
+    assert (found["txid"], found["epoch"], found["incarnation"]) == (2, 1, log.state.incarnation)
+    assert found["winners"] == [{"from": 1, "attempt": "1.0"}, {"from": 2, "attempt": "1.1"}]
+    assert found["totals"] == {"tuples": 20, "batches": 2}
+    sentinels = {"0": {"txid": 2, "attempt": "1.1"}}
+    assert found["states"] == {"count": {"partitions": 2, "kind": "opaque", "sentinels": sentinels}}
+    assert found["pending"] == [{"txid": 3, "definitions": {"lines": {"start": 3}}}]
+    assert [each["txid"] for each in found["commits"]] == [1, 2]
+    assert found["commits"][1] == {
+        "txid": 2,
+        "attempt": "1.1",
+        "at": "2023-11-14T22:13:20.002+00:00",
+        "counts": {"tuples": 10},
+        "spouts": {"lines": {"start": 2, "at": ["<2 bytes>", 1]}},
+        "touched": {"count": [0]},
+    }
+
+
+@pytest.mark.parametrize(("last", "txids"), [(0, []), (1, [2]), (2, [1, 2])])
+def test_only_the_last_commits_are_shown(log: FileLog, last: int, txids: list[int]) -> None:
+    assert [each["txid"] for each in report(log.path, last)["commits"]] == txids
+
+
+def test_who_writes_the_log_is_named_as_long_as_it_does(log: FileLog) -> None:
+    assert f"process {os.getpid()} on " in report(log.path, 0)["writer"]
+    log.close()
+    assert report(log.path, 0)["writer"] is None
+
+
+def test_a_record_that_is_not_finished_is_mentioned(log: FileLog) -> None:
+    log.close()
+    newest = max(log.path.glob("*.log"))
+    newest.write_bytes(newest.read_bytes()[:-3])
+    found = report(log.path, 0)
+    assert found["tornBytes"] > 0
+    assert found["pending"] == []
+    assert (
+        f"{found['tornBytes']} bytes of a record that is unfinished"
+        in trident("log", "log", cwd=log.path.parent).stdout
+    )
+
+
+def test_tables_for_people_and_json_for_programs(log: FileLog) -> None:
+    shown = trident("log", "log", cwd=log.path.parent)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.stdout.splitlines() if "│" in line]
+    assert rows == [
+        ["count", "opaque", "2", "0: batch 2 (1.1)"],
+        ["1", "1.0", "2023-11-14 22:13:20.001", "10", "lines: start=1, at=[<2 bytes>, 1]", "count: [0]"],
+        ["2", "1.1", "2023-11-14 22:13:20.002", "10", "lines: start=2, at=[<2 bytes>, 1]", "count: [0]"],
+    ]
+    assert "1.0 from batch 1, 1.1 from batch 2" in shown.stdout
+    assert "defined, not committed: batch 3: lines: start=3" in shown.stdout
+    assert f"process {os.getpid()} on" in shown.stdout
+
+    as_json = trident("log", "log", "--json", "--last", "1", cwd=log.path.parent)
+    assert json.loads(as_json.stdout) == report(log.path, 1) | {"path": "log"}
+
+
+def test_what_is_no_log_is_explained_with_code_1(log: FileLog) -> None:
+    above = log.path.parent
+    (above / "file").touch()
+    for directory, said in [("nothing", "it is not there"), ("file", "it is a file"), (".", "there are some in log")]:
+        done = trident("log", directory, cwd=above)
+        assert done.returncode == 1
+        assert f"error: there is no transaction log in {directory}: " in done.stderr
+        assert said in done.stderr
+
+
+def test_a_damaged_log_is_an_error(log: FileLog) -> None:
+    log.close()
+    newest = max(log.path.glob("*.log"))
+    data = bytearray(newest.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    newest.write_bytes(bytes(data))
+    with pytest.raises(CorruptLogError):
+        report(log.path, 1)
+
+
+def test_an_error_of_the_log_is_of_the_framework(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="it has no segment of one"):
+        report(tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    ("definition", "text"),
+    [
+        ({"start": 1, "end": 2}, "start=1, end=2"),
+        ([1, 2, 3, 4], "[1, 2, 3, 4]"),
+        ([1, 2, 3, 4, 5], "[1 … 5] (5)"),
+        ({"base": "a/long/path/that/ends/in/a/folder/"}, "base=…/that/ends/in/a/folder/"),
+        (["x" * 20] * 4 + [{"y": "z" * 20}], "[xxxxxxxxxxxxxxxxxxxx … y=zzzzzzzzzzzzzzzzzzzz] (5)"),
+        (None, "None"),
+    ],
+)
+def test_a_definition_is_shortened(definition: object, text: str) -> None:
+    assert short(definition) == text
+
+
+def test_a_shortened_definition_is_never_wider_than_asked() -> None:
+    assert short({str(number): number for number in range(100)}, 30) == "0=0, 1=1, 2=2, 3=3, 4=4, 5=5,…"

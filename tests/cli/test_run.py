@@ -1,0 +1,187 @@
+"""`trident run`: what it runs, how it ends, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
+from trident.coordination.lock import held_by, list_log
+
+IN_PROCESS = ("--conf", "engine=in_process")
+ON_SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_module(tmp_path, "counts", COUNTS)
+    return tmp_path
+
+
+def test_once_commits_all_there_is_and_the_next_run_goes_on_from_there(folder: Path) -> None:
+    first = trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
+    assert (first.returncode, complaints(first.stderr)) == (0, [])
+    assert "complete: 3 batches with 6 tuples" in first.stdout
+    assert last_txid(folder / "trident-log" / "counts") == 3
+
+    second = trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
+    assert (second.returncode, second.stdout) == (0, "complete: nothing new after batch 3\n")
+
+
+def test_a_file_and_a_function_name_a_topology_as_well(folder: Path) -> None:
+    with (folder / "counts.py").open("a", encoding="utf-8") as module:
+        module.write("\ndef build():\n    return made(False)\n")
+    (folder / "elsewhere").mkdir()
+    done = trident("run", "../counts.py:build", "--once", "--log-dir", "log", *IN_PROCESS, cwd=folder / "elsewhere")
+    assert done.returncode == 0
+    assert last_txid(folder / "elsewhere" / "log") == 3
+
+
+def test_the_example_counts_the_words_of_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "a.txt").write_text("the cow jumped\nover the moon", encoding="utf-8")
+    target = f"{ROOT / 'examples' / 'word_count.py'}:topology"
+    done = trident("run", target, "--once", *IN_PROCESS, cwd=tmp_path)
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    read = trident("get", target, "count", "the", "moon", "--json", cwd=tmp_path)
+    assert '{"key": ["the"], "value": 2}, {"key": ["moon"], "value": 1}' in read.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["nowhere:topology"], 2, "there is no module 'nowhere'"),
+        (["counts:topology", "--conf", "engin=spark"], 2, "unknown setting 'engin'; did you mean 'engine'?"),
+        (["counts:topology", "--state-recovery", "guess"], 2, "'refuse', 'adopt', 'restart'"),
+        (["counts:ROWS"], 1, "error: counts:ROWS is a list; expected a TridentTopology"),
+    ],
+)
+def test_what_cannot_be_run_is_explained(folder: Path, words: list[str], code: int, said: str) -> None:
+    done = trident("run", *words, "--once", cwd=folder)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+FAILING = """
+    from spouts import FixedBatchSpout
+    from states.memory import MemoryMapState
+    from trident import TridentTopology
+    from trident.operations import Count
+
+    def fail(line: str) -> str:
+        raise ValueError("no good: " + line)
+
+    topology = TridentTopology("failing")
+    (
+        topology.new_stream("lines", FixedBatchSpout("line: string", 1, ["a"]))
+        .each("line", fail, "word: string")
+        .group_by("word")
+        .persistent_aggregate(MemoryMapState(), Count(), "count")
+    )
+"""
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_batch_that_fails_for_good_is_one_message_and_a_trace_only_on_demand(tmp_path: Path, debug: bool) -> None:
+    write_module(tmp_path, "failing", FAILING)
+    options = (*IN_PROCESS, "--conf", "max_batch_attempts=1", *(["--debug"] if debug else []))
+    done = trident("run", "failing:topology", "--once", *options, cwd=tmp_path)
+    assert done.returncode == 1
+    assert ("Traceback" in done.stderr) == debug
+    if not debug:
+        assert done.stderr.startswith("error: batch 1 failed 1 times in step 'lines/")
+        assert done.stderr.count("no good: a") == 1
+
+
+def _clean_end(folder: Path, options: tuple[str, ...], signum: signal.Signals) -> None:
+    log_dir = folder / "trident-log" / "counts"
+    with started("run", "counts:endless", *options, cwd=folder) as running:
+        until(lambda: last_txid(log_dir) >= 3, "three batches are committed")
+        running.signal(signum)
+        code, out, problems = running.end()
+        until(lambda: not running.session(), "every process of the run has ended")
+    txid = last_txid(log_dir)
+    assert code == 128 + signum
+    assert out == f"stopped after batch {txid}; the next run goes on from there\n"
+    assert "stopping after the commit under way" in problems
+    assert "Traceback" not in problems
+    assert held_by(log_dir, list_log(log_dir).claims[-1]) is None
+    # Nothing beyond the last record is in the store: each batch holds "the" twice.
+    read = trident("get", "counts:endless", "count", "the", "--json", cwd=folder)
+    assert f'"txid": {txid}, "values": [{{"key": ["the"], "value": {2 * txid}}}]' in read.stdout
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_after_the_commit_under_way(folder: Path, signum: signal.Signals) -> None:
+    _clean_end(folder, IN_PROCESS, signum)
+
+
+@pytest.mark.spark
+def test_ctrl_c_ends_a_run_on_spark_with_all_of_its_processes(folder: Path) -> None:
+    _clean_end(folder, ON_SPARK, signal.SIGINT)
+
+
+STUCK = """
+    import pathlib, time
+    from spouts import FixedBatchSpout
+    from states.memory import MemoryMapState
+    from trident import TridentTopology
+    from trident.operations import Count
+
+    def wait(line: str) -> str:
+        pathlib.Path("stuck").touch()
+        while True:
+            time.sleep(0.05)
+
+    topology = TridentTopology("stuck")
+    (
+        topology.new_stream("lines", FixedBatchSpout("line: string", 1, ["a"]))
+        .each("line", wait, "word: string")
+        .group_by("word")
+        .persistent_aggregate(MemoryMapState(), Count(), "count")
+    )
+"""
+
+
+def test_a_second_signal_ends_a_run_that_is_stuck(tmp_path: Path) -> None:
+    write_module(tmp_path, "stuck", STUCK)
+    with started("run", "stuck:topology", *IN_PROCESS, cwd=tmp_path) as running:
+        until((tmp_path / "stuck").exists, "an operation is stuck")
+        running.signal(signal.SIGINT)
+        assert running.process.stdout is not None
+        assert any("stopped after batch 0" in line for line in running.process.stdout)
+        running.signal(signal.SIGINT)
+        code, _, problems = running.end()
+    assert code == 130
+    assert "ended at once" in problems
+
+
+def test_a_log_that_is_held_is_refused_and_a_takeover_ends_its_holder(folder: Path) -> None:
+    log_dir = folder / "trident-log" / "counts"
+    with started("run", "counts:endless", *IN_PROCESS, cwd=folder) as first:
+        until(lambda: last_txid(log_dir) >= 1, "the first driver commits")
+        refused = trident("run", "counts:endless", *IN_PROCESS, cwd=folder)
+        assert refused.returncode == 1
+        assert f"is held by process {first.process.pid}" in refused.stderr
+        assert "--takeover" in refused.stderr
+
+        with started("run", "counts:endless", "--takeover", *IN_PROCESS, cwd=folder) as second:
+            code, _, problems = first.end()
+            assert code == 1
+            assert "has taken over" in problems
+            before = last_txid(log_dir)
+            until(lambda: last_txid(log_dir) > before, "the second driver goes on")
+            second.signal(signal.SIGINT)
+            assert second.end()[0] == 130
+
+
+@pytest.mark.spark
+def test_a_topology_of_a_users_module_runs_on_spark(folder: Path) -> None:
+    done = trident("run", "counts:topology", "--once", *ON_SPARK, cwd=folder)
+    assert (done.returncode, complaints(done.stderr)) == (0, [])
+    assert "complete: 3 batches with 6 tuples" in done.stdout
+    assert '"value": 6' in trident("get", "counts:topology", "count", "the", "--json", cwd=folder).stdout

@@ -1,0 +1,226 @@
+"""MasterBatchCoordinator: R1 to R3, by example and against random orders of messages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from trident.coordination.coordinator import RETRY_BITS, AttemptStatus, MasterBatchCoordinator
+from trident.errors import CommitOrderError
+from trident.spout.interfaces import TransactionAttempt
+
+EPOCH = 3
+
+
+def attempt(txid: int, retry: int = 0, epoch: int = EPOCH) -> TransactionAttempt:
+    return TransactionAttempt(txid, epoch << RETRY_BITS | retry)
+
+
+def coordinator(pending: int = 3, last: int = 0, interval: float = 0.0) -> MasterBatchCoordinator:
+    return MasterBatchCoordinator(last, EPOCH, pending, interval)
+
+
+def started(pending: int = 3) -> MasterBatchCoordinator:
+    batches = coordinator(pending)
+    for _ in range(pending):
+        batches.start(0.0)
+    return batches
+
+
+def test_txids_go_on_after_the_last_committed_one() -> None:
+    batches = coordinator(last=41)
+    assert [batches.start(0.0) for _ in range(3)] == [attempt(42), attempt(43), attempt(44)]
+    assert (batches.next_txid, batches.last_txid) == (45, 41)
+
+
+def test_no_more_than_max_pending_are_active() -> None:
+    batches = started(2)
+    assert not batches.may_start(0.0)
+    with pytest.raises(CommitOrderError, match="batch 3 must not be started now"):
+        batches.start(0.0)
+
+
+def test_commits_are_offered_one_at_a_time_and_in_order() -> None:
+    batches = started()
+    assert batches.processed(attempt(2))
+    assert batches.commit_next() is None
+    assert batches.processed(attempt(1))
+    assert batches.commit_next() == attempt(1)
+    assert batches.commit_next() is None
+    batches.committed(attempt(1))
+    assert (batches.last_txid, batches.commit_next()) == (1, attempt(2))
+    assert batches.active() == {attempt(2): AttemptStatus.COMMITTING, attempt(3): AttemptStatus.PROCESSING}
+
+
+@pytest.mark.parametrize("which", [attempt(1), attempt(2), attempt(1, 1), attempt(4)])
+def test_what_is_not_being_committed_cannot_be_committed(which: TransactionAttempt) -> None:
+    batches = started()
+    batches.processed(attempt(2))
+    with pytest.raises(CommitOrderError, match=f"batch {which} was not being committed"):
+        batches.committed(which)
+
+
+def test_the_same_commit_is_not_offered_twice() -> None:
+    batches = started()
+    batches.processed(attempt(1))
+    batches.commit_next()
+    assert not batches.processed(attempt(1))
+    assert batches.commit_next() is None
+
+
+def test_a_failure_ends_the_batch_and_all_later_ones() -> None:
+    batches = started()
+    assert batches.failed(attempt(2), 0.0) == [attempt(2), attempt(3)]
+    assert batches.active() == {attempt(1): AttemptStatus.PROCESSING}
+    assert [batches.start(0.0), batches.start(0.0)] == [attempt(2, 1), attempt(3, 1)]
+
+
+def test_a_late_failure_of_a_dead_attempt_leaves_the_live_one_alone() -> None:
+    batches = started()
+    batches.failed(attempt(1), 0.0)
+    again = [batches.start(0.0) for _ in range(3)]
+    assert batches.failed(attempt(2), 0.0) == []
+    assert not batches.processed(attempt(3))
+    assert list(batches.active()) == again
+    assert batches.retries_left == (1 << RETRY_BITS) - 2
+
+
+def test_a_failed_commit_is_tried_again() -> None:
+    batches = started()
+    batches.processed(attempt(1))
+    batches.commit_next()
+    batches.failed(attempt(1), 0.0)
+    assert batches.commit_next() is None
+    batches.processed(batches.start(0.0))
+    assert batches.commit_next() == attempt(1, 1)
+    assert batches.tries(1) == 2
+    batches.committed(attempt(1, 1))
+    assert (batches.last_txid, batches.tries(1)) == (1, 0)
+
+
+def test_the_interval_caps_first_starts_and_not_retries() -> None:
+    batches = coordinator(interval=0.5)
+    batches.start(10.0)
+    assert not batches.may_start(10.49)
+    assert batches.start_time() == 10.5
+    batches.start(10.5)
+    batches.failed(attempt(1), 10.6)
+    assert batches.may_start(10.6)
+    batches.start(10.6)
+    batches.start(10.6)
+    assert not batches.may_start(10.6)
+    assert batches.may_start(11.1)
+
+
+def test_nothing_starts_before_the_backoff_is_over() -> None:
+    batches = started()
+    batches.failed(attempt(1), 10.0, backoff_s=2.0)
+    assert not batches.may_start(11.9)
+    assert batches.may_start(12.0)
+
+
+def test_only_processing_attempts_are_overdue() -> None:
+    batches = coordinator()
+    for now in (0.0, 1.0, 2.0):
+        batches.start(now)
+    batches.processed(attempt(1))
+    assert batches.overdue(12.5, 11.0) == [attempt(2)]
+    assert batches.overdue(100.0, 11.0) == [attempt(2), attempt(3)]
+    assert batches.overdue(11.0, 11.0) == []
+
+
+class Coordinating(RuleBasedStateMachine):
+    """Any order of messages, late and doubled ones included, against a model that is a few lists."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches = coordinator(pending=3, last=7, interval=1.0)
+        self.now, self.not_before, self.throttled_until = 0.0, 0.0, 0.0
+        self.ever: list[TransactionAttempt] = []
+        self.live: dict[int, AttemptStatus] = {}
+        self.current: dict[int, TransactionAttempt] = {}
+        self.committed_ones: list[TransactionAttempt] = []
+
+    @rule(seconds=st.sampled_from([0.1, 0.5, 1.0, 5.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+
+    @rule()
+    def start(self) -> None:
+        txid = 8 + len(self.committed_ones) + len(self.live)
+        retried = any(one.txid == txid for one in self.ever)
+        early = self.now < self.not_before or (not retried and self.now < self.throttled_until)
+        if early or len(self.live) == 3:
+            assert not self.batches.may_start(self.now)
+            with pytest.raises(CommitOrderError):
+                self.batches.start(self.now)
+            return
+        new = self.batches.start(self.now)
+        assert new.txid == txid
+        assert new not in self.ever
+        assert new.attempt >= max((one.attempt for one in self.ever), default=0)
+        assert new.attempt >> RETRY_BITS == EPOCH
+        self.ever.append(new)
+        self.live[txid], self.current[txid] = AttemptStatus.PROCESSING, new
+        self.throttled_until = self.now + 1.0
+
+    @precondition(lambda self: self.ever)
+    @rule(data=st.data())
+    def processed(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(self.ever))
+        fresh = self.is_live(one) and self.live[one.txid] is AttemptStatus.PROCESSING
+        assert self.batches.processed(one) is fresh
+        if fresh:
+            self.live[one.txid] = AttemptStatus.PROCESSED
+
+    @rule()
+    def commit_next(self) -> None:
+        txid = 8 + len(self.committed_ones)
+        ready = self.live.get(txid) is AttemptStatus.PROCESSED
+        assert self.batches.commit_next() == (self.current[txid] if ready else None)
+        if ready:
+            self.live[txid] = AttemptStatus.COMMITTING
+
+    @precondition(lambda self: self.ever)
+    @rule(data=st.data())
+    def committed(self, data: st.DataObject) -> None:
+        one = data.draw(st.sampled_from(self.ever))
+        if not (self.is_live(one) and self.live[one.txid] is AttemptStatus.COMMITTING):
+            with pytest.raises(CommitOrderError):
+                self.batches.committed(one)
+            return
+        self.batches.committed(one)
+        self.committed_ones.append(one)
+        del self.live[one.txid]
+
+    @precondition(lambda self: self.ever)
+    @rule(data=st.data(), backoff=st.sampled_from([0.0, 2.0]))
+    def failed(self, data: st.DataObject, backoff: float) -> None:
+        one = data.draw(st.sampled_from(self.ever))
+        dead = [self.current[txid] for txid in sorted(self.live) if txid >= one.txid] if self.is_live(one) else []
+        assert self.batches.failed(one, self.now, backoff) == dead
+        for each in dead:
+            del self.live[each.txid]
+        if dead:
+            self.not_before = self.now + backoff
+
+    @invariant()
+    def commits_are_in_order_and_without_a_gap(self) -> None:
+        assert [one.txid for one in self.committed_ones] == list(range(8, 8 + len(self.committed_ones)))
+        assert self.batches.last_txid == 7 + len(self.committed_ones)
+
+    @invariant()
+    def the_active_ones_follow_the_last_committed_one(self) -> None:
+        following = range(8 + len(self.committed_ones), 8 + len(self.committed_ones) + len(self.live))
+        assert self.batches.active() == {self.current[txid]: self.live[txid] for txid in following}
+        committing = [txid for txid, status in self.live.items() if status is AttemptStatus.COMMITTING]
+        assert committing in ([], [8 + len(self.committed_ones)])
+
+    def is_live(self, one: TransactionAttempt) -> bool:
+        return one.txid in self.live and self.current[one.txid] == one
+
+
+Coordinating.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestAnyOrderOfMessages = Coordinating.TestCase

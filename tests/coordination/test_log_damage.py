@@ -1,0 +1,190 @@
+"""Torn ends are cut, damage is an error, byte by byte."""
+
+from __future__ import annotations
+
+import logging
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trident.coordination import framing, lock
+from trident.coordination.framing import decode, encode, frame, read_frames
+from trident.coordination.log import FileLog, LogReader
+from trident.coordination.records import CommitRecord, DefineRecord, LogState
+from trident.errors import CorruptLogError, LogError
+
+TOPOLOGY = "word-count"
+ATTEMPT = 1 << 20
+
+
+def commit(txid: int, attempt: int = ATTEMPT, payload: Any = None) -> CommitRecord:
+    return CommitRecord(txid, attempt, {"lines": payload}, {"counts": [txid % 4]}, {"tuples": 10}, 1_700_000_000_000)
+
+
+def reopened(path: Path, **options: Any) -> LogState:
+    log = FileLog.open(path, TOPOLOGY, **options)
+    log.close()
+    return log.state
+
+
+def without_epoch(state: LogState) -> dict[str, Any]:
+    return {name: value for name, value in state.to_data().items() if name != "epoch"}
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in path.iterdir()}
+
+
+def newest(path: Path) -> Path:
+    found = lock.list_log(path).newest
+    assert found is not None
+    return path / found.file
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "a" / "log"
+
+
+@pytest.fixture
+def three(path: Path) -> list[LogState]:
+    """A log of three batches in one segment; the state after 0, 1, 2 and 3 of them."""
+    log = FileLog.open(path, TOPOLOGY)
+    states = [deepcopy(log.state)]
+    for txid in range(1, 4):
+        log.append(commit(txid, payload={"to": txid}))
+        states.append(deepcopy(log.state))
+    log.close()
+    return states
+
+
+def frames_of(segment: Path) -> list[framing.Frame]:
+    return read_frames(segment.read_bytes(), 0, segment).frames
+
+
+def test_a_last_record_torn_at_any_byte_is_cut(path: Path, three: list[LogState]) -> None:
+    segment = newest(path)
+    whole, last = segment.read_bytes(), frames_of(segment)[-1]
+    for size in range(last.offset, last.end):
+        segment.write_bytes(whole[:size])
+        reader = LogReader(path)
+        assert reader.refresh() == three[2], size
+        assert reader.torn == size - last.offset
+    for size in range(last.offset, last.end, 7):
+        target = path.parent / f"copy-{size}"
+        target.mkdir()
+        (target / segment.name).write_bytes(whole[:size])
+        state = reopened(target)
+        assert without_epoch(state) == without_epoch(three[2]), size
+        assert LogReader(target).refresh() == state, size
+
+
+def test_a_cut_record_is_reported_and_does_not_come_back(
+    path: Path, three: list[LogState], caplog: pytest.LogCaptureFixture
+) -> None:
+    segment = newest(path)
+    segment.write_bytes(segment.read_bytes()[:-1])
+    with caplog.at_level(logging.WARNING):
+        log = FileLog.open(path, TOPOLOGY)
+    (text,) = caplog.messages
+    assert segment.name in text
+    assert "a crash left unfinished; going on after batch 2 without it" in text
+    log.append(commit(3, 2 << 20))
+    log.close()
+    caplog.clear()
+    assert reopened(path).winners.winner(3) == 2 << 20
+    assert caplog.messages == []
+
+
+def test_zeros_after_the_last_record_are_cut(path: Path, three: list[LogState]) -> None:
+    segment = newest(path)
+    segment.write_bytes(segment.read_bytes() + bytes(5000))
+    assert without_epoch(reopened(path)) == without_epoch(three[3])
+
+
+def test_any_flipped_bit_of_the_last_record_cuts_it(path: Path, three: list[LogState]) -> None:
+    segment = newest(path)
+    whole, last = segment.read_bytes(), frames_of(segment)[-1]
+    for at in range(last.offset, last.end):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1 << at % 8
+        segment.write_bytes(damaged)
+        assert LogReader(path).refresh() == three[2], at
+    assert reopened(path).txid == 2
+
+
+def test_any_flipped_bit_before_the_last_record_is_an_error_and_nothing_is_changed(
+    path: Path, three: list[LogState]
+) -> None:
+    segment = newest(path)
+    whole, frames = segment.read_bytes(), frames_of(segment)
+    for at in range(frames[-1].offset):
+        segment.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        with pytest.raises(CorruptLogError, match="does not check, and another one follows") as caught:
+            LogReader(path).refresh()
+        assert caught.value.args[1] == max(each.offset for each in frames if each.offset <= at)
+    before = files(path)
+    with pytest.raises(CorruptLogError, match=rf"damaged at byte {frames[-2].offset}: .* Nothing was changed"):
+        FileLog.open(path, TOPOLOGY, takeover=True)
+    assert files(path) == before
+
+
+def test_a_damaged_record_before_a_torn_one_is_an_error(path: Path, three: list[LogState]) -> None:
+    segment = newest(path)
+    whole, before = bytearray(segment.read_bytes()), frames_of(segment)[-2]
+    whole[before.end - 1] ^= 1
+    for size in (before.end + 1, before.end + 5, len(whole) - 1):
+        segment.write_bytes(whole[:size])
+        with pytest.raises(CorruptLogError, match=f"another one follows at byte {before.end}"):
+            FileLog.open(path, TOPOLOGY)
+
+
+def test_a_damaged_header_is_an_error(path: Path) -> None:
+    reopened(path)
+    segment = newest(path)
+    segment.write_bytes(segment.read_bytes()[:-1])
+    with pytest.raises(CorruptLogError, match="at byte 0: the header does not check"):
+        FileLog.open(path, TOPOLOGY)
+    segment.write_bytes(b"")
+    with pytest.raises(CorruptLogError, match="at byte 0: the header does not check"):
+        FileLog.open(path, TOPOLOGY)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "other"}, "not one of a transaction log"),
+        ({"seq": 7}, "the header is of segment 7 of epoch 1"),
+        ({"state": {}}, "not a folded log"),
+        ({"version": 2}, "format version 2; this version of the software reads 1"),
+    ],
+)
+def test_a_header_of_another_kind_is_an_error(path: Path, change: dict[str, Any], message: str) -> None:
+    reopened(path)
+    segment = newest(path)
+    header = decode(frames_of(segment)[0].payload)
+    segment.write_bytes(frame(encode({**header, **change}), 0))
+    with pytest.raises(LogError, match=message):
+        FileLog.open(path, TOPOLOGY)
+
+
+def test_a_whole_record_that_cannot_follow_is_an_error(path: Path, three: list[LogState]) -> None:
+    segment = newest(path)
+    whole = segment.read_bytes()
+    segment.write_bytes(whole + frame(encode(commit(9).to_data()), len(whole)))
+    with pytest.raises(CorruptLogError, match=f"at byte {len(whole)}: commit of batch 9 after batch 3"):
+        FileLog.open(path, TOPOLOGY)
+
+
+def test_a_definition_that_holds_pieces_of_a_log_is_torn_like_any_other(path: Path, three: list[LogState]) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(DefineRecord(4, "lines", newest(path).read_bytes() * 2 + frame(b"x", 0) * 3))
+    log.close()
+    assert len(reopened(path).definitions[4]["lines"]) > 100
+    segment = path / "00000002-0001.log"
+    for name in (each.file for each in lock.list_log(path).segments if each.file != segment.name):
+        (path / name).unlink()
+    segment.write_bytes(segment.read_bytes()[:-1])
+    assert LogReader(path).refresh().definitions == {}

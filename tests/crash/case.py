@@ -1,0 +1,227 @@
+"""One cell of the crash matrix: its topology, and what its states must hold once the log says what was committed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from states.delta import DeltaBackingMap, DeltaOptions
+from states.memory import MemoryBackingMap, MemoryData
+from tests.crash.fuse import Arm, Fuse
+from tests.crash.seams import Chunks, CrashingMap, CrashingState, StormOpaqueMap
+from tests.crash.spout import SHELVES, WORDS, Row, ScriptedSpout, rows_of
+from trident.config import Config
+from trident.coordination.records import LogState
+from trident.operations import Count, Sum
+from trident.runtime.running import open_view
+from trident.state import CachedMap, Key, MicroBatchIBackingMap, StateConf, StateSpec, StateType, map_for
+from trident.topology import TridentTopology
+
+ROWS, BATCH_SIZE, TXID = 60, 10, 3
+BATCHES = ROWS // BATCH_SIZE
+SEGMENT_BYTES = 300
+CHUNK = 2
+KEYS: dict[str, list[Key]] = {
+    "weights": [(word,) for word in WORDS],
+    "counts": [(shelf, odd) for shelf in range(SHELVES) for odd in (False, True)],
+}
+"""Every key that a row can have, by state."""
+
+Contents = dict[str, dict[Key, Any]]
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A kind of spout and a kind of state. The names of the spouts are those of `ScriptedSpout`."""
+
+    spout: str
+    state: str
+
+    def __str__(self) -> str:
+        return f"{self.spout}-{self.state}"
+
+
+EXACT = [
+    Pairing("transactional", "transactional"),
+    Pairing("transactional", "opaque"),
+    Pairing("repeating", "opaque"),
+    Pairing("changing", "opaque"),
+]
+REPEATING_TRANSACTIONAL = Pairing("repeating", "transactional")
+INEXACT = Pairing("changing", "transactional")
+STORM = Pairing("changing", "storm")
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run, and where it is made to crash.
+
+    Attributes
+    ----------
+    point, how
+        See `fuse.POINTS` and `fuse.Arm`.
+    store
+        `memory` or `delta`.
+    pending
+        How many batches are in work at once. 1: the crash is in the first state, which has no cache; more: in the
+        second one, with caches, and in memory with two partitions a state.
+    memory_log
+        Keep the log in memory too.
+    """
+
+    point: str
+    pairing: Pairing
+    store: str = "memory"
+    how: str = "kill"
+    pending: int = 1
+    seed: int = 0
+    memory_log: bool = False
+
+    def __str__(self) -> str:
+        parts = [self.point, str(self.pairing), self.store, self.how, f"pending{self.pending}"]
+        return " ".join([*parts, *(["memory-log"] if self.memory_log else [])])
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether the end must be exact. An opaque spout that happens to repeat itself is as good as transactional."""
+        return self.pairing in (*EXACT, REPEATING_TRANSACTIONAL)
+
+    def arm(self) -> Arm:
+        """Return where the first life ends. What P14 interrupts is the recovery of a half written batch."""
+        if self.point == "P13":
+            return Arm("P13", 0, self.how)
+        return Arm({"P14": "P9"}.get(self.point, self.point), TXID, self.how)
+
+    def config(self, directory: Path, **settings: Any) -> Config:
+        """Return the settings of a driver of this case."""
+        return Config(
+            **{
+                "engine": "in_process",
+                "max_spout_pending": self.pending,
+                "log_dir": None if self.memory_log else str(directory / "log"),
+                "allow_inexact": self.pairing not in EXACT,
+                "retry_backoff_ms": 0,
+                "poll_interval_ms": 5,
+                "message_timeout_s": 60,
+                **settings,
+            }
+        )
+
+    def topology(
+        self, directory: Path, life: int = 1, fuse: Fuse | None = None, worker_marker: str = ""
+    ) -> TridentTopology:
+        """Declare two states, fed by one stream."""
+        armed = fuse or Fuse()
+        spout = ScriptedSpout(
+            self.pairing.spout, self.seed, life, armed, ROWS, BATCH_SIZE, worker_marker, TXID if worker_marker else 0
+        )
+        topology = TridentTopology("crash")
+        stream = topology.new_stream("rows", spout)
+        first, second = (
+            StateSpec(Store(self, directory, number, armed), self.partitions) for number in range(len(KEYS))
+        )
+        stream.group_by("word").persistent_aggregate(first, "weight", Sum(), "weight", state_name="weights")
+        stream.group_by("shelf", "odd").persistent_aggregate(second, Count(), "rows", state_name="counts")
+        return topology
+
+    @property
+    def partitions(self) -> int:
+        """How many partitions each state has."""
+        return 2 if self.pending > 1 and self.store == "memory" else 1
+
+    @property
+    def victim(self) -> int:
+        """Which state is written when the driver dies."""
+        return 0 if self.pending == 1 else 1
+
+
+@dataclass(frozen=True)
+class Store:
+    """The `StateFactory` of one state of a case: the store with seams around it."""
+
+    case: Case
+    directory: Path
+    number: int
+    fuse: Fuse
+
+    _memory: ClassVar[dict[tuple[Path, int, int], MemoryData]] = {}
+
+    @property
+    def in_memory(self) -> bool:
+        return self.case.store == "memory"
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> CrashingState:
+        case, victim = self.case, self.number == self.case.victim
+        fuse = self.fuse if victim else Fuse()
+        backing = MicroBatchIBackingMap(Chunks(self._open(conf, partition_index), fuse), 0, CHUNK)
+        # The second state's: the first one has then been compared with the log already.
+        seam: Any = CrashingMap(backing, fuse, self.fuse if self.number == 1 else Fuse())
+        if case.pending > 1 and not conf.read_only:
+            seam = CachedMap(seam, 100)
+        state = _map(case.pairing.state, seam, conf.state, partition_index)
+        return CrashingState(state, self.fuse, victim, later=self.number > 0)
+
+    def _open(self, conf: StateConf, partition: int) -> Any:
+        if self.in_memory:
+            return MemoryBackingMap(self._memory.setdefault((self.directory, self.number, partition), MemoryData()))
+        path = self.directory / f"{conf.state}-{partition}"
+        kind = StateType.TRANSACTIONAL if self.case.pairing.state == "transactional" else StateType.OPAQUE
+        # Files are merged every third batch, so that crashes fall around compactions too.
+        return DeltaBackingMap(path, kind, conf, partition, DeltaOptions(compact_after_commits=3))
+
+    @classmethod
+    def contents(cls, directory: Path) -> list[Any]:
+        """Return all that a case has stored in memory, as it is stored."""
+        kept = sorted((key[1:], data) for key, data in cls._memory.items() if key[0] == directory)
+        return [(place, data.sentinel, dict(data.entries)) for place, data in kept]
+
+    @classmethod
+    def forget(cls, directory: Path) -> None:
+        """Drop what a case has kept in memory."""
+        for key in [key for key in cls._memory if key[0] == directory]:
+            del cls._memory[key]
+
+
+def _map(kind: str, backing: Any, name: str, partition: int) -> Any:
+    if kind == "storm":
+        return StormOpaqueMap(backing, name, partition)
+    return map_for(StateType(kind), backing, name, partition)
+
+
+def expected(seed: int, definitions: Iterable[Any]) -> Contents:
+    """Return what a plain dict holds that was fed the rows of each definition once."""
+    rows = source(seed)
+    weights: Counter[Key] = Counter()
+    counts: Counter[Key] = Counter()
+    for definition in definitions:
+        for row in (rows[number] for number in definition["rows"]):
+            weights[(row.word,)] += row.weight
+            counts[(row.shelf, row.odd)] += 1
+    return {"weights": dict(weights), "counts": dict(counts)}
+
+
+@lru_cache(8)
+def source(seed: int) -> Sequence[Row]:
+    """Return the source of a seed."""
+    return rows_of(seed, ROWS)
+
+
+def committed(log: LogState) -> list[Any]:
+    """Return the definitions of the committed batches, in order."""
+    return [record.spouts["rows"] for record in log.history]
+
+
+def stored(case: Case, directory: Path, log: LogState) -> Contents:
+    """Read every key of all states, as another process does that never ran the topology."""
+    graph, config = case.topology(directory).graph(), case.config(directory)
+    contents: Contents = {}
+    for name, keys in KEYS.items():
+        view = open_view(graph, config, name, log.snapshot)
+        found = zip(keys, view.multi_get(keys), strict=True)
+        contents[name] = {key: value for key, value in found if value is not None}
+        view.close()
+    return contents

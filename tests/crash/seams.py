@@ -1,0 +1,163 @@
+"""Wrappers of the seams at which a fuse can go off: the backing map, the state, the files of the log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+from unittest import mock
+
+from tests.crash.fuse import OPENING, RECONCILING, Fuse
+from trident.coordination.framing import HEAD_BYTES, LogFile, decode
+from trident.coordination.log import FileLog
+from trident.runtime import running
+from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
+from trident.state.forwarding import BACKING_ABILITIES, offer
+from trident.state.txid import EVERYTHING_WON
+
+
+class Chunks:
+    """Below the chunks of a put: reaches P6 before the second one of a commit."""
+
+    def __init__(self, delegate: IBackingMap[Any], fuse: Fuse) -> None:
+        self._delegate, self._fuse = delegate, fuse
+        self._txid = self._puts = 0
+        self.multi_get = delegate.multi_get
+        offer(self, delegate, BACKING_ABILITIES)
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        self._txid, self._puts = sentinel.txid, 0
+        self._delegate.move_sentinel(sentinel, force)  # type: ignore[attr-defined]  # all stores here keep one
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        if self._puts:
+            self._fuse.reach("P6", self._txid)
+        self._puts += 1
+        self._delegate.multi_put(keys, values)
+
+
+class CrashingMap:
+    """Above the chunks: reaches P5 and P7, P15 before a put, and the second half of P14 when the sentinel is read.
+
+    A store that makes its puts durable at the end of the commit loses its answer there, another one after the put.
+    """
+
+    def __init__(self, delegate: IBackingMap[Any], fuse: Fuse, recovery: Fuse) -> None:
+        self._delegate: Any = delegate
+        self._fuse, self._recovery = fuse, recovery
+        self._txid = 0
+        self._late = hasattr(delegate, "end")
+        offer(self, delegate, BACKING_ABILITIES)
+        if self._late:
+            self.end = self._end
+
+    def read_sentinel(self) -> Sentinel | None:
+        self._recovery.reach(RECONCILING)
+        found: Sentinel | None = self._delegate.read_sentinel()
+        return found
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        self._txid = sentinel.txid
+        self._delegate.move_sentinel(sentinel, force)
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        values: Sequence[Any] = self._delegate.multi_get(keys)
+        self._fuse.reach("P5", self._txid)
+        return values
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        self._fuse.reach("P15", self._txid)
+        self._delegate.multi_put(keys, values)
+        if not self._late:
+            self._fuse.reach("P7", self._txid)
+
+    def _end(self, txid: Txid) -> None:
+        self._delegate.end(txid)
+        self._fuse.reach("P7", txid)
+
+
+class CrashingState(SnapshottableMap):
+    """Reaches P9 before the commit of a state that is not the first, P4 after its begin and P8 after its end."""
+
+    def __init__(self, map_state: MapState[Any], fuse: Fuse, victim: bool, later: bool) -> None:
+        super().__init__(map_state)
+        self._fuse, self._victim, self._later = fuse, victim, later
+
+    def begin_commit(self, txid: int) -> None:
+        if self._later:
+            self._fuse.reach("P9", txid)
+        super().begin_commit(txid)
+        if self._victim:
+            self._fuse.reach("P4", txid)
+
+    def commit(self, txid: int) -> None:
+        super().commit(txid)
+        if self._victim:
+            self._fuse.reach("P8", txid)
+
+
+class StormOpaqueMap(OpaqueMap):
+    """Storm's three fields: it knows no attempts, so whatever an earlier batch wrote counts as committed."""
+
+    def begin_commit(self, txid: int) -> None:
+        super().begin_commit(txid)
+        commit = Txid.of(txid)
+        self._txid = Txid(int(txid), commit.attempt, EVERYTHING_WON, commit.incarnation, commit.expected)
+
+    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
+        return super().multi_get_at(keys, Snapshot(snapshot.txid, EVERYTHING_WON))
+
+
+class CrashingFile(LogFile):
+    """A file of the log that reaches P11 in the middle of a record and P13 when a segment waits for its name."""
+
+    fuse: ClassVar[Fuse] = Fuse()
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self._number = int(re.findall(r"-(\d+)\.log", path.name)[0])
+        self._records = self._begun_after = 0
+
+    def write(self, data: bytes) -> None:
+        self._records += 1
+        content = decode(data[HEAD_BYTES:])
+        if self._records == 1:
+            self._begun_after = content["state"]["txid"]
+        txid = content["txid"] if content.get("record") == "commit" else 0
+        if txid and self.fuse.is_armed("P11", txid):
+            super().write(data[: len(data) // 2])
+            super().sync()
+            self.fuse.reach("P11", txid)
+            super().write(data[len(data) // 2 :])  # for one that was only paused
+            return
+        super().write(data)
+
+    def sync(self) -> None:
+        super().sync()
+        if self._records == 1:  # the header; the file is not yet renamed
+            if self._number == 1:
+                self.fuse.reach(OPENING)
+            elif self._begun_after:  # not before there is a batch to lose
+                self.fuse.reach("P13")
+
+
+@contextmanager
+def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
+    """Have topologies that are started here write logs of `CrashingFile`s in segments of `segment_bytes`."""
+
+    class File(CrashingFile):
+        pass
+
+    File.fuse = fuse
+
+    class Log(FileLog):
+        file_type = File
+
+        @classmethod
+        def open(cls, *args: Any, **kwargs: Any) -> Log:
+            return super().open(*args, segment_bytes=segment_bytes, **kwargs)
+
+    with mock.patch.object(running, "FileLog", Log):
+        yield

@@ -1,0 +1,183 @@
+"""From the graph to the plan: what fuses, which columns live, in which order a batch commits."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from trident import Fields, Stream, TopologyError, TridentTopology
+from trident.operations import BaseQueryFunction, BaseStateUpdater, Count, FilterNull, MapGet, Split, Sum
+from trident.planner import Plan, make_plan
+from trident.state import StateSpec
+
+
+class Pass(BaseStateUpdater[Any]):
+    output_types = ("string",)
+
+
+class Towns(BaseQueryFunction[Any, Any]):
+    output_types = ("string",)
+
+
+@pytest.fixture
+def topology() -> TridentTopology:
+    return TridentTopology("t")
+
+
+def lines(topology: TridentTopology, name: str = "lines") -> Stream:
+    return topology.new_stream(name, FixedBatchSpout("line: string, n: bigint, m: bigint", 1, ["a", 1, 1]))
+
+
+def plan_of(topology: TridentTopology) -> Plan:
+    return make_plan(topology.graph())
+
+
+def kept(plan: Plan, entry: str) -> dict[str, tuple[str, ...]]:
+    return {step.id: step.keep for step in plan.fragments[entry].steps}
+
+
+def order(plan: Plan) -> list[str]:
+    return [node.id for node in plan.commits]
+
+
+def test_a_topology_without_a_stream_is_refused(topology: TridentTopology) -> None:
+    topology.new_static_state(MemoryMapState())
+    with pytest.raises(TopologyError, match="topology 't' has no stream; begin with new_stream"):
+        plan_of(topology)
+
+
+def test_a_topology_that_keeps_nothing_is_refused(topology: TridentTopology) -> None:
+    lines(topology).filter("n", FilterNull())
+    with pytest.raises(TopologyError, match="topology 't' keeps nothing: no stream ends in a state or a peek"):
+        plan_of(topology)
+
+
+def test_a_peek_is_reason_enough_to_run(topology: TridentTopology) -> None:
+    lines(topology).peek(print)
+    plan = plan_of(topology)
+    assert (plan.commits, plan.partitions, kept(plan, "lines")) == ((), {}, {"lines/peek": ()})
+
+
+def test_the_steps_before_a_state_are_one_fragment(topology: TridentTopology) -> None:
+    state = lines(topology).each("line", Split(), "word").filter("word", FilterNull()).group_by("word")
+    state.persistent_aggregate(MemoryMapState(), Count(), "count")
+    plan = plan_of(topology)
+    (fragment,) = [plan.fragments["lines"]]
+    assert [(step.id, step.source) for step in fragment.steps] == [
+        ("lines/each", "lines"),
+        ("lines/each/filter", "lines/each"),
+    ]
+    (sink,) = fragment.sinks
+    assert (sink.target, sink.source, sink.fields) == (
+        "lines/each/filter/aggregate", "lines/each/filter", Fields("word: string"),
+    )  # fmt: skip
+    assert sink.aggregation is not None
+    assert sink.aggregation.combines
+    assert plan.fragments["lines/each/filter/aggregate"].steps == ()
+
+
+def test_a_column_that_nobody_reads_is_dropped_at_once(topology: TridentTopology) -> None:
+    stream = lines(topology).each("line", Split(), "word").each("n", lambda n: n, "copy: bigint")
+    stream.filter("m", FilterNull()).group_by("word").persistent_aggregate(MemoryMapState(), "copy", Sum(), "sum")
+    assert kept(plan_of(topology), "lines") == {
+        "lines/each": ("n", "m", "word"),
+        "lines/each/each": ("m", "word", "copy"),
+        "lines/each/each/filter": ("word", "copy"),
+    }
+
+
+def test_a_map_reads_all_and_a_project_what_is_needed_of_it(topology: TridentTopology) -> None:
+    stream = lines(topology).filter("n", FilterNull()).map(lambda row: row).project("m", "n")
+    stream.persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
+    assert kept(plan_of(topology), "lines") == {
+        "lines/filter": ("line", "n", "m"),
+        "lines/filter/map": ("n",),
+        "lines/filter/map/project": ("n",),
+    }
+
+
+def test_a_fork_needs_what_any_branch_needs(topology: TridentTopology) -> None:
+    words = lines(topology).each("line", Split(), "word")
+    words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    words.persistent_aggregate(MemoryMapState(), "m", Sum(), "sum")
+    words.filter("n", FilterNull()).partition_persist(MemoryMapState(), "line", Pass(), "x")
+    plan = plan_of(topology)
+    assert kept(plan, "lines") == {"lines/each": ("line", "n", "m", "word"), "lines/each/filter": ("line",)}
+    assert [sink.target for sink in plan.fragments["lines"].sinks] == [
+        "lines/each/aggregate", "lines/each/aggregate.2", "lines/each/filter/persist",
+    ]  # fmt: skip
+
+
+def test_the_fields_of_a_sink_name_each_column_once(topology: TridentTopology) -> None:
+    lines(topology).group_by("n").persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
+    lines(topology, "more").partition_persist(MemoryMapState(), ["n", "line"], Pass())
+    plan = plan_of(topology)
+    assert plan.fragments["lines"].sinks[0].fields == Fields("n: bigint")
+    assert plan.fragments["more"].sinks[0].fields == Fields("n: bigint, line: string")
+    assert plan.fragments["more"].sinks[0].aggregation is None
+
+
+def test_new_values_begin_a_fragment_of_their_own(topology: TridentTopology) -> None:
+    counts = lines(topology).group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count")
+    counts.new_values_stream().filter("count", FilterNull()).persistent_aggregate(
+        MemoryMapState(), "count", Sum(), "all"
+    )
+    plan = plan_of(topology)
+    assert kept(plan, "lines/aggregate") == {"lines/aggregate/filter": ("count",)}
+    assert plan.fragments["lines/aggregate"].fields == Fields("line: string, count: bigint")
+    assert order(plan) == ["lines/aggregate", "lines/aggregate/filter/aggregate"]
+
+
+def test_queries_run_before_persists_wherever_they_can(topology: TridentTopology) -> None:
+    counts = lines(topology).group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count")
+    asked = lines(topology, "ask").state_query(counts, "line", MapGet(), "before")
+    asked.partition_persist(MemoryMapState(), ["line", "before"], Pass())
+    plan = plan_of(topology)
+    assert order(plan) == ["ask/query", "lines/aggregate", "ask/query/persist"]
+    assert plan.fragments["ask"].sinks[0].fields == Fields("line: string, n: bigint, m: bigint")
+
+
+def test_a_query_of_new_values_waits_for_them(topology: TridentTopology) -> None:
+    counts = lines(topology).group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count")
+    counts.new_values_stream().state_query(counts, "line", MapGet(), "before").peek(print)
+    plan = plan_of(topology)
+    assert order(plan) == ["lines/aggregate", "lines/aggregate/query"]
+    assert kept(plan, "lines/aggregate/query") == {"lines/aggregate/query/peek": ()}
+
+
+def test_a_query_of_a_static_state_is_an_ordinary_step(topology: TridentTopology) -> None:
+    towns = topology.new_static_state(MemoryMapState(), "towns")
+    asked = lines(topology).state_query(towns, "line", Towns(), "town")
+    asked.group_by("town").persistent_aggregate(MemoryMapState(), Count(), "count")
+    plan = plan_of(topology)
+    assert kept(plan, "lines") == {"lines/query": ("town",)}
+    assert order(plan) == ["lines/query/aggregate"]
+    assert plan.states["towns"].static
+    assert "towns" not in plan.partitions
+
+
+def test_every_spout_has_its_fragment(topology: TridentTopology) -> None:
+    for name in ("one", "two"):
+        lines(topology, name).persistent_aggregate(MemoryMapState(), Count(), name)
+    plan = plan_of(topology)
+    assert [spout.id for spout in plan.spouts] == ["one", "two"]
+    assert [plan.fragments[name].sinks[0].target for name in ("one", "two")] == ["one/aggregate", "two/aggregate"]
+    assert [spout.id for spout in topology.graph().sources_of("two/aggregate")] == ["two"]
+
+
+def test_a_state_says_its_number_of_partitions_or_the_hint_does(topology: TridentTopology) -> None:
+    stream = lines(topology)
+    stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "one")
+    stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "four").parallelism_hint(4)
+    stream.group_by("line").persistent_aggregate(StateSpec(MemoryMapState(), 2), Count(), "two").parallelism_hint(4)
+    assert plan_of(topology).partitions == {"one": 1, "four": 4, "two": 2}
+
+
+def test_a_plan_holds_no_engine_and_can_be_pickled(topology: TridentTopology) -> None:
+    lines(topology).each("line", Split(), "word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    plan = plan_of(topology)
+    assert order(pickle.loads(pickle.dumps(plan))) == order(plan)

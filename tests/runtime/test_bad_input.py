@@ -1,0 +1,409 @@
+"""What users get wrong: refused before anything runs if possible, else named with batch, step, tuple and cause."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spouts import FeederBatchSpout, FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.runtime.support import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start
+from trident import (
+    BatchFailedError,
+    FailedException,
+    Fields,
+    Stream,
+    TopologyError,
+    TridentCollector,
+    TridentTopology,
+    TridentTuple,
+)
+from trident.errors import LogError
+from trident.operations import BaseQueryFunction, BaseStateUpdater, CombinerAggregator, Count, Function, Split, Sum
+from trident.spout.interfaces import SpoutType, TransactionAttempt
+
+
+@pytest.fixture
+def topology() -> TridentTopology:
+    return TridentTopology("t")
+
+
+def lines(topology: TridentTopology, *texts: str) -> Stream:
+    return topology.new_stream("lines", FixedBatchSpout("line: string, n: int", 10, *([text, 1] for text in texts)))
+
+
+# ---- what an operation gives ---------------------------------------------------------------------------------------------
+
+
+def three(line: str) -> Iterator[Any]:
+    yield (1, 2, 3)
+
+
+class Bare(Function):
+    output_types = ("string",)
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit("word")
+
+
+class Short(BaseQueryFunction[Any, Any]):
+    output_types = ("string",)
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        return [1]
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        collector.emit([result])
+
+
+class Broken(Short):
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        raise OSError("no answer")
+
+
+class Fat(BaseStateUpdater[Any]):
+    output_types = ("string",)
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        collector.emit(["a", "b"])
+
+
+class Worse(CombinerAggregator[int]):
+    """Raises when parts are combined."""
+
+    output_types = ("bigint",)
+
+    def init(self, tuple: TridentTuple) -> int:
+        return 1
+
+    def combine(self, val1: int, val2: int) -> int:
+        raise ArithmeticError("cannot combine")
+
+    def zero(self) -> None:
+        return None
+
+
+class Nowhere:
+    def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> Any:
+        raise ConnectionError("nobody there")
+
+
+def counts(stream: Stream) -> Any:
+    return stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count")
+
+
+# name -> (declaration, attempts, expected text)
+WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
+    "too many values": (
+        lambda s: keep(s.each("line", three, "a: int, b: int")), 1,
+        r"batch 1 failed 1 times in step 'lines/each' on tuple \[line='a'\]: emitted 3 values \(1, 2, 3\) for the 2 "
+        r"output fields \['a', 'b'\]; emit one value per field, as a tuple or list",
+    ),
+    "a bare value where two are due": (
+        lambda s: keep(s.each("line", lambda line: line, "a: string, b: int")), 1,
+        r"emitted 1 value \('a',\) for the 2 output fields \['a', 'b'\]",
+    ),
+    "a bare value to the collector": (
+        lambda s: keep(s.each("line", Bare(), "a")), 1,
+        r"emitted 1 value 'word' for the 1 output field \['a'\]; emit one value per field, as a tuple or list",
+    ),
+    "a map with too few values": (
+        lambda s: keep(s.map(lambda row: row[0])), 1,
+        r"in step 'lines/map' on tuple \[line='a', n=1\]: emitted 1 value \('a',\) for the 2 output fields",
+    ),
+    "a value of another type": (
+        lambda s: keep(s.each("line", lambda line: line, "a: int")), 1,
+        "in step 'lines/each': field 'a' is declared int32, but got 'a' ",
+    ),
+    "a number that does not fit": (
+        lambda s: keep(s.map(lambda row: 300, "a: tinyint")), 1, "field 'a' is declared int8, but got 300 ",
+    ),
+    "a function that raises": (
+        lambda s: keep(s.each("line", lambda line: 1 // 0, "a: int")), 2,
+        r"batch 1 failed 2 times in step 'lines/each' on tuple \[line='a'\]: ZeroDivisionError: integer division",
+    ),
+    "a filter that raises": (
+        lambda s: keep(s.filter("n", lambda n: n.no)), 2,
+        r"in step 'lines/filter' on tuple \[n=1\]: AttributeError: 'int' object has no attribute 'no'",
+    ),
+    "a consumer that raises": (
+        lambda s: s.peek(lambda row: row["x"]), 2, r"in step 'lines/peek' on tuple \[line='a', n=1\]: KeyError: .*'x'",
+    ),
+    "a kernel that has no answer": (
+        lambda s: keep(s.each("n", Split(), "a")), 2, "in step 'lines/each': ArrowNotImplementedError: ",
+    ),
+    "a kernel of a sum that has no answer": (
+        lambda s: s.persistent_aggregate(MemoryMapState(), "line", Sum(), "a: int"), 2, "in step 'lines/aggregate': Arrow",
+    ),
+    "a combiner that raises": (
+        lambda s: s.persistent_aggregate(MemoryMapState(), "line", Worse(), "a"), 2,
+        r"in step 'lines/aggregate' on tuple \[line='b'\]: ArithmeticError: cannot combine",
+    ),
+    "an updater that emits too much": (
+        lambda s: s.partition_persist(RowsState(), Fat(), "a"), 1,
+        r"in step 'lines/persist': emitted 2 values \['a', 'b'\] for the 1 output field \['a'\]",
+    ),
+    "an updater that emits unasked": (
+        lambda s: s.partition_persist(RowsState(), Keep()), 1,
+        r"in step 'lines/persist': emitted 2 values \('a', 1\) for the 0 output fields \[\]",
+    ),
+    "a query with too few results": (
+        lambda s: s.state_query(counts(s), "line", Short(), "a"), 1,
+        "in step 'lines/query': batch_retrieve of Short returned 1 results for 2 tuples; it must return one ",
+    ),
+    "a query that raises": (
+        lambda s: s.state_query(counts(s), "line", Broken(), "a"), 2, "in step 'lines/query': OSError: no answer",
+    ),
+    "a static state that is not there": (
+        lambda s: keep(s.state_query(s._topology.new_static_state(Nowhere()), "line", Short(), "a")), 2,
+        "in step 'lines/query': ConnectionError: nobody there",
+    ),
+    "a step after new values that raises": (
+        lambda s: keep(counts(s).new_values_stream().filter("count", lambda count: 1 // 0)), 2,
+        r"in step 'lines/aggregate/filter' on tuple \[count=1\]: ZeroDivisionError",
+    ),
+    "new values of another type": (
+        lambda s: keep(s.persistent_aggregate(MemoryMapState(), "line", TextOfAll(), "a: int").new_values_stream()), 1,
+        "in step 'lines/aggregate': field 'a' is declared int32, but got ",
+    ),
+}  # fmt: skip
+
+
+class TextOfAll(CombinerAggregator[Any]):
+    """Says it combines to a number, and does so in the tasks only."""
+
+    def init(self, tuple: TridentTuple) -> Any:
+        return 1
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        return "text"
+
+    def zero(self) -> None:
+        return None
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_batch_that_cannot_pass_names_step_tuple_and_cause(case: str, engine: str, topology: TridentTopology) -> None:
+    declare, attempts, text = WRONG[case]
+    declare(lines(topology, "a", "b"))
+    with pytest.raises(BatchFailedError, match=text) as caught:
+        run_all(topology, engine, max_batch_attempts=2)
+    assert (caught.value.txid, caught.value.attempts) == (1, attempts)
+
+
+def test_a_long_tuple_is_cut_in_the_message(engine: str, topology: TridentTopology) -> None:
+    keep(lines(topology, "x" * 10_000).each("line", lambda line: 1 // 0, "a: int"))
+    with pytest.raises(BatchFailedError) as caught:
+        run_all(topology, engine, max_batch_attempts=1)
+    assert caught.value.row == "[line='" + "x" * 293 + "…"
+
+
+# ---- what a spout gives --------------------------------------------------------------------------------------------------
+
+
+class Emitting:
+    """A spout and its emitter: one batch, given by a function."""
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(self, emit: Callable[[], Any]) -> None:
+        self.function = emit
+
+    def get_output_fields(self) -> Any:
+        return Fields("a: string, n: bigint")
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Emitting:
+        return self
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Emitting:
+        return self
+
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        return {} if txid == 1 else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> list[Any]:
+        return [None]
+
+    def success(self, txid: int, definition: Any) -> None: ...
+    def close(self) -> None: ...
+
+    def emit(self, part: Any) -> Iterator[Any]:
+        yield self.function()
+
+
+@pytest.mark.parametrize(
+    ("emit", "text"),
+    [
+        (
+            lambda: pa.table({"a": ["x"], "m": [1]}),
+            r"in step 's': emitted the columns \['a', 'm'\], but the fields are ",
+        ),
+        (lambda: pa.table({"a": ["x"], "n": ["y"]}), "in step 's': ArrowInvalid: .*y"),
+        (lambda: 1 // 0, "in step 's': ZeroDivisionError"),
+        (lambda: {"a": "x"}, "in step 's': AttributeError: 'dict' object"),
+    ],
+)
+def test_a_spout_that_does_not_give_its_fields_is_named(
+    emit: Callable[[], Any], text: str, engine: str, topology: TridentTopology
+) -> None:
+    keep(topology.new_stream("s", Emitting(emit)))
+    with pytest.raises(BatchFailedError, match=text):
+        run_all(topology, engine, max_batch_attempts=1)
+
+
+def test_another_encoding_of_the_declared_types_is_taken(engine: str, topology: TridentTopology) -> None:
+    def emit() -> pa.RecordBatch:
+        columns: dict[str, Any] = {"a": pa.array(["x", "y"], pa.large_string()), "n": pa.array([1, None], pa.int16())}
+        return pa.record_batch(columns)
+
+    stream = topology.new_stream("s", Emitting(emit))
+    rows = keep(stream)
+    state = stream.group_by("a").persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
+    running = run_all(topology, engine)
+    assert rows.rows == [("x", 1), ("y", None)]
+    assert running.state(state).multi_get(["x", "y"]) == [1, 0]
+
+
+# ---- what cannot be shipped ----------------------------------------------------------------------------------------------
+
+
+def test_a_function_that_cannot_be_pickled_is_named_at_the_start(engine: str, topology: TridentTopology) -> None:
+    lock = threading.Lock()
+
+    def guarded(line: str) -> str:
+        with lock:
+            return line
+
+    keep(lines(topology, "a").each("line", guarded, "copy"))
+    with pytest.raises(
+        TopologyError,
+        match=r"step 'lines/each': guarded cannot be sent to Spark workers \(TypeError: cannot pickle '_thread.lock' "
+        r"object\). "
+        r"It or something it closes over holds a lock, a connection or an open file: open such things in prepare",
+    ):
+        start(topology, engine)
+
+
+class Locked(Emitting):
+    def __init__(self) -> None:
+        super().__init__(dict)
+        self.lock = threading.Lock()
+
+
+class LockedCount(Count):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_what_else_cannot_be_pickled_is_named(engine: str, topology: TridentTopology) -> None:
+    keep(topology.new_stream("s", Locked()))
+    with pytest.raises(TopologyError, match=r"the spout of stream 's' cannot be sent to Spark workers \(TypeError"):
+        start(topology, engine)
+    other = TridentTopology("u")
+    lines(other, "a").persistent_aggregate(MemoryMapState(), LockedCount(), "count")
+    with pytest.raises(TopologyError, match="step 'lines': LockedCount cannot be sent to Spark workers"):
+        start(other, engine)
+    third = TridentTopology("v")
+    asked = lines(third, "a").state_query(third.new_static_state(Unshippable()), "line", Short(), "x")
+    keep(asked)
+    with pytest.raises(TopologyError, match="the topology cannot be sent to Spark workers: TypeError: cannot pickle"):
+        start(third, engine)
+
+
+class Unshippable(Nowhere):
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+
+
+def test_a_start_that_fails_closes_what_it_opened(engine: str, tmp_path: Path) -> None:
+    topology, spout, lock = TridentTopology("t"), RowsSpout("x: string", {}), threading.Lock()
+    stream = topology.new_stream("s", spout)
+    stream.filter("x", lambda x: lock is not x).partition_persist(RowsState(), Keep(), "y: string")
+    for _ in range(2):  # the log is free again
+        with pytest.raises(TopologyError, match="step 's/filter': <lambda> cannot be sent to Spark workers"):
+            start(topology, engine, log_dir=tmp_path)
+    assert spout.calls == ["open", "close"] * 2
+
+
+# ---- dead letters ------------------------------------------------------------------------------------------------------
+
+
+def poisonous(line: str) -> str:
+    if line == "bad":
+        raise ValueError(f"cannot read {line!r} ü")
+    return line
+
+
+class HalfWay(Function):
+    """Emits before it raises."""
+
+    output_types = ("string",)
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([tuple[0]])
+        poisonous(tuple[0])
+
+
+@pytest.mark.parametrize("function", [poisonous, HalfWay()], ids=["function", "half-way"])
+def test_poisoned_tuples_are_put_aside_on_the_last_try(
+    function: Any, engine: str, topology: TridentTopology, tmp_path: Path
+) -> None:
+    feeder = FeederBatchSpout("line: string")
+    words = topology.new_stream("lines", feeder).each("line", function, "word").group_by("word")
+    state = words.persistent_aggregate(MemoryMapState(), Count(), "count")
+    conf: dict[str, Any] = {
+        "on_poison": "dead_letter",
+        "dead_letter_dir": tmp_path / "letters",
+        "max_batch_attempts": 2,
+    }
+    with start(topology, engine, **conf) as running:
+        feeder.feed([["good"], ["bad"], ["bad"], ["fine"]])
+        feeder.feed([["good"]])
+        assert sorted(running.state(state).get_tuples()) == [("fine", 1), ("good", 2)]
+        assert running.status["failures"] == 1
+        assert running._log.state.totals["dead_letters"] == 2
+    (file,) = (tmp_path / "letters").iterdir()
+    letters = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    expected = {"txid": 1, "step": "lines/each", "tuple": "[line='bad']", "error": "ValueError: cannot read 'bad' ü"}
+    assert letters == [expected] * 2
+
+
+def test_dead_letters_are_beside_the_log_by_default(topology: TridentTopology, tmp_path: Path) -> None:
+    keep(lines(topology, "bad").each("line", poisonous, "word"))
+    run_all(topology, "in_process", log_dir=tmp_path, on_poison="dead_letter")
+    assert [path.name for path in (tmp_path / "dead_letters").iterdir()] == ["000000000001.jsonl"]
+    run_all(topology, "in_process", log_dir=tmp_path, on_poison="dead_letter")
+
+
+def test_dead_letters_that_cannot_be_written_stop_the_topology(topology: TridentTopology, tmp_path: Path) -> None:
+    rows = keep(lines(topology, "bad", "good").each("line", poisonous, "word").project("word"))
+    (tmp_path / "file").write_text("in the way")
+    conf: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": tmp_path / "file"}
+    running = start(topology, "in_process", **conf)
+    with pytest.raises(
+        LogError, match="cannot write 1 dead letters of batch 1 to .*make room or change dead_letter_dir"
+    ):
+        running.process_all_available()
+    assert (running.txid, rows.rows) == (0, [("good",)])
+
+
+def test_a_batch_that_asks_for_a_replay_is_never_put_aside(
+    engine: str, topology: TridentTopology, tmp_path: Path
+) -> None:
+    error = FailedException("replay, do not drop")
+    (tmp_path / "calls").mkdir()
+    keep(lines(topology, "bad").each("line", FailTimes(tmp_path / "calls", "bad", 99, error), "word"))
+    conf: dict[str, Any] = {
+        "on_poison": "dead_letter",
+        "dead_letter_dir": tmp_path / "letters",
+        "max_batch_attempts": 2,
+    }
+    with pytest.raises(BatchFailedError, match="FailedException: replay, do not drop"):
+        run_all(topology, engine, **conf)
+    assert not (tmp_path / "letters").exists()

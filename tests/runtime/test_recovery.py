@@ -1,0 +1,307 @@
+"""Log and store that do not belong together are found at the start, and each way out leads on (R8)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spouts import FeederBatchSpout, FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.runtime.support import Keep, RowsState, dict_state, run_all, start
+from tests.state.faults import DictMap
+from trident import BatchFailedError, TridentTopology
+from trident.errors import StateMismatchError, UnsupportedOperation
+from trident.operations import Count
+from trident.runtime.running import RunningTopology
+from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.state import OpaqueValue, Sentinel, StateSpec, map_state
+
+Store = dict[Any, Any]
+
+
+class EmptyableMap(DictMap):
+    def reset(self) -> None:
+        self.entries.clear()
+
+
+class World:
+    """One store, one source that does not repeat itself, one log; topologies come and go."""
+
+    def __init__(self, log: Path) -> None:
+        self.log, self.feeder = log, FeederBatchSpout("k: string")
+        self.store: dict[int, Store] = {partition: {} for partition in range(4)}
+        self.shared = False
+
+    def topology(self, partitions: int = 2) -> TridentTopology:
+        topology = TridentTopology("t")
+
+        def backing(conf: Any, partition: int, count: int) -> EmptyableMap:
+            return EmptyableMap(self.store[0 if self.shared else partition])
+
+        stream = topology.new_stream("s", self.feeder).group_by("k")
+        stream.persistent_aggregate(map_state(backing), Count(), "count").parallelism_hint(partitions)
+        return topology
+
+    def start(self, partitions: int = 2, engine: str = "in_process", **conf: Any) -> RunningTopology:
+        return start(self.topology(partitions), engine, log_dir=self.log, **conf)
+
+    def run(self, *words: str, partitions: int = 2, **conf: Any) -> dict[str, int | None]:
+        """Commit one batch and read everything."""
+        with self.start(partitions, **conf) as running:
+            self.feeder.feed([[word] for word in words])
+            return self.read(running)
+
+    @staticmethod
+    def read(running: RunningTopology) -> dict[str, int | None]:
+        return dict(zip("abcd", running.state("count").multi_get(list("abcd")), strict=True))
+
+    def lose_store(self) -> None:
+        for entries in self.store.values():
+            entries.clear()
+
+    def lose_log(self) -> None:
+        shutil.rmtree(self.log)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path / "log")
+
+
+def test_log_and_store_that_belong_together_go_on(world: World) -> None:
+    world.run("a", "b", "a")
+    with world.start() as running:
+        assert running.txid == 1
+        assert world.read(running) == {"a": 2, "b": 1, "c": None, "d": None}
+    assert world.run("a", "c") == {"a": 3, "b": 1, "c": 1, "d": None}
+
+
+def test_a_store_that_was_emptied_is_found(world: World) -> None:
+    world.run("a", "b", "c", "d")
+    world.lose_store()
+    with pytest.raises(StateMismatchError) as caught:
+        world.start()
+    assert str(caught.value).startswith("partition 0 of state 'count': the log expects batch 1 attempt 1048576 of inc")
+    assert "the store has no commit at all. The store was wiped, rolled back or belongs to another" in str(caught.value)
+    assert world.store == {partition: {} for partition in range(4)}
+
+
+def test_a_store_that_was_rolled_back_is_found(world: World) -> None:
+    world.run("a", "b", "c", "d")
+    older = {partition: dict(entries) for partition, entries in world.store.items()}
+    world.run("a", "b", "c", "d")
+    world.store = older
+    with pytest.raises(StateMismatchError, match="the log expects batch 2 attempt .* the store has batch 1 attempt"):
+        world.start()
+
+
+def test_a_log_that_was_lost_is_found(world: World) -> None:
+    world.run("a", "b", "c", "d")
+    world.lose_log()
+    with pytest.raises(
+        StateMismatchError, match="the log expects no commit of incarnation .*, the store has batch 1 attempt"
+    ):
+        world.start()
+
+
+def test_a_store_of_another_topology_is_found(world: World, tmp_path: Path) -> None:
+    other = World(tmp_path / "other")
+    world.run("a", "b", "c", "d")
+    other.run("a", "b", "c", "d")
+    world.store = other.store
+    with pytest.raises(
+        StateMismatchError, match="the log expects batch 1 .* the store has batch 1 attempt .* of incarnation"
+    ):
+        world.start()
+
+
+@pytest.mark.parametrize("loss", ["lose_store", "lose_log"])
+@pytest.mark.parametrize("engine", ["in_process", pytest.param("spark", marks=pytest.mark.spark)])
+def test_adopt_takes_the_store_as_it_is(loss: str, engine: str, world: World, request: pytest.FixtureRequest) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    world.run("a", "b", "a")
+    world.run("a", "c")
+    getattr(world, loss)()
+    before = {"a": 3, "b": 1, "c": 1, "d": None} if loss == "lose_log" else dict.fromkeys("abcd")
+    with world.start(engine=engine, state_recovery="adopt") as running:
+        assert running.txid == 2
+        assert world.read(running) == before
+        world.feeder.feed([["a"], ["d"]])
+        assert world.read(running) == {**before, "a": (before["a"] or 0) + 1, "d": 1}
+    assert world.run("a")["a"] == (before["a"] or 0) + 2  # without adopting anything: they belong together again
+
+
+def test_restart_empties_the_state_and_goes_on(world: World, tmp_path: Path) -> None:
+    world.run("a", "b", "a")
+    other = World(tmp_path / "other")
+    other.run("c", "c", "d")
+    world.store = other.store
+    assert world.run("a", state_recovery="restart") == {"a": 1, "b": None, "c": None, "d": None}
+    assert world.run("a") == {"a": 2, "b": None, "c": None, "d": None}
+
+
+def test_a_store_that_cannot_be_emptied_says_so(tmp_path: Path) -> None:
+    store: Store = {}
+
+    def topology() -> TridentTopology:
+        made = TridentTopology("t")
+        made.new_stream("s", FixedBatchSpout("k: string", 1, ["a"])).group_by("k").persistent_aggregate(
+            dict_state(store), Count(), "count"
+        )
+        return made
+
+    run_all(topology(), "in_process", log_dir=tmp_path / "log")
+    shutil.rmtree(tmp_path / "log")
+    with pytest.raises(UnsupportedOperation, match=r"empty state 't/count': a DictMap has no reset\(\)"):
+        start(topology(), "in_process", log_dir=tmp_path / "log", state_recovery="restart")
+    assert len(store) == 2
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (4, 2)])
+def test_another_number_of_partitions_leaves_the_keys_where_they_are(world: World, before: int, after: int) -> None:
+    world.shared = True  # one store for all partitions, as with a server
+    world.run("a", "b", "c", "d", partitions=before)
+    world.run("a", partitions=before)
+    assert world.run("a", "b", partitions=after) == {"a": 3, "b": 2, "c": 1, "d": 1}
+    assert world.run("d", partitions=after) == {"a": 3, "b": 2, "c": 1, "d": 2}
+    assert world.run("c", partitions=before) == {"a": 3, "b": 2, "c": 2, "d": 2}
+
+
+def test_another_number_of_partitions_does_not_hide_a_lost_store(world: World) -> None:
+    world.shared = True
+    world.run("a", "b", "c", "d")
+    world.lose_store()
+    with pytest.raises(StateMismatchError, match="partition 0 of state 'count'"):
+        world.start(partitions=3)
+    assert world.store[0] == {}
+
+
+def test_a_partition_that_was_never_touched_needs_no_sentinel(world: World) -> None:
+    world.run("a", partitions=4)
+    held = [partition for partition, entries in world.store.items() if entries]
+    assert len(held) == 1
+    assert world.run("a", "b", "c", "d", partitions=4) == {"a": 2, "b": 1, "c": 1, "d": 1}
+
+
+def test_a_state_that_is_added_later_starts_empty(world: World) -> None:
+    world.run("a")
+    topology = world.topology()
+    rows = RowsState()
+    topology.new_stream("more", FixedBatchSpout("x: string", 1, ["m"])).partition_persist(rows, Keep(), "y: string")
+    running = run_all(topology, "in_process", log_dir=world.log)
+    assert (rows.rows, running.txid) == ([("m",)], 2)
+    assert running._log.state.layouts == {"count": (2, "opaque"), "more-persist": (1, "custom")}
+
+
+def test_what_a_crash_left_behind_is_undone_by_the_replay(world: World) -> None:
+    world.run("a", "b", "c", "d")
+    topology = world.topology()
+    with start(topology, "in_process", log_dir=world.log) as running:
+        attempt = running._log.epoch << 20
+        incarnation = running._log.state.incarnation
+    # As a driver leaves it that died in the middle of batch 2: one partition written, the other only begun.
+    for entries in (world.store[0], world.store[1]):
+        for key in list(entries):
+            if len(key) == 2:
+                entries[key] = Sentinel(incarnation, 2, attempt)
+            else:
+                entries[key] = OpaqueValue(2, attempt, entries[key].curr, 99)
+    with world.start() as running:
+        assert world.read(running) == {"a": 1, "b": 1, "c": 1, "d": 1}
+        world.feeder.feed([["a"], ["b"]])
+        assert world.read(running) == {"a": 2, "b": 2, "c": 1, "d": 1}
+        world.feeder.feed([["c"]])
+        assert world.read(running) == {"a": 2, "b": 2, "c": 2, "d": 1}
+
+
+# ---- the source --------------------------------------------------------------------------------------------------------
+
+
+def fixed(rows: int) -> TridentTopology:
+    topology = TridentTopology("t")
+    spout = FixedBatchSpout("x: bigint", 2, *([n] for n in range(rows)))
+    topology.new_stream("s", spout).partition_persist(RowsState(), Keep(), "y: bigint")
+    return topology
+
+
+def test_a_spout_that_has_other_rows_than_were_defined_cannot_replay(tmp_path: Path) -> None:
+    class Broken(RowsState):
+        def commit(self, txid: int) -> None:
+            raise ConnectionError("away")
+
+    topology = TridentTopology("t")
+    spout = FixedBatchSpout("x: bigint", 2, [1], [2])
+    topology.new_stream("s", spout).partition_persist(Broken(), Keep(), "y: bigint")
+    with pytest.raises(BatchFailedError, match="ConnectionError: away"):
+        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
+    with pytest.raises(BatchFailedError, match="ReplayMismatchError: batch 1 was defined as the rows 0 to 2"):
+        run_all(fixed(1), "in_process", log_dir=tmp_path, max_batch_attempts=1)
+
+
+class Counter:
+    """A spout that numbers its definitions, so that it shows when it is asked for one."""
+
+    def __init__(self, kind: SpoutType) -> None:
+        self.spout_type, self.inner, self.asked = kind, FixedBatchSpout("x: bigint", 1, [0]), 0
+
+    def get_output_fields(self) -> Any:
+        return self.inner.get_output_fields()
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Any:
+        return Numbers()
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Counter:
+        return self
+
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        self.asked += 1
+        return {"asked": self.asked} if txid == 1 else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Any, parallelism: int) -> list[Any]:
+        return [definition["asked"]]
+
+    def success(self, txid: int, definition: Any) -> None: ...
+    def close(self) -> None: ...
+
+
+class Numbers:
+    def emit(self, part: int) -> Iterator[Any]:
+        yield pa.record_batch({"x": [part]})
+
+
+@pytest.mark.parametrize(("kind", "defined"), [(SpoutType.TRANSACTIONAL, 1), (SpoutType.OPAQUE, 3)])
+def test_a_replay_uses_the_logged_definition_or_asks_for_another(kind: SpoutType, defined: int, tmp_path: Path) -> None:
+    class Broken(RowsState):
+        left = 2
+
+        def commit(self, txid: int) -> None:
+            super().commit(txid)
+            self.left -= 1
+            if self.left >= 0:
+                raise ConnectionError("away")
+
+    rows, topology = Broken(), TridentTopology("t")
+    topology.new_stream("s", Counter(kind)).partition_persist(rows, Keep(), "y: bigint")
+    with pytest.raises(BatchFailedError):
+        run_all(topology, "in_process", log_dir=tmp_path, max_batch_attempts=1)
+    run_all(topology, "in_process", log_dir=tmp_path)
+    first = (1,) if kind is SpoutType.TRANSACTIONAL else rows.batches[1][0]
+    assert rows.batches == {1: [first]}
+    assert first[0] >= defined
+
+
+def test_memory_states_and_a_durable_log_do_not_outlive_the_process_together(tmp_path: Path) -> None:
+    def topology(state: StateSpec) -> TridentTopology:
+        made = TridentTopology("t")
+        made.new_stream("s", FixedBatchSpout("x: string", 1, ["a"])).persistent_aggregate(state, Count(), "count")
+        return made
+
+    run_all(topology(MemoryMapState.opaque()), "in_process", log_dir=tmp_path)
+    with pytest.raises(StateMismatchError, match="the log expects batch 1 .*, the store has no commit at all"):
+        start(topology(MemoryMapState.opaque()), "in_process", log_dir=tmp_path)

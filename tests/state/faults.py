@@ -1,0 +1,133 @@
+"""A store that crashes where it is told to, and stores of the kinds that maps meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trident.state import IBackingMap, Key, Txid
+
+WAYS = ("before", "middle", "after")
+
+
+class Crash(Exception):
+    """The process, the store or the network died here."""
+
+
+class Faults:
+    """Fires once, at the n-th call to any store that shares it."""
+
+    def __init__(self) -> None:
+        self.calls_left, self.way = 0, ""
+
+    def arm(self, calls: int, way: str) -> None:
+        self.calls_left, self.way = calls, way
+
+    def disarm(self) -> None:
+        self.calls_left = 0
+
+    def next_way(self) -> str:
+        if self.calls_left == 0:
+            return ""
+        self.calls_left -= 1
+        return self.way if self.calls_left == 0 else ""
+
+
+class CrashingMap:
+    """Passes every call to a store and crashes before, in the middle of or after the one that `Faults` names."""
+
+    def __init__(self, delegate: IBackingMap[Any], faults: Faults) -> None:
+        self.delegate, self.faults = delegate, faults
+        for name in ("begin", "end", "read_sentinel", "move_sentinel"):
+            if hasattr(delegate, name):
+                setattr(self, name, self._crashing(getattr(delegate, name)))
+        self.multi_get = self._crashing(delegate.multi_get)
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        def half() -> None:
+            self.delegate.multi_put(keys[: len(keys) // 2], values[: len(keys) // 2])
+
+        self._crashing(self.delegate.multi_put, half)(keys, values)
+
+    def _crashing(self, method: Callable[..., Any], half: Callable[[], None] = lambda: None) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            way = self.faults.next_way()
+            if way == "before":
+                raise Crash("before the call")
+            if way == "middle":
+                half()
+                raise Crash("in the middle of the call")
+            answer = method(*args, **kwargs)
+            if way == "after":
+                raise Crash("after the call")
+            return answer
+
+        return call
+
+
+class DictMap:
+    """The simplest store there is: two methods over a dict that outlives it. Counts its calls."""
+
+    def __init__(self, entries: dict[Key, Any] | None = None) -> None:
+        self.entries: dict[Key, Any] = {} if entries is None else entries
+        self.gets: list[list[Key]] = []
+        self.puts: list[list[Key]] = []
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        self.gets.append(list(keys))
+        return [self.entries.get(key) for key in keys]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        self.puts.append(list(keys))
+        self.entries.update(zip(keys, values, strict=True))
+
+
+class LateMap(DictMap):
+    """A store that makes all puts of a commit at its end, and does not show them before."""
+
+    def __init__(self, entries: dict[Key, Any]) -> None:
+        super().__init__(entries)
+        self.pending: dict[Key, Any] | None = None
+
+    def begin(self, txid: Txid) -> None:
+        self.pending = {}
+
+    def end(self, txid: Txid) -> None:
+        self.entries.update(self.pending or {})
+        self.pending = None
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        if self.pending is None:
+            super().multi_put(keys, values)
+        else:
+            self.pending.update(zip(keys, values, strict=True))
+
+
+class Add:
+    """Adds a number to the stored one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def update(self, stored: int | None) -> int:
+        return (stored or 0) + self.number
+
+
+class Append:
+    """Changes the stored list in place, as an updater must not but may."""
+
+    def __init__(self, item: object) -> None:
+        self.item = item
+
+    def update(self, stored: list[Any] | None) -> list[Any]:
+        items = [] if stored is None else stored
+        items.append(self.item)
+        return items
+
+
+def commit(state: Any, txid: int, **increments: int) -> list[Any]:
+    """Run one whole commit that adds a number to each named key; return the new values."""
+    state.begin_commit(txid)
+    values: list[Any] = state.multi_update([(key,) for key in increments], [Add(n) for n in increments.values()])
+    state.commit(txid)
+    return values

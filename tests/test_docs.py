@@ -1,0 +1,349 @@
+"""The documentation is true: its programs run, its commands parse, its tables say what the code says.
+
+`python -m tests.test_docs` writes the table of docs/configuration.md anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import importlib
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer.main
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.crash.fuse import POINTS
+from trident import Config, TridentTopology
+from trident.cli.app import app
+from trident.errors import InexactPairingError
+from trident.operations import Count
+from trident.spout import SpoutType
+from trident.state import StateType
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+PACKAGES = ("trident", "states", "spouts")
+_TIMEOUT_S = 110.0
+_BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`")
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """Return the fenced blocks of a page that are in one of the languages."""
+    return [code for language, code in _BLOCK.findall(text_of(page)) if language in languages]
+
+
+def rows(text: str, header: str) -> list[list[str]]:
+    """Return the cells of the table whose header line begins so."""
+    lines = text[text.index(f"\n{header}") + 1 :].splitlines()
+    table = itertools.takewhile(lambda line: line.startswith("|"), lines)
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in itertools.islice(table, 2, None)]
+
+
+# ---- programs --------------------------------------------------------------------------------------------------------
+
+PROGRAMS = [
+    pytest.param(code, id=f"{name_of(page)}-{number}")
+    for page in PAGES
+    if page.name != "README.md"
+    for number, code in enumerate(blocks(page, "python"), 1)
+]
+
+
+def environment() -> dict[str, str]:
+    """Return an environment in which `trident` is found, Spark uses two cores and warnings are errors of a program."""
+    scripts = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "PYTHONWARNINGS": "error::UserWarning",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "PYSPARK_SUBMIT_ARGS": "--master local[2] pyspark-shell",
+        "COLUMNS": "200",
+        "NO_COLOR": "1",
+    }
+
+
+def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
+
+
+@pytest.mark.parametrize("code", PROGRAMS)
+def test_a_program_runs(code: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(code, encoding="utf-8")
+    done = run(sys.executable, "program.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
+
+
+@pytest.mark.spark
+def test_the_readme_counts_words_and_its_commands_go_on_from_there(tmp_path: Path) -> None:
+    (program,) = blocks(ROOT / "README.md", "python")
+    (tmp_path / "word_count.py").write_text(program, encoding="utf-8")
+    first = run(sys.executable, "word_count.py", cwd=tmp_path)
+    (promised,) = re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
+    assert (first.returncode, first.stdout.strip()) == (0, promised), first.stderr
+
+    _, commands = blocks(ROOT / "README.md", "sh")
+    second = run("bash", "-euo", "pipefail", "-c", commands, cwd=tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert "complete: 1 batches with 1 tuples" in second.stdout
+    assert re.search(r"the\W+4\W+dish\W+1\W", second.stdout)
+    assert re.search(r"last batch +2 ", second.stdout)
+
+
+# ---- commands --------------------------------------------------------------------------------------------------------
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Iterate over what a page tells its readers to type: in blocks, and inside of sentences."""
+    for block in blocks(page, "sh", ""):
+        yield from (line for line in block.splitlines() if re.match(r"(\S*/)?(trident|make) ", line))
+    prose = _BLOCK.sub("", text_of(page))
+    yield from re.findall(r"`((?:[\w./]*/)?(?:trident|make) [^`]+)`", prose)
+
+
+COMMANDS = sorted({(name_of(page), command) for page in PAGES for command in commands(page)})
+
+
+def parse(command: str) -> None:
+    """Let the command line read the words as if it ran them; `click.ClickException` if it cannot."""
+    name, *words = shlex.split(command, comments=True)[1:]
+    group = typer.main.get_command(app)
+    assert isinstance(group, click.Group)
+    with click.Context(group) as context:
+        found = group.get_command(context, name)
+        if found is None:
+            raise click.UsageError(f"there is no command {name!r}")
+        found.make_context(name, words)
+
+
+@pytest.mark.parametrize(("page", "command"), [pair for pair in COMMANDS if "make " not in pair[1]])
+def test_a_command_is_understood(page: str, command: str) -> None:
+    parse(command)
+
+
+@pytest.mark.parametrize("command", ["trident rum a:b", "trident run a:b --one", "trident log", "trident log d --last x"])
+def test_a_command_that_is_not_understood_is_found(command: str) -> None:
+    with pytest.raises(click.ClickException):
+        parse(command)
+
+
+def test_every_target_of_make_is_there() -> None:
+    targets = set(re.findall(r"^([a-z]+):", text_of(ROOT / "Makefile"), re.MULTILINE))
+    named = {shlex.split(command, comments=True)[1] for _, command in COMMANDS if command.startswith("make ")}
+    assert {"demo", "test"} <= named <= targets
+
+
+# ---- settings --------------------------------------------------------------------------------------------------------
+
+_SETTINGS_HEADER = "| setting | default | meaning |"
+
+
+def settings_table() -> str:
+    """Return the table of settings that the docstring of `Config` makes."""
+    described = (Config.__doc__ or "").split("----------\n", 1)[1]
+    defaults = {field.name: getattr(Config(), field.name) for field in dataclasses.fields(Config)}
+    lines = [_SETTINGS_HEADER, "|---|---|---|"]
+    for names, text in re.findall(r"^ {4}(\w.*)\n((?: {8}.*\n?)+)", described, re.MULTILINE):
+        each = names.split(", ")
+        shown = ", ".join(f"`{defaults[name]!r}`" for name in each)
+        lines.append(f"| {', '.join(f'`{name}`' for name in each)} | {shown} | {' '.join(text.split())} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_settings_table(page: str) -> str:
+    """Return the page with the table of settings as it should be."""
+    return re.sub(rf"^{re.escape(_SETTINGS_HEADER)}\n(\|.*\n)*", lambda _: settings_table(), page, flags=re.MULTILINE)
+
+
+def test_the_table_of_settings_is_that_of_config() -> None:
+    page = text_of(DOCS / "configuration.md")
+    assert page == with_settings_table(page), "write it anew: python -m tests.test_docs"
+
+
+def test_the_table_of_settings_has_every_setting() -> None:
+    named = [name for row in rows(text_of(DOCS / "configuration.md"), _SETTINGS_HEADER) for name in _NAME.findall(row[0])]
+    assert named == [field.name for field in dataclasses.fields(Config)]
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+NAMES = rows(text_of(DOCS / "names.md"), "| Storm | here | where |")
+BUILT = [row for row in NAMES if row[2].startswith("`")]
+PLANNED = [row for row in NAMES if row[2] == "planned"]
+_STARTS = ("trident", "trident.state", "trident.operations", "trident.spout", "trident.errors", "spouts", "states.memory")
+
+
+def lookup(module: str, name: str) -> Any:
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def is_there(module: str, name: str) -> bool:
+    try:
+        lookup(module, name)
+    except AttributeError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("row", BUILT, ids=lambda row: row[0])
+def test_a_name_that_is_built_is_there(row: list[str]) -> None:
+    names, (module,) = _NAME.findall(row[1]), _NAME.findall(row[2])
+    assert names
+    assert [name for name in names if not is_there(module, name)] == []
+
+
+@pytest.mark.parametrize("row", PLANNED, ids=lambda row: row[0])
+def test_a_name_that_is_planned_is_not_there_yet(row: list[str]) -> None:
+    names = _NAME.findall(row[1])
+    assert names
+    assert [name for name in names if any(is_there(start, name) for start in _STARTS)] == [], "built: say where it is"
+
+
+def test_every_row_of_the_names_says_where() -> None:
+    assert [row for row in NAMES if len(row) != 3 or not (row in BUILT or row in PLANNED or row[2].startswith("–"))] == []
+    assert len(BUILT) > len(PLANNED) > 0
+
+
+def test_every_operation_of_ours_is_among_the_names() -> None:
+    """What the fluent classes offer under Trident's names is in the table, so nothing is built in secret."""
+    listed = {name for row in BUILT for name in _NAME.findall(row[1])}
+    ours = {
+        f"{cls.__name__}.{name}"
+        for cls in (lookup("trident", n) for n in ("Stream", "GroupedStream", "TridentState", "TridentTopology"))
+        for name, value in vars(cls).items()
+        if callable(value) and not name.startswith("_")
+    }
+    assert ours - listed - {"TridentTopology.graph"} == set()
+    operations = importlib.import_module("trident.operations").__all__
+    assert set(operations) - listed == set()
+
+
+# ---- guarantees ------------------------------------------------------------------------------------------------------
+
+MATRIX = "| | non-transactional state | transactional state | opaque state |"
+PAIRS = list(itertools.product(SpoutType, StateType))
+
+
+def matrix_of(page: Path) -> Mapping[tuple[str, str], bool]:
+    header = [cell.strip().removesuffix(" state") for cell in MATRIX.strip("|").split("|")][1:]
+    return {
+        (spout.removesuffix(" spout"), state): cell == "**exact**"
+        for spout, *cells in rows(text_of(page), MATRIX)
+        for state, cell in zip(header, cells, strict=True)
+    }
+
+
+class _Promising(FixedBatchSpout):
+    """A fixed spout that says of itself what the test wants."""
+
+    def __init__(self, promise: SpoutType) -> None:
+        super().__init__("word: string", 2, ("the",), ("the",), ("the",))
+        self._promise = promise
+
+    @property
+    def spout_type(self) -> SpoutType:
+        return self._promise
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guarantees.md"])
+@pytest.mark.parametrize(("promise", "kind"), PAIRS, ids=lambda one: one.value)
+def test_the_matrix_says_what_is_accepted(page: str, promise: SpoutType, kind: StateType) -> None:
+    topology = TridentTopology("matrix")
+    stream = topology.new_stream("words", _Promising(promise))
+    counts = stream.group_by("word").persistent_aggregate(MemoryMapState(kind=kind), Count(), "count")
+    try:
+        with topology.start(engine="in_process") as running:
+            running.process_all_available()
+            accepted = running.state(counts).multi_get(["the"]) == [3]
+    except InexactPairingError:
+        accepted = False
+    assert matrix_of(ROOT / page)[promise.value, kind.value] is accepted
+
+
+def test_the_points_of_death_are_those_that_are_tested() -> None:
+    table = rows(text_of(DOCS / "guarantees.md"), "| point | the driver ends … | the next driver … |")
+    assert {point: where for point, where, _ in table} == POINTS
+
+
+def test_every_rule_that_the_code_names_is_explained() -> None:
+    page = text_of(DOCS / "guarantees.md")
+    explained = {row[0] for header in ("| rule | |", "| hole in Storm") for row in rows(page, header)}
+    named = {rule for path in modules() for rule in re.findall(r"\b[RH]\d{1,2}\b", text_of(ROOT / path))}
+    assert named
+    assert named - explained == set()
+
+
+# ---- architecture ----------------------------------------------------------------------------------------------------
+
+
+def modules() -> list[str]:
+    """Return the paths of all modules; an `__init__` only names what the others hold."""
+    found = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return sorted(name_of(path) for path in found if path.name != "__init__.py")
+
+
+def test_every_module_is_in_the_list_of_modules() -> None:
+    page = text_of(DOCS / "architecture.md")
+    assert [path for path in modules() if f"`{path}`" not in page] == []
+
+
+@pytest.mark.parametrize("page", [name_of(page) for page in PAGES])
+def test_every_path_that_is_named_is_there(page: str) -> None:
+    named = re.findall(r"`((?:trident|states|spouts|tests|docs|examples)/[\w./]*)`", text_of(ROOT / page))
+    assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def test_the_functions_in_the_life_of_a_batch_are_in_their_files() -> None:
+    life = rows(text_of(DOCS / "architecture.md"), "| step | file | functions |")
+    assert len(life) >= 5
+    for _, file, functions in life:
+        names = re.findall(r"`(\w+)`", functions)
+        tree = ast.parse(text_of(ROOT / file.strip("`")))
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        assert names
+        assert set(names) - defined == set(), file
+
+
+# ---- index -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_index_has_every_page() -> None:
+    index = text_of(DOCS / "README.md")
+    pages = [str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page != DOCS / "README.md"]
+    assert [page for page in pages if page not in index] == []
+
+
+if __name__ == "__main__":
+    configuration = DOCS / "configuration.md"
+    configuration.write_text(with_settings_table(text_of(configuration)), encoding="utf-8")

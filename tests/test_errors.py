@@ -1,0 +1,92 @@
+"""Errors travel: pickled from a worker, or as text alone. Their text says everything, and survives."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import pytest
+
+from trident import errors
+from trident.errors import TridentError, describe
+
+# The fields of each class, by the name of its parameters; a class that is not here takes one message.
+FIELDS: dict[type[TridentError], dict[str, object]] = {
+    errors.InexactPairingError: {
+        "stream": "lines", "spout_kind": "opaque", "state": "counts", "state_kind": "transactional",
+    },
+    errors.BatchFailedError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},
+    errors.FencedError: {"what": "append to log", "own": "epoch 4", "found": "epoch 5"},
+    errors.LogHeldError: {"path": "logs/t", "holder": "pid 77 on host"},
+    errors.ForeignLogError: {"path": "logs/t", "found": "topology 'a'", "expected": "topology 'b'"},
+    errors.CorruptLogError: {"path": "logs/t", "offset": 4096, "reason": "checksum differs"},
+    errors.StaleTransactionError: {"state": "counts", "key": ("the", 1), "txid": 8, "stored_txid": 9},
+    errors.StateMismatchError: {"state": "counts", "partition": 3, "expected": "batch 7", "found": "nothing"},
+    errors.BackendError: {"message": "MGET of 12 keys on a store: no answer in 5 s", "retryable": False},
+}  # fmt: skip
+CLASSES = sorted(
+    (kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, TridentError)),
+    key=lambda kind: kind.__name__,
+)
+
+
+def example(kind: type[TridentError]) -> TridentError:
+    return kind(*FIELDS.get(kind, {"message": f"tried {kind.__name__}, found 42, do this"}).values())
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+@pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+def test_an_error_survives_pickling(kind: type[TridentError], protocol: int) -> None:
+    error = example(kind)
+    copy = pickle.loads(pickle.dumps(error, protocol))
+    assert (type(copy), str(copy), copy.args, vars(copy)) == (kind, str(error), error.args, vars(error))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if kind not in FIELDS])
+def test_an_error_of_one_message_is_its_message(kind: type[TridentError]) -> None:
+    assert str(example(kind)) == f"tried {kind.__name__}, found 42, do this"
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_the_table_above_names_every_field(kind: type[TridentError]) -> None:
+    assert list(FIELDS[kind]) == list(inspect.signature(kind).parameters)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in CLASSES if "__init__" in vars(kind)])
+def test_a_class_with_fields_of_its_own_is_in_the_table(kind: type[TridentError]) -> None:
+    assert kind in FIELDS
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind, fields in FIELDS.items() for name in fields if name != "retryable"]
+)
+def test_the_text_names_every_field(kind: type[TridentError], name: str) -> None:
+    assert str(FIELDS[kind][name]) in str(example(kind))
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_no_placeholder_is_left_in_a_text(kind: type[TridentError]) -> None:
+    assert "{" not in str(example(kind))
+
+
+def test_a_failed_batch_without_a_tuple_names_none() -> None:
+    assert "tuple" not in str(errors.BatchFailedError(1, 3, "commit", None, "x")).partition("x.")[0]
+
+
+def test_every_class_is_exported_and_drawn_in_the_tree() -> None:
+    drawn = {word for word in (errors.__doc__ or "").replace("──", " ").split() if word[:1].isupper()}
+    for kind in CLASSES:
+        assert kind.__name__ in errors.__all__
+        assert kind.__name__ in drawn
+
+
+@pytest.mark.parametrize(
+    ("error", "text"), [(ValueError("x is 3"), "ValueError: x is 3"), (TimeoutError(), "TimeoutError")]
+)
+def test_describe_gives_class_and_text(error: BaseException, text: str) -> None:
+    assert describe(error) == text
+
+
+def test_a_backend_error_may_be_retried_unless_it_says_no() -> None:
+    assert errors.BackendError("no answer").retryable
+    assert not pickle.loads(pickle.dumps(errors.BackendError("refused", False))).retryable

@@ -1,0 +1,236 @@
+"""Who may import whom. The imports of every module are read, not run, and compared with one table."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("trident", "states", "spouts", "examples")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What the modules of one layer may import besides the standard library and each other.
+
+    `deferred` may be imported only where the import runs late or never: in a function, or under TYPE_CHECKING.
+    """
+
+    modules: tuple[str, ...]
+    may_import: tuple[str, ...] = ()
+    deferred: tuple[str, ...] = ()
+    each_other: bool = True
+
+
+VALUES = ("trident.errors", "trident.fields", "trident.tuples")
+INTERFACES = (*VALUES, "trident.state", "trident.spout")
+GRAPH = (
+    "trident.config",
+    "trident.graph",
+    "trident.naming",
+    "trident.operations",
+    "trident.stream",
+    "trident.topology",
+)
+FOR_STORES = ("trident.state", "trident.errors", "trident.fields", "trident.arrow")
+ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
+DRIVERS = ("redis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka")
+
+# The first layer that has a module decides.
+LAYERS = (
+    Layer(("trident.errors",)),
+    Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
+    Layer(("trident.state",), ("msgpack", *VALUES)),
+    Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
+    # The one door from the surface to an engine: TridentTopology.start() opens it when it is called.
+    Layer(GRAPH, INTERFACES, deferred=("trident.runtime.running",)),
+    Layer(("trident.coordination",), ("msgpack", *INTERFACES)),
+    Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
+    Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
+    Layer(
+        ("trident.runtime", "trident.drpc"),
+        (
+            "cloudpickle",
+            "msgpack",
+            "trident.arrow",
+            "trident.coordination",
+            "trident.planner",
+            *ENGINES,
+            *INTERFACES,
+            *GRAPH,
+        ),
+    ),
+    Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
+    Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow")),
+    Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
+    *(
+        Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *drivers))
+        for store, drivers in {
+            "memory": (),
+            "redis": ("redis",),
+            "memcached": ("pymemcache",),
+            "cassandra": ("cassandra",),
+            "delta": ("deltalake", "delta", "pyspark", "states._delta"),
+            "_delta": ("deltalake", "delta", "pyspark", "states._delta"),
+        }.items()
+    ),
+    Layer(("states",), FOR_STORES, each_other=False),
+    Layer(
+        ("spouts",),
+        ("trident.spout", "trident.arrow", "pyarrow", "pandas", "numpy", "pyspark", "confluent_kafka", *VALUES),
+    ),
+    Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich")),
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: who imports what, where, and whether it happens only in a function or for the type checker."""
+
+    importer: str
+    target: str
+    place: str
+    deferred: bool
+
+
+def imports_of(root: Path) -> Iterator[Import]:
+    """Read all imports of all modules of `PACKAGES` below a folder."""
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            is_package = parts[-1] == "__init__"
+            name = ".".join(parts[:-1] if is_package else parts)
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for node, deferred in _walk(tree, False):
+                for target in _targets(node, name, is_package, root):
+                    yield Import(name, target, f"{path.relative_to(root)}:{node.lineno}", deferred)
+
+
+def _walk(node: ast.AST, deferred: bool) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield child, deferred
+        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test):
+            for inner in child.body:
+                yield from _walk(ast.Module([inner], []), True)
+            for inner in child.orelse:
+                yield from _walk(ast.Module([inner], []), deferred)
+        else:
+            yield from _walk(child, deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda))
+
+
+def _targets(node: ast.Import | ast.ImportFrom, importer: str, is_package: bool, root: Path) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+        return
+    base = importer.split(".")
+    if node.level:
+        base = base[: len(base) - node.level + is_package]
+    source = ".".join([*base, *([node.module] if node.module else [])] if node.level else [node.module or ""])
+    for alias in node.names:
+        inner = f"{source}.{alias.name}"
+        path = root.joinpath(*inner.split("."))
+        yield inner if path.with_suffix(".py").is_file() or path.is_dir() else source
+
+
+def _within(module: str, names: tuple[str, ...]) -> bool:
+    return any(module == name or module.startswith(f"{name}.") or _is_helper(module, name) for name in names)
+
+
+def _is_helper(module: str, name: str) -> bool:
+    """Tell whether a module is one of several helpers: `states._delta_layout` belongs to `states._delta`."""
+    return name.rpartition(".")[2].startswith("_") and module.startswith(f"{name}_")
+
+
+def layer_of(module: str) -> Layer | None:
+    return next((layer for layer in LAYERS if _within(module, layer.modules)), None)
+
+
+def violations(root: Path) -> list[str]:
+    """Return one line for each import that the table does not allow."""
+    found = []
+    for one in imports_of(root):
+        if one.target.partition(".")[0] in sys.stdlib_module_names:
+            continue
+        layer = layer_of(one.importer)
+        if layer is None:
+            found.append(f"{one.place}: {one.importer} is in no layer; add it to the table of tests/test_layers.py")
+            continue
+        if _within(one.target, layer.may_import) or (layer.each_other and _within(one.target, layer.modules)):
+            continue
+        if _within(one.target, layer.deferred):
+            if not one.deferred:
+                found.append(f"{one.place}: {one.importer} imports {one.target} at its top; import it where it is used")
+            continue
+        allowed = ", ".join(sorted({*layer.may_import, *layer.deferred})) or "nothing"
+        found.append(f"{one.place}: {one.importer} imports {one.target}; its layer may import {allowed}")
+    return found
+
+
+def test_every_import_is_allowed_by_the_table() -> None:
+    found = violations(ROOT)
+    assert not found, "\n".join(["imports that break the layers:", *found])
+
+
+def _tree(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("path", "text", "part"),
+    [
+        ("trident/graph.py", "import pyspark", "trident.graph imports pyspark; its layer may import"),
+        ("trident/state/maps.py", "from pyspark.sql import Row", "trident.state.maps imports pyspark.sql"),
+        ("trident/state/maps.py", "def f():\n    import pyarrow", "trident.state.maps imports pyarrow"),
+        ("trident/state/maps.py", "from ..runtime import session", "trident.state.maps imports trident.runtime"),
+        ("trident/spout/interfaces.py", "import pyarrow", "imports pyarrow at its top"),
+        ("trident/topology.py", "from trident.runtime.running import start", "trident.runtime.running at its top"),
+        ("trident/testing/contracts.py", "import redis", "trident.testing.contracts imports redis"),
+        ("trident/errors.py", "from trident import fields", "trident.errors imports trident"),
+        ("states/redis.py", "from states.memory import MemoryMap", "states.redis imports states.memory"),
+        ("states/redis.py", "from states._delta_layout import x", "states.redis imports states._delta_layout"),
+        ("states/redis.py", "from trident.topology import TridentTopology", "states.redis imports trident.topology"),
+        ("spouts/files.py", "from trident.state import Txid", "spouts.files imports trident.state"),
+        ("trident/novelty.py", "import numpy", "imports numpy"),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path: Path, path: str, text: str, part: str) -> None:
+    found = violations(_tree(tmp_path, {path: text}))
+    assert len(found) == 1
+    assert found[0].startswith(f"{path}:{len(text.splitlines())}: ")
+    assert part in found[0]
+
+
+def test_a_right_import_is_let_through(tmp_path: Path) -> None:
+    files = {
+        "trident/errors.py": "",
+        "trident/state/__init__.py": "from .maps import OpaqueMap",
+        "trident/state/maps.py": "import json\nfrom trident import errors\nfrom trident.errors import TridentError",
+        "trident/spout/interfaces.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow as pa",
+        "trident/topology.py": "def start():\n    from trident.runtime.running import start",
+        "states/delta.py": "import deltalake\nfrom states._delta_layout import x",
+        "states/redis.py": "import redis\nfrom trident.state import OpaqueMap",
+        "examples/count.py": "from trident import TridentTopology\nfrom states.redis import RedisState",
+    }
+    assert violations(_tree(tmp_path, files)) == []
+
+
+def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:
+    forbidden = ("pyspark", "py4j", "pandas", *DRIVERS)
+    script = (
+        "import sys, trident, trident.state, trident.spout, trident.operations, trident.planner, trident.coordination\n"
+        f"print(sorted(name for name in {forbidden!r} if name in sys.modules))"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")

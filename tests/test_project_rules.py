@@ -1,0 +1,119 @@
+"""Rules for the files of the project: no names of package hosts, no paths of one machine, no dead links."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NOT_OURS = {
+    ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv", "__pycache__", "build", "dist",
+    "metastore_db", "spark-warehouse",
+}  # fmt: skip
+# A class of one letter in each pattern keeps this file from finding itself.
+HOSTS = re.compile(
+    r"py[p]i\.(org|python\.org)|python[h]osted\.org|maven\.apac[h]e\.org|maven\.or[g]\b|sonatyp[e]\.org|crate[s]\.io"
+    r"|npmj[s]\.(org|com)|yarnpk[g]\.com|proxy\.golan[g]\.org|debia[n]\.org|ubunt[u]\.com",
+    re.IGNORECASE,
+)
+MACHINE_PATHS = re.compile(r"(?<![\w./}$~-])/(wor[k]|roo[t]|hom[e]|User[s])(/[\w.-]+|(?=[\s\"'`,;:)]|$))")
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def files() -> Iterator[Path]:
+    """Walk the files of the project, without what tools make."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(name for name in folders if name not in NOT_OURS and not name.endswith(".egg-info"))
+        yield from (Path(folder, name) for name in sorted(names))
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a file, nothing of a binary one."""
+    data = path.read_bytes()
+    return "" if b"\0" in data[:8192] else data.decode("utf-8", errors="replace")
+
+
+def matches(pattern: re.Pattern[str]) -> list[str]:
+    found = []
+    for path in files():
+        if pattern.search(text := text_of(path)):
+            lines = enumerate(text.splitlines(), 1)
+            where = path.relative_to(ROOT)
+            found += [f"{where}:{number}: {line.strip()[:120]}" for number, line in lines if pattern.search(line)]
+    return found
+
+
+def prose_of(text: str) -> str:
+    """Return a document without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors of a document's headings, as the usual renderers make them."""
+    headings = re.findall(r"^#+\s+(.*?)\s*$", prose_of(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def dead_links(document: Path) -> list[str]:
+    text = prose_of(text_of(document))
+    dead = []
+    for match in LINK.finditer(text):
+        target, _, anchor = (match[1] or match[2]).partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = document if not target else (document.parent / target)
+        if not path.exists() or (anchor and path.suffix == ".md" and anchor not in anchors(text_of(path))):
+            dead.append(f"{document.name}: {match[0]}")
+    return dead
+
+
+def test_no_file_names_a_package_host() -> None:
+    found = matches(HOSTS)
+    assert not found, "\n".join(["a mirror must do as well as the usual host; name none:", *found])
+
+
+def test_no_file_names_a_path_of_one_machine() -> None:
+    found = matches(MACHINE_PATHS)
+    assert not found, "\n".join(["write paths relative to the project:", *found])
+
+
+@pytest.mark.parametrize("document", [str(path.relative_to(ROOT)) for path in files() if path.suffix == ".md"])
+def test_the_links_of_a_document_lead_somewhere(document: str) -> None:
+    assert dead_links(ROOT / document) == []
+
+
+def test_every_locked_package_has_hashes() -> None:
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    names = [block.split("==")[0] for block in re.split(r"\n(?=\w)", lock) if "--hash=sha256:" not in block]
+    assert names == []
+    assert re.search(r"^pyspark==", lock, re.MULTILINE)
+
+
+@pytest.mark.parametrize("package", ["trident", "states", "spouts"])
+def test_a_package_says_that_it_is_typed(package: str) -> None:
+    assert (ROOT / package / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("text", ["https://py" + "pi.org/simple", "repo1.ma" + "ven.org", "registry.npm" + "js.org"])
+def test_a_package_host_is_found(text: str) -> None:
+    assert HOSTS.search(text)
+
+
+@pytest.mark.parametrize("text", ["see /wo" + "rk/main", "'/ro" + "ot'", "cd /ho" + "me/me/x"])
+def test_a_path_of_one_machine_is_found(text: str) -> None:
+    assert MACHINE_PATHS.search(text)
+
+
+@pytest.mark.parametrize("text", ["docs/home/x", "/worker", "a/root", "~/work/x", "{dir}/work/x"])
+def test_another_path_is_let_through(text: str) -> None:
+    assert not MACHINE_PATHS.search(text)
+
+
+def test_a_dead_link_is_found(tmp_path: Path) -> None:
+    document = tmp_path / "a.md"
+    document.write_text("# A Title\n[x](b.md) [y](#a-title) [z](#none) ![p](c.png) [w](https://example.org)\n")
+    assert dead_links(document) == ["a.md: [x](b.md)", "a.md: [z](#none)", "a.md: ![p](c.png)"]

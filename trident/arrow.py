@@ -1,0 +1,69 @@
+"""Fields as Arrow: the one place where DDL types become Arrow types and rows become tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+
+from trident.errors import TopologyError
+from trident.fields import Fields, split_commas
+
+__all__ = ["arrow_type", "schema_of", "table_of"]
+
+_SIMPLE: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+
+@lru_cache(maxsize=1024)
+def arrow_type(ddl: str) -> pa.DataType:
+    """Return the Arrow type of a DDL type in its normal spelling (see `trident.fields.normal_type`)."""
+    if ddl in _SIMPLE:
+        return _SIMPLE[ddl]
+    decimal = re.fullmatch(r"decimal\((\d+)(?:,(\d+))?\)", ddl)
+    if decimal is not None:
+        return pa.decimal128(int(decimal[1]), int(decimal[2] or 0))
+    head, _, rest = ddl.partition("<")
+    parts = split_commas(rest[:-1])
+    if head == "array":
+        return pa.list_(arrow_type(parts[0].strip()))
+    if head == "map":
+        return pa.map_(arrow_type(parts[0].strip()), arrow_type(parts[1].strip()))
+    if head == "struct":
+        named = [part.partition(":") for part in parts]
+        return pa.struct([pa.field(name.strip(), arrow_type(type_.strip())) for name, _, type_ in named])
+    raise TopologyError(f"{ddl!r} is not a Spark type")
+
+
+def schema_of(fields: Fields) -> pa.Schema:
+    """Return the Arrow schema of fields whose types are all known."""
+    return pa.schema([pa.field(name, arrow_type(_known(fields, name))) for name in fields.names])
+
+
+def table_of(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Build a table from rows of plain values; raises pa.ArrowInvalid or TypeError if a value does not fit its type."""
+    schema = schema_of(fields)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return pa.table([pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def _known(fields: Fields, name: str) -> str:
+    type_ = fields.type_of(name)
+    if type_ is None:
+        raise TopologyError(f"the type of field {name!r} is not known; declare it as '{name}: string' or another type")
+    return type_

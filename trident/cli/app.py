@@ -1,0 +1,215 @@
+"""The commands, their arguments and their help."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trident import __version__
+from trident.cli.console import reporting, say
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="trident",
+    help="Storm Trident's exactly-once topologies on Apache Spark: run them, read their states, look into their logs.",
+    epilog="First steps: `trident demo`, then `trident demo --crash`.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Recovery(StrEnum):
+    """What to do when the log and a store do not belong together."""
+
+    refuse = "refuse"
+    adopt = "adopt"
+    restart = "restart"
+
+
+class Engine(StrEnum):
+    """What runs the stages."""
+
+    spark = "spark"
+    in_process = "in_process"
+
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:TOPOLOGY",
+        help="A topology, or a function without arguments that returns one. MODULE is a module (the working directory "
+        "is searched first) or the path of a .py file.",
+        show_default=False,
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        "-c",
+        metavar="KEY=VALUE",
+        help="A setting of trident.Config; keys that begin with spark. are Spark's. Repeatable.",
+        show_default=False,
+    ),
+]
+LogDir = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Folder of the transaction log.", show_default="trident-log/TOPOLOGY"),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        spark = importlib.metadata.version("pyspark")
+        say(f"trident {__version__} (PySpark {spark}, Python {platform.python_version()})")
+        raise typer.Exit
+
+
+@app.callback()
+def _trident(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("run", epilog="Example: `trident run examples/word_count.py:topology --once --master 'local[4]'`")
+def run_command(
+    target: Target,
+    conf: Conf = None,
+    master: Annotated[
+        str | None, typer.Option(metavar="URL", help="The Spark master.", show_default="local[*]")
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Commit all that the sources have now, then end.")] = False,
+    takeover: Annotated[
+        bool, typer.Option("--takeover", help="Take the log from a driver that holds it; that driver is fenced out.")
+    ] = False,
+    state_recovery: Annotated[
+        Recovery | None,
+        typer.Option(
+            help="What to do when log and store do not belong together: refuse, adopt the store as it is, or restart "
+            "with empty states.",
+            show_default="refuse",
+        ),
+    ] = None,
+    log_dir: LogDir = None,
+    debug: Debug = False,
+) -> None:
+    """Run a topology until Ctrl-C, or with --once until all that its sources have is committed.
+
+    Ctrl-C and SIGTERM end it after the commit under way; a second one ends it at once, which is as safe: the next run
+    goes on from the last recorded batch either way.
+
+    Exit codes: 0 complete, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+    """
+    from trident.cli.run import run
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        given = {
+            "master": master,
+            "takeover": takeover or None,
+            "state_recovery": None if state_recovery is None else state_recovery.value,
+            "log_dir": log_dir,
+        }
+        config = settings(conf or [], given)
+        code = run(load_topology(target), config, once)
+    raise typer.Exit(code)
+
+
+@app.command("get", epilog="Example: `trident get examples/word_count.py:topology count the and`")
+def get_command(
+    target: Target,
+    state: Annotated[str, typer.Argument(help="The name of the state.", show_default=False)],
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY]...",
+            help="Keys to read; a key of several parts is a JSON list. None for a state that is a single value.",
+            show_default=False,
+        ),
+    ] = None,
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Read a state, whether its topology runs or not, without Spark.
+
+    All keys are read at the same committed batch. Values of states that are not opaque are those of the latest write.
+    """
+    from trident.cli.get import get
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        config = settings(conf or [], {"log_dir": log_dir})
+        get(load_topology(target), config, state, keys or [], as_json)
+
+
+@app.command("log", epilog="Example: `trident log trident-log/word-count --last 3`")
+def log_command(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the log.", show_default=False)],
+    last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a transaction log says: states, totals, the last commits and what is defined but not committed.
+
+    The log is only read; its topology may be running.
+    """
+    from trident.cli.log import log
+
+    with reporting(debug):
+        log(directory, last, as_json)
+
+
+@app.command("demo", epilog="Example: `trident demo --crash`, or `trident demo ~/books --engine in_process`")
+def demo_command(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...",
+            help="Text files and folders of them. Default: the sources of Python's standard library.",
+            show_default=False,
+        ),
+    ] = None,
+    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the counts and the log are kept.")] = Path(
+        "trident-demo"
+    ),
+    engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = Engine.spark,
+    crash: Annotated[
+        bool, typer.Option("--crash", help="Run the job in a process that is killed (SIGKILL) and started again.")
+    ] = False,
+    crashes: Annotated[int, typer.Option(metavar="N", min=1, help="How often, with --crash.")] = 5,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo has counted.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Count the words of real text and compare every count with a plain Python program's.
+
+    The counts live in a Delta table. A second run goes on where the first one ended. With --crash the job is killed in
+    the middle of its commits, and the counts must come out exact all the same.
+
+    Exit codes: 0 exact, 1 not exact or failed, 2 wrong usage, 130 ended by Ctrl-C.
+    """
+    from trident.cli.demo import Demo
+
+    with reporting(debug):
+        code = Demo(paths or [], state_dir, engine.value, crashes if crash else 0, fresh).run()
+    raise typer.Exit(code)
+
+
+def main() -> None:
+    """Run the command line; the script `trident`."""
+    app(prog_name="trident")

@@ -1,0 +1,73 @@
+"""What the commands print, and how they fail: errors of the framework are one message, not a stack trace."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from trident.errors import TridentError
+
+__all__ = ["INTERRUPTED", "problems", "reporting", "results", "say"]
+
+INTERRUPTED = 130
+"""The exit code after Ctrl-C."""
+
+_PIPE_WIDTH = 160  # a table that goes into a file or a pipe has no screen to fit
+
+
+def results() -> Console:
+    """Return standard output, for what was asked for."""
+    return _console(stderr=False)
+
+
+def problems() -> Console:
+    """Return standard error, for progress, warnings and errors."""
+    return _console(stderr=True)
+
+
+def say(text: str, style: str = "", console: Console | None = None) -> None:
+    """Print a line as it is: unwrapped, so that it can be searched, and without markup."""
+    (console or results()).print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+
+
+@contextmanager
+def reporting(debug: bool = False) -> Iterator[None]:
+    """Turn errors of the framework into a message and exit code 1; with `debug` they keep their stack trace.
+
+    Log records from WARNING on (from INFO on with `debug`) go to standard error.
+    """
+    _log_to(problems(), logging.INFO if debug else logging.WARNING)
+    try:
+        yield
+    except TridentError as error:
+        if debug:
+            raise
+        say(f"error: {error}" if str(error) else f"error: {type(error).__name__}", "bold red", problems())
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _console(stderr: bool) -> Console:
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _PIPE_WIDTH
+    return console
+
+
+def _log_to(console: Console, level: int) -> None:
+    handler = RichHandler(console=console, show_time=False, show_path=False)
+    handler.addFilter(_is_no_repetition)
+    logging.basicConfig(level=level, format="%(name)s: %(message)s", handlers=[handler], force=True)
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+
+
+def _is_no_repetition(record: logging.LogRecord) -> bool:
+    # The error that ended a topology is raised as well, and printed by `reporting`.
+    return not (record.name == "trident.runtime.running" and record.funcName == "_run")

@@ -1,0 +1,186 @@
+"""`trident log`: what a transaction log says, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from trident.cli.console import results
+from trident.coordination.lock import held_by, list_log
+from trident.coordination.log import LogReader, exists
+from trident.coordination.records import CommitRecord, LogState
+from trident.errors import LogError
+from trident.spout.interfaces import TransactionAttempt
+
+__all__ = ["log", "report", "short"]
+
+_SHORT = 100
+_SHORT_TEXT = 24
+
+
+def log(directory: Path, last: int, as_json: bool) -> None:
+    """Print what the log in a directory says, with its `last` commits."""
+    found = report(directory, last)
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        _print(found, results())
+
+
+def report(directory: Path, last: int) -> dict[str, Any]:
+    """Return what a log says as plain data.
+
+    Raises
+    ------
+    LogError
+        There is no log in `directory`; the message names those in the directories within it.
+    CorruptLogError
+        A record in the middle of the log does not check.
+    """
+    if not exists(directory):
+        raise LogError(_no_log(directory))
+    reader = LogReader(directory)
+    state = reader.refresh()
+    return {
+        "path": str(directory),
+        "topology": state.topology,
+        "incarnation": state.incarnation,
+        "epoch": state.epoch,
+        "writer": _writer(directory),
+        "txid": state.txid,
+        "winners": [{"from": first, "attempt": _attempt(attempt)} for first, attempt in state.winners.ranges],
+        "adopted": state.winners.adopted,
+        "totals": dict(state.totals),
+        "states": _states(state),
+        "commits": [_commit(record) for record in list(state.history)[-last:]] if last else [],
+        "pending": [
+            {"txid": txid, "definitions": {spout: _plain(one) for spout, one in spouts.items()}}
+            for txid, spouts in sorted(state.definitions.items())
+        ],
+        "tornBytes": reader.torn,
+    }
+
+
+def short(definition: Any, width: int = _SHORT) -> str:
+    """Return a spout's definition in a few words: the ends of long lists and of long texts."""
+    text = _short(definition)
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _plain(definition: Any) -> Any:
+    """Return a definition as JSON has it; of bytes, which only their spout understands, the number."""
+    if isinstance(definition, dict):
+        return {str(key): _plain(each) for key, each in definition.items()}
+    if isinstance(definition, (list, tuple)):
+        return [_plain(each) for each in definition]
+    return f"<{len(definition)} bytes>" if isinstance(definition, bytes) else definition
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={_short(each)}" for key, each in value.items())
+    if isinstance(value, (list, tuple)):
+        if len(value) <= 4:
+            return "[" + ", ".join(map(_short, value)) + "]"
+        return f"[{_short(value[0])} … {_short(value[-1])}] ({len(value)})"
+    text = str(value)
+    return text if len(text) <= _SHORT_TEXT else f"…{text[1 - _SHORT_TEXT :]}"  # of a path the end tells most
+
+
+def _no_log(directory: Path) -> str:
+    if not directory.is_dir():
+        return f"there is no transaction log in {directory}: it is {'a file' if directory.exists() else 'not there'}"
+    inside = sorted(str(one) for one in directory.iterdir() if one.is_dir() and exists(one))
+    hint = f"; there are some in {', '.join(inside)}" if inside else ""
+    return f"there is no transaction log in {directory}: it has no segment of one{hint}"
+
+
+def _writer(directory: Path) -> str | None:
+    claims = list_log(directory).claims
+    return held_by(directory, claims[-1]) if claims else None
+
+
+def _attempt(attempt: int) -> str:
+    return str(TransactionAttempt(0, attempt)).partition(":")[2]
+
+
+def _states(state: LogState) -> dict[str, Any]:
+    return {
+        name: {
+            "partitions": state.layouts[name][0] if name in state.layouts else None,
+            "kind": state.layouts[name][1] if name in state.layouts else None,
+            "sentinels": {
+                str(partition): {"txid": sentinel.txid, "attempt": _attempt(sentinel.attempt)}
+                for partition, sentinel in sorted(state.touched.get(name, {}).items())
+            },
+        }
+        for name in sorted({*state.layouts, *state.touched})
+    }
+
+
+def _commit(record: CommitRecord) -> dict[str, Any]:
+    return {
+        "txid": record.txid,
+        "attempt": _attempt(record.attempt),
+        "at": datetime.fromtimestamp(record.at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "counts": dict(record.counts),
+        "spouts": {spout: _plain(definition) for spout, definition in record.spouts.items()},
+        "touched": {state: list(partitions) for state, partitions in record.touched.items()},
+    }
+
+
+def _print(found: Mapping[str, Any], console: Console) -> None:
+    facts = Table.grid(padding=(0, 2))
+    winners = ", ".join(f"{each['attempt']} from batch {each['from']}" for each in found["winners"])
+    totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(found["totals"].items()))
+    adopted = f" (up to batch {found['adopted']} every value stands as it was found)" if found["adopted"] else ""
+    for name, value in {
+        "topology": found["topology"],
+        "log": f"{os.path.relpath(found['path'])}, incarnation {found['incarnation']}, epoch {found['epoch']}",
+        "written by": found["writer"] or "nobody at the moment",
+        "last batch": f"{found['txid']:,}",
+        "total": totals or "nothing",
+        "winning attempts": (winners or "none") + adopted,
+    }.items():
+        facts.add_row(name, value)
+    console.print(facts, markup=False)
+    _print_states(found["states"], console)
+    _print_commits(found["commits"], console)
+    for each in found["pending"]:
+        definitions = "; ".join(f"{spout}: {short(one)}" for spout, one in each["definitions"].items())
+        console.print(f"defined, not committed: batch {each['txid']}: {definitions}", markup=False)
+    if found["tornBytes"]:
+        console.print(f"{found['tornBytes']} bytes of a record that is unfinished follow", markup=False)
+
+
+def _print_states(states: Mapping[str, Any], console: Console) -> None:
+    table = Table("state", "kind", "partitions", "last commit of each partition", title="states", title_justify="left")
+    for name, state in states.items():
+        marks = [f"{number}: batch {one['txid']} ({one['attempt']})" for number, one in state["sentinels"].items()]
+        shown = ", ".join(marks[:8]) + (f" … ({len(marks)})" if len(marks) > 8 else "")
+        table.add_row(name, state["kind"] or "?", str(state["partitions"] or "?"), shown or "never touched")
+    if states:
+        console.print(table, markup=False)
+
+
+def _print_commits(commits: list[dict[str, Any]], console: Console) -> None:
+    table = Table(title="last commits (attempt: epoch.retry)", title_justify="left")
+    for name in ("batch", "attempt", "committed (UTC)", "tuples"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("offsets")
+    table.add_column("partitions")
+    for each in commits:
+        offsets = "\n".join(f"{spout}: {short(one)}" for spout, one in each["spouts"].items())
+        touched = "\n".join(f"{state}: {_short(partitions)}" for state, partitions in each["touched"].items())
+        at = each["at"].partition("+")[0].replace("T", " ")
+        table.add_row(str(each["txid"]), each["attempt"], at, f"{each['counts'].get('tuples', 0):,}", offsets, touched)
+    if commits:
+        console.print(table, markup=False)

@@ -1,0 +1,149 @@
+"""The settings of a running topology: typed, documented, unknown keys refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trident.errors import ConfigError
+
+__all__ = ["Config"]
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of `TridentTopology.start`, by keyword, mapping or `--conf key=value`.
+
+    Attributes
+    ----------
+    max_spout_pending
+        How many batches may be in work at once (processing overlaps committing). Commits stay one at a time, in order.
+    batch_emit_interval_ms
+        At most one batch is started per interval; 0 starts them as fast as they are committed. A cap, not a delay.
+    message_timeout_s
+        A batch that is not processed within this many seconds is failed and replayed.
+    max_batch_attempts
+        How often a batch is tried before the topology stops with `BatchFailedError`.
+    retry_backoff_ms, retry_backoff_max_ms
+        Wait before the second try of a batch; doubles with each further one up to the maximum.
+    on_poison
+        `"stop"`, or `"dead_letter"`: on the last try of a batch, tuples whose operation raises are written to
+        `dead_letter_dir` (with error and txid) and left out.
+    dead_letter_dir
+        Default `<log_dir>/dead_letters`; one JSON-lines file per batch that has any.
+    log_dir
+        Folder of the transaction log. Default: in memory if every state lives in memory, else `trident-log/<topology>`.
+    takeover
+        Take a log that another driver holds; that driver is fenced out.
+    allow_inexact
+        Accept pairings of spout and state that the guarantee matrix calls inexact.
+    state_recovery
+        What to do when log and store do not belong together: `"refuse"`; `"adopt"` takes the store as it is (after a
+        lost log the spouts begin anew, so this is for spouts that do not repeat themselves); `"restart"` empties the
+        states that do not match.
+    engine
+        `"spark"`, or `"in_process"`: the same stages in this process, without Spark (for tests and small jobs).
+    master
+        Spark master URL; default `local[*]`, or that of the active session.
+    spark_conf
+        Further Spark settings, by key.
+    parallelism
+        Spark tasks per batch and spout; default: the number of cores Spark has.
+    poll_interval_ms
+        How long to wait before an exhausted spout is asked again.
+    progress_kept
+        How many entries `recent_progress` keeps.
+    """
+
+    max_spout_pending: int = 3
+    batch_emit_interval_ms: int = 0
+    message_timeout_s: float = 600.0
+    max_batch_attempts: int = 3
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 10_000
+    on_poison: Literal["stop", "dead_letter"] = "stop"
+    dead_letter_dir: str | None = None
+    log_dir: str | None = None
+    takeover: bool = False
+    allow_inexact: bool = False
+    state_recovery: Literal["refuse", "adopt", "restart"] = "refuse"
+    engine: Literal["spark", "in_process"] = "spark"
+    master: str | None = None
+    spark_conf: Mapping[str, str] = field(default_factory=dict)
+    parallelism: int | None = None
+    poll_interval_ms: int = 50
+    progress_kept: int = 100
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(type(self)).items():
+            _check(name, getattr(self, name), hint)
+        for name in ("max_spout_pending", "max_batch_attempts", "progress_kept"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1")
+        for name in ("batch_emit_interval_ms", "retry_backoff_ms", "retry_backoff_max_ms", "poll_interval_ms"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
+        if self.message_timeout_s <= 0:
+            raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
+        if self.parallelism is not None and self.parallelism < 1:
+            raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
+
+    @staticmethod
+    def of(conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
+        """Build from another config or a mapping; text values are read as the type of their key."""
+        base = dataclasses.asdict(conf) if isinstance(conf, Config) else dict(conf or {})
+        given = {**base, **settings}
+        known = typing.get_type_hints(Config)
+        for name in given:
+            if name not in known:
+                close = difflib.get_close_matches(name, known, 1)
+                hint = f"; did you mean {close[0]!r}?" if close else "."
+                raise ConfigError(f"unknown setting {name!r}{hint} Known are: {', '.join(sorted(known))}")
+        return Config(**{name: _read(name, value, known[name]) for name, value in given.items()})
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the settings by key."""
+        return dataclasses.asdict(self)
+
+
+def _read(name: str, value: Any, hint: Any) -> Any:
+    """Turn text (of a command line) into the type of the key."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if not isinstance(value, str) or typing.get_origin(hint) is Literal:
+        return value
+    kinds = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
+    if str in kinds:
+        return value
+    try:
+        if bool in kinds:
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[value.lower()]
+        return float(value) if float in kinds else int(value)
+    except (KeyError, ValueError):
+        raise ConfigError(f"{name}={value!r}: expected {_words(hint)}") from None
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    if typing.get_origin(hint) is Literal:
+        allowed: tuple[Any, ...] = typing.get_args(hint)
+        fine = value in allowed
+    else:
+        kinds = tuple(typing.get_origin(kind) or kind for kind in (typing.get_args(hint) or (hint,)))
+        if typing.get_origin(hint) is Mapping or typing.get_origin(hint) is typing.get_origin(Mapping[str, str]):
+            kinds = (Mapping,)
+        if float in kinds:
+            kinds = (*kinds, int)
+        fine = isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds)
+    if not fine:
+        raise ConfigError(f"{name}={value!r}: expected {_words(hint)}")
+
+
+def _words(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))

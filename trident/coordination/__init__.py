@@ -1,0 +1,1 @@
+"""Which batch runs and commits when, and the log that says so."""

@@ -1,0 +1,160 @@
+"""MasterBatchCoordinator: which batch may start, which may commit, what is tried again.
+
+A state machine without a clock, a thread or I/O of its own: the driver loop (and a simulator) feeds it and asks it.
+
+::
+
+    start(t) ──► PROCESSING ──processed──► PROCESSED ──commit_next──► COMMITTING ──committed──► gone
+                     └──────────────── failed: t and all later ones go, to be started anew ────────────┘
+
+- R1  txids are +1 steps; t+1 is never started before t.
+- R2  commit(t+1) is offered only after `committed(t)`, which the driver calls once the record of t is durable.
+- R3  a failure of t ends the attempts of t and of all later ones; what is said of a dead attempt later is ignored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from trident.errors import CommitOrderError
+from trident.spout.interfaces import TransactionAttempt
+
+__all__ = ["AttemptStatus", "MasterBatchCoordinator"]
+
+RETRY_BITS = 20
+
+
+class AttemptStatus(Enum):
+    """Where an attempt is on its way."""
+
+    PROCESSING = "processing"
+    PROCESSED = "processed"
+    COMMITTING = "committing"
+
+
+@dataclass
+class _Active:
+    attempt: TransactionAttempt
+    status: AttemptStatus
+    since: float
+
+
+class MasterBatchCoordinator:
+    """Orders the batches of one topology.
+
+    Attempt ids are `epoch << 20 | retry`; retry rises with every failure, for all batches alike, so ids never fall along
+    the history of a log and equal ids mean that nothing failed in between.
+
+    Parameters
+    ----------
+    last_txid
+        The last committed txid of the log; 0 for a new one.
+    epoch
+        The driver's epoch in the log, at least 1.
+    max_pending
+        How many batches may be active at once.
+    emit_interval_s
+        At most one start per interval (0: no limit). Retries do not wait for it.
+    """
+
+    def __init__(self, last_txid: int, epoch: int, max_pending: int = 1, emit_interval_s: float = 0.0) -> None:
+        self.last_txid = last_txid
+        self._epoch, self._retry = epoch, 0
+        self._max_pending, self._interval = max_pending, emit_interval_s
+        self._active: dict[int, _Active] = {}
+        self._tries: dict[int, int] = {}
+        self._last_start = float("-inf")
+        self._not_before = float("-inf")
+
+    # ---- starting ---------------------------------------------------------------------------------------------------
+
+    @property
+    def next_txid(self) -> int:
+        """The txid that the next batch to be started has."""
+        return self.last_txid + len(self._active) + 1
+
+    def may_start(self, now: float) -> bool:
+        """Whether `start` may be called at time `now`."""
+        return len(self._active) < self._max_pending and now >= self.start_time()
+
+    def start_time(self) -> float:
+        """The time before which nothing may be started (throttle, backoff)."""
+        throttled = self.next_txid not in self._tries
+        return max(self._not_before, self._last_start + self._interval if throttled else float("-inf"))
+
+    def start(self, now: float) -> TransactionAttempt:
+        """Start the next batch; its processing begins."""
+        if not self.may_start(now):
+            raise CommitOrderError(f"batch {self.next_txid} must not be started now")
+        attempt = TransactionAttempt(self.next_txid, self._epoch << RETRY_BITS | self._retry)
+        self._tries[attempt.txid] = self._tries.get(attempt.txid, 0) + 1
+        self._active[attempt.txid] = _Active(attempt, AttemptStatus.PROCESSING, now)
+        self._last_start = now
+        return attempt
+
+    def tries(self, txid: int) -> int:
+        """How often batch `txid` was started since this driver runs."""
+        return self._tries.get(txid, 0)
+
+    # ---- progress ---------------------------------------------------------------------------------------------------
+
+    def is_live(self, attempt: TransactionAttempt) -> bool:
+        """Whether the attempt is the current one of its batch."""
+        active = self._active.get(attempt.txid)
+        return active is not None and active.attempt == attempt
+
+    def processed(self, attempt: TransactionAttempt) -> bool:
+        """All tuples of the attempt are processed; returns False (and does nothing) for a dead attempt.
+
+        Nor does it do anything for an attempt that has come further: said twice, it must not be committed twice.
+        """
+        if not self.is_live(attempt) or self._active[attempt.txid].status is not AttemptStatus.PROCESSING:
+            return False
+        self._active[attempt.txid].status = AttemptStatus.PROCESSED
+        return True
+
+    def commit_next(self) -> TransactionAttempt | None:
+        """Return the attempt that is to be committed now, None if there is none (or one is being committed)."""
+        active = self._active.get(self.last_txid + 1)
+        if active is None or active.status is not AttemptStatus.PROCESSED:
+            return None
+        active.status = AttemptStatus.COMMITTING
+        return active.attempt
+
+    def committed(self, attempt: TransactionAttempt) -> None:
+        """The record of the attempt is durable."""
+        active = self._active.get(attempt.txid)
+        if active is None or active.attempt != attempt or active.status is not AttemptStatus.COMMITTING:
+            raise CommitOrderError(f"batch {attempt} was not being committed")
+        del self._active[attempt.txid]
+        self._tries.pop(attempt.txid, None)
+        self.last_txid = attempt.txid
+
+    # ---- failure ----------------------------------------------------------------------------------------------------
+
+    def failed(self, attempt: TransactionAttempt, now: float, backoff_s: float = 0.0) -> list[TransactionAttempt]:
+        """The attempt failed: it and all later ones are dead and will be started again after `backoff_s` seconds.
+
+        Returns the attempts that died with it (itself first); empty for an attempt that was dead already (R3).
+        """
+        if not self.is_live(attempt):
+            return []
+        dead = [self._active.pop(txid).attempt for txid in sorted(self._active) if txid >= attempt.txid]
+        self._retry += 1
+        self._not_before = now + backoff_s
+        return dead
+
+    def overdue(self, now: float, timeout_s: float) -> list[TransactionAttempt]:
+        """Return the attempts that have been processing for longer than `timeout_s`, the oldest batch first."""
+        late = (a for a in self._active.values() if a.status is AttemptStatus.PROCESSING and now - a.since > timeout_s)
+        return [active.attempt for active in late]
+
+    @property
+    def retries_left(self) -> int:
+        """How many more failures fit into this epoch; the driver takes a new epoch before there are none."""
+        return (1 << RETRY_BITS) - 1 - self._retry
+
+    def active(self) -> dict[TransactionAttempt, AttemptStatus]:
+        """Return the live attempts and where they are, in txid order."""
+        return {self._active[txid].attempt: self._active[txid].status for txid in sorted(self._active)}

@@ -1,0 +1,163 @@
+"""Bytes of the log: how one payload is framed, how frames are read back, and the file that they are appended to.
+
+A frame is a magic of four bytes, the payload's length and checksum (both u32, big-endian), and the payload (msgpack).
+The checksum also covers the frame's offset in its file and the length: bytes of a log inside a payload never look like
+a frame, and a frame in the wrong place is no frame.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgpack
+
+from trident.errors import CorruptLogError
+
+__all__ = ["HEAD_BYTES", "Frame", "Frames", "LogFile", "decode", "encode", "frame", "read_frames", "sync_directory"]
+
+MAGIC = b"\xc1TL\xb1"  # msgpack never uses 0xc1
+_HEAD = struct.Struct(">4sII")
+_PLACE = struct.Struct(">QI")
+HEAD_BYTES = _HEAD.size
+_MAX_PAYLOAD = 2**32 - 1
+_sync_data = getattr(os, "fdatasync", os.fsync)  # not every POSIX system has fdatasync
+
+
+class Frame(NamedTuple):
+    """One frame: where it starts and ends in its file, and what it carries."""
+
+    offset: int
+    end: int
+    payload: bytes
+
+
+class Frames(NamedTuple):
+    """Frames in order, and the number of bytes of an unfinished frame after them."""
+
+    frames: list[Frame]
+    torn: int
+
+
+def encode(data: Any) -> bytes:
+    """Return plain data as msgpack; ValueError if it holds anything else."""
+    try:
+        # Names of files may hold undecodable bytes (surrogates); they must come back as they were.
+        payload = bytes(msgpack.packb(data, use_bin_type=True, unicode_errors="surrogatepass"))
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(
+            f"cannot write this to the transaction log: {error}. Definitions of spouts are plain data: None, bool, "
+            "int (64 bits), float, str, bytes, list, dict"
+        ) from error
+    if len(payload) > _MAX_PAYLOAD:
+        raise ValueError(f"cannot write this to the transaction log: {len(payload)} bytes, at most {_MAX_PAYLOAD} fit")
+    return payload
+
+
+def decode(payload: bytes) -> Any:
+    """Return the data of a payload (tuples come back as lists); ValueError if it is not msgpack."""
+    try:
+        return msgpack.unpackb(payload, raw=False, strict_map_key=False, unicode_errors="surrogatepass")
+    except (TypeError, ValueError, msgpack.exceptions.UnpackException) as error:
+        raise ValueError(f"cannot read this from the transaction log: {error or type(error).__name__}") from error
+
+
+def frame(payload: bytes, offset: int) -> bytes:
+    """Return the frame of `payload` for the place `offset` of its file."""
+    return _HEAD.pack(MAGIC, len(payload), _checksum(payload, offset)) + payload
+
+
+def read_frames(data: bytes, base: int, path: Path) -> Frames:
+    """Read all frames of `data`, which starts at byte `base` of `path`.
+
+    Raises
+    ------
+    CorruptLogError
+        A frame does not check and is not the last one. A crash can harm only the last frame, since each is made
+        durable before the next is begun.
+    """
+    frames: list[Frame] = []
+    at = 0
+    while at < len(data):
+        found = _frame_at(data, at, base)
+        if found is None:
+            follower = _follower(data, at, base)
+            if follower is not None:
+                reason = f"the record there does not check, and another one follows at byte {base + follower}"
+                raise CorruptLogError(str(path), base + at, reason)
+            break
+        frames.append(found)
+        at = found.end - base
+    return Frames(frames, len(data) - at)
+
+
+def _checksum(payload: bytes, offset: int) -> int:
+    return crc32(payload, crc32(_PLACE.pack(offset, len(payload))))
+
+
+def _frame_at(data: bytes, at: int, base: int) -> Frame | None:
+    if at + HEAD_BYTES > len(data):
+        return None
+    magic, length, checksum = _HEAD.unpack_from(data, at)
+    start, end = at + HEAD_BYTES, at + HEAD_BYTES + length
+    if magic != MAGIC or end > len(data):
+        return None
+    payload = data[start:end]
+    return Frame(base + at, base + end, payload) if _checksum(payload, base + at) == checksum else None
+
+
+def _follower(data: bytes, bad: int, base: int) -> int | None:
+    """Return where a frame after the bad one begins, None if there is no sign of any."""
+    if bad + HEAD_BYTES <= len(data):
+        # The last frame may itself be torn: then no valid one follows, but its beginning gives the bad one away.
+        end = bad + HEAD_BYTES + int(_HEAD.unpack_from(data, bad)[1])
+        rest = data[end : end + len(MAGIC)]
+        if rest and MAGIC.startswith(rest):
+            return end
+    at = data.find(MAGIC, bad + 1)
+    while at >= 0:
+        if _frame_at(data, at, base) is not None:
+            return at
+        at = data.find(MAGIC, at + 1)
+    return None
+
+
+class LogFile:
+    """A file that is only appended to. The one place where the log's bytes meet the operating system."""
+
+    def __init__(self, path: Path) -> None:
+        """Create `path`, which must not exist."""
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+
+    def write(self, data: bytes) -> None:
+        """Append all of `data`; after an error any part of it may have been written."""
+        rest = memoryview(data)
+        while rest:
+            rest = rest[os.write(self._fd, rest) :]
+
+    def sync(self) -> None:
+        """Return once everything written is durable."""
+        _sync_data(self._fd)
+
+    def cut(self, size: int) -> None:
+        """Drop everything after the first `size` bytes, durably."""
+        os.ftruncate(self._fd, size)
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close the file; harmless when it is closed already."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,188 @@
+"""Who may write a log: the files of its directory, and the claim that makes one process its writer.
+
+A driver becomes the writer by claiming the next epoch: a file `epoch-{n:08d}` that appears at once with its contents
+(the holder, as JSON) and with a lock on it that the operating system drops when the driver ends, however it ends. The
+holder of the highest claim is the writer. The lock is on the claim itself, not on one file for all: after a takeover
+the lock of the driver that was replaced must not matter any more, and that of the new one must.
+
+Claims are removed lowest first and never the highest, so a writer is still the writer exactly if the next claim does
+not exist and, looked at after that, its own does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+from trident.errors import FencedError, LogError, LogHeldError
+
+__all__ = ["Claim", "Listing", "SegmentName", "held_by", "list_log", "os_error_text"]
+
+_SEGMENT = re.compile(r"(\d{8,})-(\d{4,})\.log$")
+_CLAIM = re.compile(r"epoch-(\d{8,})$")
+_TEMPORARY = re.compile(r"(?:epoch-)?(\d{8,})[^/]*\.tmp$")
+
+
+class SegmentName(NamedTuple):
+    """Which segment: segments are ordered by the epoch of their writer, then by number."""
+
+    epoch: int
+    seq: int
+
+    @property
+    def file(self) -> str:
+        """The name of the segment's file."""
+        return f"{self.epoch:08d}-{self.seq:04d}.log"
+
+
+class Listing(NamedTuple):
+    """What a log's directory holds: segments and claimed epochs ascending, left-over temporary files by epoch."""
+
+    segments: list[SegmentName]
+    claims: list[int]
+    temporaries: list[tuple[int, str]]
+
+    @property
+    def newest(self) -> SegmentName | None:
+        """The segment that counts; None for a log without one."""
+        return self.segments[-1] if self.segments else None
+
+    @property
+    def epoch(self) -> int:
+        """The highest epoch that anybody ever claimed, 0 if nobody did."""
+        return max([*self.claims[-1:], *(each.epoch for each in self.segments[-1:])], default=0)
+
+
+def list_log(directory: Path) -> Listing:
+    """List a log's directory; files of other names are ignored."""
+    listing = Listing([], [], [])
+    for name in (path.name for path in directory.iterdir()):
+        if found := _SEGMENT.fullmatch(name):
+            listing.segments.append(SegmentName(int(found[1]), int(found[2])))
+        elif found := _CLAIM.fullmatch(name):
+            listing.claims.append(int(found[1]))
+        elif found := _TEMPORARY.fullmatch(name):
+            listing.temporaries.append((int(found[1]), name))
+    listing.segments.sort()
+    listing.claims.sort()
+    return listing
+
+
+def os_error_text(error: OSError) -> str:
+    """Return what the operating system said, without the file name that messages name themselves."""
+    return error.strerror or str(error)
+
+
+class Claim:
+    """The right to write the log of `directory` as epoch `epoch`, until it is released or the process ends."""
+
+    def __init__(self, directory: Path, epoch: int, fd: int) -> None:
+        self.directory, self.epoch = directory, epoch
+        self._fd, self._pid = fd, os.getpid()
+        self._own, self._next = _claim_path(directory, epoch), _claim_path(directory, epoch + 1)
+
+    @classmethod
+    def take(cls, directory: Path, takeover: bool, clock: Callable[[], float]) -> Claim:
+        """Claim the next epoch.
+
+        Raises
+        ------
+        LogHeldError
+            Another process is the writer and `takeover` is False, or it claimed the same epoch at the same time.
+        """
+        before = list_log(directory)
+        if not takeover and before.claims and (holder := held_by(directory, before.claims[-1])) is not None:
+            raise LogHeldError(str(directory), holder)
+        epoch = before.epoch + 1
+        claim = cls(directory, epoch, _create(directory, epoch, clock))
+        # Someone may have claimed, and swept away, this very epoch and more while this process slept.
+        highest = list_log(directory).epoch
+        if highest > epoch:
+            claim.release()
+            raise LogHeldError(str(directory), _describe(directory, highest))
+        return claim
+
+    def check(self) -> None:
+        """Raise `FencedError` unless this is still the highest claim."""
+        try:
+            replaced = self._next.exists()
+            lost = not self._own.exists()  # second: claims vanish lowest first, and only after a higher one
+        except OSError as error:
+            raise LogError(f"cannot see who writes {self.directory}: {os_error_text(error)}") from error
+        if replaced or lost:
+            raise FencedError(f"transaction log {self.directory}", f"epoch {self.epoch}", self._successor())
+
+    def release(self) -> None:
+        """Let go of the lock. The claim's file stays: epochs are never used twice."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            if os.getpid() == self._pid:
+                fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would leave the lock with processes forked from here
+            os.close(fd)
+
+    def _successor(self) -> str:
+        try:
+            highest = list_log(self.directory).epoch
+        except OSError:
+            highest = 0
+        if highest > self.epoch:
+            return _describe(self.directory, highest)
+        return f"nobody known, but the claim {self._own.name} is gone (was log_dir removed?), so some driver"
+
+
+def held_by(directory: Path, epoch: int) -> str | None:
+    """Say who holds the claim of `epoch`; None if its holder has ended, or was replaced and swept away."""
+    try:
+        fd = os.open(_claim_path(directory, epoch), os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look at once do not see each other
+    except BlockingIOError:
+        return _describe(directory, epoch)
+    finally:
+        os.close(fd)
+    return None
+
+
+def _claim_path(directory: Path, epoch: int) -> Path:
+    return directory / f"epoch-{epoch:08d}"
+
+
+def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
+    """Create the claim of `epoch`, locked; return its open file."""
+    since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
+    holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
+    temporary = directory / f"epoch-{epoch:08d}.{secrets.token_hex(4)}.tmp"
+    fd = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(fd, json.dumps(holder).encode())
+        # A link, unlike an exclusive open, lets the name appear with its contents and its lock, and only once.
+        os.link(temporary, _claim_path(directory, epoch))
+    except FileExistsError:
+        os.close(fd)
+        raise LogHeldError(str(directory), _describe(directory, epoch)) from None
+    except BaseException:
+        os.close(fd)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+    return fd
+
+
+def _describe(directory: Path, epoch: int) -> str:
+    """Return a phrase that names the holder of a claim as well as it can be known."""
+    try:
+        holder = json.loads(_claim_path(directory, epoch).read_bytes())
+        return f"process {holder['pid']} on {holder['host']} (epoch {epoch}, since {holder['since']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return f"an unknown process (epoch {epoch})"

@@ -1,0 +1,167 @@
+"""Reading the log from any process, while it is written.
+
+A segment begins with the whole folded state, so the newest one is all that has to be read. The driver that opens a log
+reads it in the same way.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from trident.coordination.framing import Frame, decode, read_frames
+from trident.coordination.lock import Listing, SegmentName, held_by, list_log, os_error_text
+from trident.coordination.records import LogState, record_from_data
+from trident.errors import CorruptLogError, LogError
+
+__all__ = ["FORMAT", "VERSION", "LogReader", "exists"]
+
+FORMAT = "trident-log"
+VERSION = 1
+_TRIES = 20
+
+
+def exists(path: str | os.PathLike[str]) -> bool:
+    """Whether there is a transaction log in the directory `path`."""
+    try:
+        return list_log(Path(path)).newest is not None
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise LogError(f"cannot look for a transaction log in {path}: {os_error_text(error)}") from error
+
+
+class LogReader:
+    """Follows the log in the directory `path`; never writes. For one thread.
+
+    Attributes
+    ----------
+    torn
+        Bytes of an unfinished last record that the latest `refresh` passed over.
+    """
+
+    exists = staticmethod(exists)
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self.torn = 0
+        self._state: LogState | None = None
+        self._segment: SegmentName | None = None
+        self._offset = 0
+
+    @property
+    def segment(self) -> SegmentName | None:
+        """The segment that the state was read from; None before the first `refresh`."""
+        return self._segment
+
+    @property
+    def offset(self) -> int:
+        """How many bytes of the segment are in the state."""
+        return self._offset
+
+    def refresh(self) -> LogState:
+        """Read what was appended since the last call and return the state; the next call may change that object.
+
+        Raises
+        ------
+        LogError
+            There is no log, or it cannot be read.
+        CorruptLogError
+            A record that is not the last one does not check.
+        """
+        return self._read(trust_last=False)
+
+    def read_all(self) -> LogState:
+        """As `refresh`, for the process that has claimed the log: the last record counts, whoever else wrote it."""
+        return self._read(trust_last=True)
+
+    def _read(self, trust_last: bool) -> LogState:
+        for _ in range(_TRIES):
+            try:
+                state = self._try(trust_last)
+            except FileNotFoundError:  # a newer segment has replaced the one that was listed
+                continue
+            except OSError as error:
+                raise LogError(f"cannot read the transaction log {self.path}: {os_error_text(error)}") from error
+            if state is not None:
+                return state
+        raise LogError(
+            f"cannot read the transaction log {self.path}: its segments were replaced {_TRIES} times while they were "
+            "read. Try again, or with larger segments"
+        )
+
+    def _try(self, trust_last: bool) -> LogState | None:
+        """Read once; None if the newest segment changed meanwhile."""
+        segment = self._list().newest
+        if segment is None:
+            raise LogError(f"there is no transaction log in {self.path}; a topology's first start makes one")
+        file = self.path / segment.file
+        offset = self._offset if segment == self._segment else 0
+        data, size = _read_from(file, offset)
+        if size < offset:  # the writer took back a record that it could not make durable
+            offset = 0
+            data, _ = _read_from(file, offset)
+        frames, torn = read_frames(data, offset, file)
+        later = self._list()
+        if later.newest != segment:
+            return None
+        if not trust_last and frames[0 if offset else 1 :] and self._being_replaced(segment, later):
+            frames.pop()
+        self._fold(segment, file, offset, frames)
+        self.torn = torn
+        return self._state
+
+    def _being_replaced(self, segment: SegmentName, listing: Listing) -> bool:
+        """Whether a later driver has claimed the log and is about to begin its first segment.
+
+        The last record may then be that of a writer that was fenced while it wrote, which the new driver will not have
+        in its log; every record before was durable before the claim. If the claimer ends without a segment, it counts.
+        """
+        return any(held_by(self.path, claim) is not None for claim in listing.claims if claim > segment.epoch)
+
+    def _fold(self, segment: SegmentName, file: Path, offset: int, frames: list[Frame]) -> None:
+        if offset == 0:
+            self._state, self._segment, self._offset = _read_header(frames, segment, file), segment, frames[0].end
+            frames = frames[1:]
+        assert self._state is not None, "a segment is read from its header on"
+        for each in frames:
+            try:
+                self._state.apply(record_from_data(decode(each.payload)))
+            except ValueError as error:
+                raise CorruptLogError(str(file), each.offset, str(error)) from error
+            self._offset = each.end
+
+    def _list(self) -> Listing:
+        try:
+            return list_log(self.path)
+        except FileNotFoundError:
+            return Listing([], [], [])
+
+
+def _read_from(file: Path, offset: int) -> tuple[bytes, int]:
+    """Return the bytes of `file` from `offset` on, and its size."""
+    with file.open("rb") as opened:
+        size = os.fstat(opened.fileno()).st_size
+        opened.seek(offset)
+        return opened.read(), size
+
+
+def _read_header(frames: list[Frame], segment: SegmentName, file: Path) -> LogState:
+    """Return the state that the header, the first frame of a segment, holds."""
+    if not frames:
+        # A segment gets its name only once its header is durable, so this is no crash.
+        raise CorruptLogError(str(file), 0, "the header does not check")
+    try:
+        header = decode(frames[0].payload)
+        if not isinstance(header, dict) or header.get("format") != FORMAT:
+            raise ValueError("the header is not one of a transaction log")
+        if header["version"] != VERSION:
+            raise LogError(
+                f"{file} is of format version {header['version']}; this version of the software reads {VERSION}. "
+                "Use the version that wrote the log"
+            )
+        if (header["epoch"], header["seq"]) != segment:
+            raise ValueError(f"the header is of segment {header['seq']} of epoch {header['epoch']}")
+        return LogState.from_data(header["state"])
+    except (ValueError, KeyError) as error:
+        raise CorruptLogError(str(file), 0, str(error)) from error

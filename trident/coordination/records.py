@@ -1,0 +1,279 @@
+"""What the transaction log says: its records, and the state that folding them gives.
+
+Records and the folded state convert to and from plain data (None, bool, int, float, str, bytes, list, dict), which is
+all that the log stores. Nothing here reads a file or the time; `LogState.apply` alone gives records their meaning.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from trident.state.txid import Sentinel, Snapshot, Winners
+
+__all__ = [
+    "HISTORY",
+    "AdoptRecord",
+    "CommitRecord",
+    "DefineRecord",
+    "LayoutRecord",
+    "LogState",
+    "Record",
+    "ResetRecord",
+    "record_from_data",
+]
+
+HISTORY = 100  # commits that the folded state remembers in full
+
+
+@dataclass(frozen=True)
+class Record:
+    """One entry of the log."""
+
+    tag: ClassVar[str]
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record as plain data."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {"record": self.tag, **values}
+
+
+@dataclass(frozen=True)
+class DefineRecord(Record):
+    """What batch `txid` of a transactional spout contains; logged before anything reads the source."""
+
+    tag = "define"
+    txid: int
+    spout: str
+    definition: Any
+
+
+@dataclass(frozen=True)
+class CommitRecord(Record):
+    """The commit of a batch: this record, and nothing else, makes the batch committed.
+
+    Attributes
+    ----------
+    spouts
+        Definition of each spout that had one in this batch.
+    touched
+        State name -> partitions that had input.
+    counts
+        What the batch did, by name, such as `{"tuples": 1000}`; summed in `LogState.totals`.
+    at_ms
+        When, in milliseconds since 1970.
+    """
+
+    tag = "commit"
+    txid: int
+    attempt: int
+    spouts: Mapping[str, Any]
+    touched: Mapping[str, Sequence[int]]
+    counts: Mapping[str, int]
+    at_ms: int
+
+    def __post_init__(self) -> None:
+        touched = {state: tuple(int(one) for one in partitions) for state, partitions in self.touched.items()}
+        object.__setattr__(self, "spouts", dict(self.spouts))
+        object.__setattr__(self, "touched", touched)
+        object.__setattr__(self, "counts", {name: int(count) for name, count in self.counts.items()})
+
+
+@dataclass(frozen=True)
+class LayoutRecord(Record):
+    """How a state is laid out: the number of its partitions and its kind.
+
+    With another number than before, the sentinels of all new partitions were laid anew at the last committed txid.
+    """
+
+    tag = "layout"
+    state: str
+    partitions: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class AdoptRecord(Record):
+    """A store was taken as it is, up to batch `txid`.
+
+    Attributes
+    ----------
+    foreign
+        True if another log wrote the store, so that nobody knows who won its batches: each value stands as found.
+    sentinels
+        Partition -> (txid, attempt), exactly as just laid in the store.
+    """
+
+    tag = "adopt"
+    state: str
+    txid: int
+    foreign: bool
+    sentinels: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        laid = {int(partition): (int(txid), int(attempt)) for partition, (txid, attempt) in self.sentinels.items()}
+        object.__setattr__(self, "sentinels", laid)
+
+
+@dataclass(frozen=True)
+class ResetRecord(Record):
+    """A state was emptied."""
+
+    tag = "reset"
+    state: str
+
+
+_RECORDS: dict[str, type[Record]] = {
+    record.tag: record for record in (DefineRecord, CommitRecord, LayoutRecord, AdoptRecord, ResetRecord)
+}
+
+
+def record_from_data(data: Any) -> Record:
+    """Build a record from what `Record.to_data` gave; ValueError if it is not that."""
+    tag = data.get("record") if isinstance(data, dict) else data
+    record = _RECORDS.get(tag) if isinstance(tag, str) else None
+    if record is None:
+        raise ValueError(f"not a record of this log: {tag!r}; known are {sorted(_RECORDS)}")
+    values = {name: value for name, value in data.items() if name != "record"}
+    try:
+        return record(**values)
+    except (TypeError, AttributeError) as error:
+        raise ValueError(f"a {tag} record with fields {sorted(values)}: {error}") from error
+
+
+@dataclass
+class LogState:
+    """Everything the log says, folded. Changed only by `apply`.
+
+    Attributes
+    ----------
+    txid
+        The last committed batch, 0 if there is none.
+    definitions
+        Logged and not yet committed: txid -> spout -> definition.
+    spouts
+        Last committed definition per spout; a spout without one in a batch keeps its older one.
+    touched
+        State -> partition -> the sentinel that its last committed touch left in the store.
+    layouts
+        State -> (number of partitions, kind).
+    totals
+        Sum of all counts, and under "batches" the number of commits.
+    history
+        The last `HISTORY` commits, oldest first.
+    """
+
+    incarnation: str
+    topology: str
+    epoch: int = 0
+    txid: int = 0
+    winners: Winners = field(default_factory=Winners)
+    definitions: dict[int, dict[str, Any]] = field(default_factory=dict)
+    spouts: dict[str, Any] = field(default_factory=dict)
+    touched: dict[str, dict[int, Sentinel]] = field(default_factory=dict)
+    layouts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+    history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+
+    def check(self, record: Record) -> None:
+        """Raise ValueError if `record` cannot come next; nothing is changed."""
+        if isinstance(record, CommitRecord) and record.txid != self.txid + 1:
+            raise ValueError(f"commit of batch {record.txid} after batch {self.txid}; only batch {self.txid + 1} can")
+        if isinstance(record, DefineRecord):
+            if record.txid <= self.txid:
+                raise ValueError(f"definition of batch {record.txid}, but batch {self.txid} is committed already")
+            known = self.definitions.get(record.txid, {})
+            if record.spout in known and known[record.spout] != record.definition:
+                raise ValueError(
+                    f"batch {record.txid} of spout {record.spout!r} is already defined as {known[record.spout]!r}, "
+                    f"not as {record.definition!r}; a definition never changes, replay the logged one"
+                )
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in; ValueError (and no change) if it cannot come next."""
+        self.check(record)
+        match record:
+            case DefineRecord():
+                self.definitions.setdefault(record.txid, {})[record.spout] = record.definition
+            case CommitRecord():
+                self._commit(record)
+            case LayoutRecord():
+                self._lay_out(record)
+            case AdoptRecord():
+                self._adopt(record)
+            case ResetRecord():
+                self.touched[record.state] = {}
+            case _:
+                raise ValueError(f"not a record of this log: {record!r}")
+
+    def snapshot(self) -> Snapshot:
+        """Return the committed point to read at. May be called while another thread applies a commit."""
+        txid = self.txid  # before the winners: winners that are ahead of the txid are harmless, the reverse is not
+        return Snapshot(txid, self.winners)
+
+    def expected(self, state: str, partition: int) -> Sentinel | None:
+        """Return the sentinel that this partition must have; None if no committed batch ever touched it."""
+        return self.touched.get(state, {}).get(partition)
+
+    def _commit(self, record: CommitRecord) -> None:
+        self.winners = self.winners.with_winner(record.txid, record.attempt)
+        self.spouts.update(record.spouts)
+        sentinel = Sentinel(self.incarnation, record.txid, record.attempt)
+        for state, partitions in record.touched.items():
+            self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))
+        for name, count in {**record.counts, "batches": 1}.items():
+            self.totals[name] = self.totals.get(name, 0) + count
+        self.history.append(record)
+        self.definitions.pop(record.txid, None)
+        self.txid = record.txid  # last: whoever sees the new txid sees its winner (see snapshot)
+
+    def _lay_out(self, record: LayoutRecord) -> None:
+        before = self.layouts.get(record.state)
+        if before is not None and before[0] != record.partitions:
+            laid = Sentinel(self.incarnation, self.txid, self.winners.winner(self.txid) or 0)
+            self.touched[record.state] = dict.fromkeys(range(record.partitions), laid) if self.txid else {}
+        self.layouts[record.state] = (record.partitions, record.kind)
+
+    def _adopt(self, record: AdoptRecord) -> None:
+        txid = max(self.txid, record.txid)
+        # Nobody knows the winners of batches beyond the log's own end either, even if this very log once knew them.
+        if record.foreign or record.txid > self.txid:
+            self.winners = self.winners.with_adopted(txid)
+        # An adopted batch counts as committed, so the source goes on after it: as defined, where that was logged.
+        for passed in sorted(each for each in self.definitions if each <= txid):
+            self.spouts.update(self.definitions.pop(passed))
+        self.touched[record.state] = {
+            partition: Sentinel(self.incarnation, *laid) for partition, laid in record.sentinels.items()
+        }
+        self.txid = txid
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["winners"] = [list(self.winners.ranges), self.winners.adopted]
+        values["history"] = [record.to_data() for record in self.history]
+        return values
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> LogState:
+        """Build the state that `to_data` gave; ValueError if it is not that."""
+        try:
+            ranges, adopted = data["winners"]
+            commits = (record_from_data(each) for each in data["history"])
+            changed = {
+                "winners": Winners.of(ranges, adopted),
+                "definitions": {txid: dict(spouts) for txid, spouts in data["definitions"].items()},
+                "spouts": dict(data["spouts"]),
+                "touched": {
+                    state: {partition: Sentinel(*sentinel) for partition, sentinel in partitions.items()}
+                    for state, partitions in data["touched"].items()
+                },
+                "layouts": {state: (partitions, kind) for state, (partitions, kind) in data["layouts"].items()},
+                "totals": dict(data["totals"]),
+                "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
+            }
+            return cls(**{**data, **changed})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a folded log: {type(error).__name__}: {error}") from error

@@ -1,0 +1,95 @@
+"""Writing segments: the next one is begun with the whole folded state, records are appended, old files are swept."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+from trident.coordination.framing import LogFile, encode, frame, sync_directory
+from trident.coordination.lock import SegmentName, list_log
+from trident.coordination.reader import FORMAT, VERSION
+from trident.coordination.records import LogState
+
+__all__ = ["SegmentWriter"]
+
+logger = logging.getLogger(__name__)
+
+
+class SegmentWriter:
+    """Writes the segments of one epoch. Says nothing of who may: that is the claim's matter."""
+
+    def __init__(self, directory: Path, epoch: int, segment_bytes: int, file_type: type[LogFile]) -> None:
+        self._directory, self._segment_bytes, self._file_type = directory, segment_bytes, file_type
+        self._segment = SegmentName(epoch, 0)
+        self._file: LogFile | None = None
+        self._size = self._roll_at = 0
+
+    def begin(self, state: LogState, previous: SegmentName | None) -> None:
+        """Begin the next segment with `state` and go on there; sweep what is older than `previous`."""
+        segment = SegmentName(self._segment.epoch, self._segment.seq + 1)
+        data = frame(encode(_header(segment, state)), 0)
+        temporary = self._directory / f"{segment.file}.tmp"
+        file = self._file_type(temporary)
+        try:
+            file.write(data)
+            file.sync()
+            # Only now, complete and durable, may it become the newest segment.
+            temporary.rename(self._directory / segment.file)
+            sync_directory(self._directory)
+        except BaseException:
+            file.close()
+            temporary.unlink(missing_ok=True)
+            raise
+        self.close()
+        self._file, self._segment, self._size = file, segment, len(data)
+        # A state that is larger than a segment must not be written anew with every record.
+        self._roll_at = len(data) + max(self._segment_bytes, len(data))
+        self._sweep(previous or segment)
+
+    def append(self, payload: bytes, state: LogState) -> None:
+        """Append a record to `state` and return once it is durable; begin the next segment first if it is time."""
+        if self._size >= self._roll_at:
+            self.begin(state, self._segment)
+        assert self._file is not None, "begin comes before append"
+        data = frame(payload, self._size)
+        self._file.write(data)
+        self._file.sync()
+        self._size += len(data)
+
+    def take_back(self) -> None:
+        """Cut what a failed `append` has left."""
+        if self._file is not None:
+            self._file.cut(self._size)
+
+    def close(self) -> None:
+        """Close the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _sweep(self, keep: SegmentName) -> None:
+        """Remove segments before `keep`, claims before this epoch, and temporary files that crashes have left."""
+        listing, epoch = list_log(self._directory), self._segment.epoch
+        names = [each.file for each in listing.segments if each < keep]
+        names += [f"epoch-{claim:08d}" for claim in listing.claims if claim < epoch]  # lowest first; see lock
+        names += [name for of, name in listing.temporaries if of < epoch]
+        for name in names:
+            try:
+                (self._directory / name).unlink(missing_ok=True)
+            except OSError as error:
+                # No further: a claim may not go while a lower one stays.
+                logger.warning("transaction log %s: cannot remove the old file %s: %s", self._directory, name, error)
+                return
+
+
+def _header(segment: SegmentName, state: LogState) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "incarnation": state.incarnation,
+        "topology": state.topology,
+        "epoch": segment.epoch,
+        "seq": segment.seq,
+        "state": state.to_data(),
+    }

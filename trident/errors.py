@@ -1,0 +1,259 @@
+"""Every error that the framework raises, in one tree.
+
+::
+
+    TridentError
+    ├── TopologyError            the declaration is wrong; raised at the call, before any job starts
+    │   └── InexactPairingError  a spout and a state that cannot be exact together (the guarantee matrix)
+    ├── ConfigError              an unknown or impossible setting
+    ├── EnvironmentProblem       no Java, a Java that is too old, a missing driver package
+    ├── FailedException          raised by user code: "replay this batch"
+    │   └── ReportedFailedException
+    ├── BatchFailedError         a batch failed as often as it may; names txid, step, tuple and cause
+    ├── FencedError              another driver has taken over; this one must stop
+    ├── LogError
+    │   ├── LogHeldError         another driver holds the log
+    │   ├── ForeignLogError      the log belongs to another topology
+    │   └── CorruptLogError      a record in the middle of the log does not check
+    ├── StateError
+    │   ├── StaleTransactionError    the store holds a later batch than the one being committed
+    │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
+    │   ├── CommitOrderError         begin_commit/commit called out of order
+    │   ├── CorruptValueError        a stored value cannot be read
+    │   ├── UnsupportedOperation     the store cannot do this
+    │   └── BackendError             the store did not answer, or refused
+    └── SpoutError
+        └── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
+
+Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
+on its way from a worker.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "BatchFailedError",
+    "CommitOrderError",
+    "ConfigError",
+    "CorruptLogError",
+    "CorruptValueError",
+    "EnvironmentProblem",
+    "FailedException",
+    "FencedError",
+    "ForeignLogError",
+    "InexactPairingError",
+    "LogError",
+    "LogHeldError",
+    "ReplayMismatchError",
+    "ReportedFailedException",
+    "SpoutError",
+    "StaleTransactionError",
+    "StateError",
+    "StateMismatchError",
+    "TopologyError",
+    "TridentError",
+    "UnsupportedOperation",
+    "describe",
+]
+
+
+class TridentError(Exception):
+    """Base of all errors of this package."""
+
+
+class TopologyError(TridentError):
+    """The declaration of a topology is wrong. Raised at the call that is wrong; nothing has run."""
+
+
+class InexactPairingError(TopologyError):
+    """A spout and a state that together cannot be exact, and `allow_inexact` was not given."""
+
+    def __init__(self, stream: str, spout_kind: str, state: str, state_kind: str) -> None:
+        super().__init__(stream, spout_kind, state, state_kind)
+
+    def __str__(self) -> str:
+        stream, spout_kind, state, state_kind = self.args
+        return (
+            f"stream {stream!r} has a {spout_kind} spout and feeds state {state!r}, which is {state_kind}: "
+            f"the pairing ({spout_kind} spout, {state_kind} state) is not exact after a replay. "
+            "Use an opaque state (exact with transactional and opaque spouts), or accept double counts "
+            "with allow_inexact=True"
+        )
+
+
+class ConfigError(TridentError, ValueError):
+    """An unknown key or an impossible value in the configuration."""
+
+
+class EnvironmentProblem(TridentError):
+    """Something outside the program is missing or too old; the message says what to install."""
+
+
+class FailedException(TridentError):
+    """Raise it in an operation, spout or state to have the batch replayed (with backoff)."""
+
+
+class ReportedFailedException(FailedException):
+    """As `FailedException`, and the error is kept in the progress reports of the topology."""
+
+
+class BatchFailedError(TridentError):
+    """A batch failed `max_batch_attempts` times. Nothing is lost: a restart goes on from the same txid.
+
+    Attributes
+    ----------
+    txid, attempts, step, row, cause
+        The batch, how often it was tried, the step that raised, the tuple it worked on (text, None where no
+        single tuple is to blame) and the error as text.
+    """
+
+    def __init__(self, txid: int, attempts: int, step: str, row: str | None, cause: str) -> None:
+        super().__init__(txid, attempts, step, row, cause)
+        self.txid, self.attempts, self.step, self.row, self.cause = txid, attempts, step, row, cause
+
+    def __str__(self) -> str:
+        on = f" on tuple {self.row}" if self.row is not None else ""
+        return (
+            f"batch {self.txid} failed {self.attempts} times in step {self.step!r}{on}: {self.cause}. "
+            "Nothing of it is committed; after the cause is mended a restart goes on from this batch "
+            '(or set on_poison="dead_letter" to put such tuples aside)'
+        )
+
+
+class FencedError(TridentError):
+    """Another driver has taken this topology over. The writer that gets this error must stop."""
+
+    def __init__(self, what: str, own: str, found: str) -> None:
+        super().__init__(what, own, found)
+
+    def __str__(self) -> str:
+        what, own, found = self.args
+        return f"{what}: this writer is {own}, but {found} has taken over; nothing more is written from here"
+
+
+class LogError(TridentError):
+    """The transaction log cannot be read or written."""
+
+
+class LogHeldError(LogError):
+    """Another driver holds the log."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(path, holder)
+
+    def __str__(self) -> str:
+        path, holder = self.args
+        return (
+            f"the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True "
+            "(--takeover), which fences it out"
+        )
+
+
+class ForeignLogError(LogError):
+    """The log was written by another topology."""
+
+    def __init__(self, path: str, found: str, expected: str) -> None:
+        super().__init__(path, found, expected)
+
+    def __str__(self) -> str:
+        path, found, expected = self.args
+        return (
+            f"the transaction log {path} belongs to {found}, not to {expected}. "
+            "Give every topology a log_dir of its own"
+        )
+
+
+class CorruptLogError(LogError):
+    """A record in the middle of the log does not check; it is not the torn end that a crash may leave."""
+
+    def __init__(self, path: str, offset: int, reason: str) -> None:
+        super().__init__(path, offset, reason)
+
+    def __str__(self) -> str:
+        path, offset, reason = self.args
+        return (
+            f"the transaction log {path} is damaged at byte {offset}: {reason}. "
+            "Nothing was changed. Restore the file from a copy, or move log_dir away and start with "
+            'state_recovery="adopt" to go on with the states as they are'
+        )
+
+
+class StateError(TridentError):
+    """A state cannot be read or written."""
+
+
+class StaleTransactionError(StateError):
+    """The store already holds a later batch than the one being committed. Nothing was written."""
+
+    def __init__(self, state: str, key: object, txid: int, stored_txid: int) -> None:
+        super().__init__(state, key, txid, stored_txid)
+        self.txid, self.stored_txid = txid, stored_txid
+
+    def __str__(self) -> str:
+        state, key, txid, stored = self.args
+        return (
+            f"batch {txid} is behind batch {stored} stored for {key!r} in state {state!r}; "
+            "a second topology writes this state, or the coordinator's progress was lost"
+        )
+
+
+class StateMismatchError(StateError):
+    """What the store says of a state's last commit and what the log says do not belong together."""
+
+    def __init__(self, state: str, partition: int, expected: str, found: str) -> None:
+        super().__init__(state, partition, expected, found)
+
+    def __str__(self) -> str:
+        state, partition, expected, found = self.args
+        return (
+            f"partition {partition} of state {state!r}: the log expects {expected}, the store has {found}. "
+            "The store was wiped, rolled back or belongs to another topology, or the log was lost. Nothing was "
+            'written. Start with state_recovery="adopt" to go on with the store as it is, or with '
+            'state_recovery="restart" to empty the state and begin a new incarnation'
+        )
+
+
+class CommitOrderError(StateError):
+    """begin_commit, updates and commit were called in an order that has no meaning."""
+
+
+class CorruptValueError(StateError):
+    """A stored value cannot be decoded, or a value cannot be encoded."""
+
+
+class UnsupportedOperation(StateError):
+    """The store cannot do what was asked; the message names what can."""
+
+
+class BackendError(StateError):
+    """A store did not answer or refused.
+
+    Parameters
+    ----------
+    message
+        What was tried on what, and what came back.
+    retryable
+        True if the batch may simply be replayed; what was written is then undone by the value rules.
+    """
+
+    def __init__(self, message: str, retryable: bool = True) -> None:
+        super().__init__(message, retryable)
+        self.retryable = retryable
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class SpoutError(TridentError):
+    """A source cannot be read."""
+
+
+class ReplayMismatchError(SpoutError):
+    """A spout that promised identical replay cannot give the same batch again."""
+
+
+def describe(error: BaseException) -> str:
+    """One line for an error of any kind: its class and text (the class alone where it has no text)."""
+    text = str(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,195 @@
+"""Fields: the names of a tuple's values, in order, and their types.
+
+A type is a Spark DDL type string (`string`, `bigint`, `array<string>`, `decimal(10,2)` …); None means that nobody has
+said it yet. `Fields("word: string", "n: int")`, `Fields("word", "n")` and `Fields("word, n")` are all accepted.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import re
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Union
+
+from trident.errors import TopologyError
+
+__all__ = ["Fields", "FieldsLike", "normal_type", "type_of_hint"]
+
+FieldsLike = Union[str, Sequence[str], "Fields"]
+
+_ALIASES = {
+    "str": "string", "varchar": "string", "bool": "boolean", "byte": "tinyint", "short": "smallint", "integer": "int",
+    "long": "bigint", "real": "float", "timestamp_ltz": "timestamp", "bytes": "binary", "dec": "decimal",
+    "numeric": "decimal",
+}  # fmt: skip
+_SIMPLE = frozenset(
+    {
+        "string",
+        "boolean",
+        "tinyint",
+        "smallint",
+        "int",
+        "bigint",
+        "float",
+        "double",
+        "decimal",
+        "binary",
+        "date",
+        "timestamp",
+        "timestamp_ntz",
+    }
+)
+_HINTS: dict[Any, str] = {
+    str: "string", int: "bigint", float: "double", bool: "boolean", bytes: "binary", datetime.date: "date",
+    datetime.datetime: "timestamp", decimal.Decimal: "decimal(38,18)",
+}  # fmt: skip
+_NAME = re.compile(r"\s*([^\s:,]+)\s*(?::\s*(.+?)\s*)?$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Fields(Sequence[str]):
+    """Names of values, in order, with their types where known. A repeated name is refused."""
+
+    names: tuple[str, ...]
+    types: tuple[str | None, ...]
+
+    def __init__(self, *fields: FieldsLike) -> None:
+        names: list[str] = []
+        types: list[str | None] = []
+        for one in fields:
+            for name, type_ in _parse(one):
+                if name in names:
+                    raise TopologyError(f"duplicate field {name!r} in {names + [name]}")
+                names.append(name)
+                types.append(type_)
+        object.__setattr__(self, "names", tuple(names))
+        object.__setattr__(self, "types", tuple(types))
+
+    @staticmethod
+    def of(names: Sequence[str], types: Sequence[str | None]) -> Fields:
+        """Build from names and types that are already known to be right."""
+        return Fields(
+            *(name if type_ is None else f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+        )
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.names
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.names[index]
+
+    def position(self, name: str) -> int:
+        """Return the place of a field; KeyError if there is none of that name."""
+        try:
+            return self.names.index(name)
+        except ValueError:
+            raise KeyError(f"no field {name!r} among {list(self.names)}") from None
+
+    def type_of(self, name: str) -> str | None:
+        """Return the DDL type of a field, None if unknown."""
+        return self.types[self.position(name)]
+
+    def select(self, names: Sequence[str], stream: str = "") -> Fields:
+        """Return the named fields in the order named; `TopologyError` for a name that is not there."""
+        for name in names:
+            if name not in self.names:
+                where = f" of stream {stream!r}" if stream else ""
+                raise TopologyError(f"no field {name!r}{where}; it has {list(self.names)}")
+        return Fields.of(list(names), [self.type_of(name) for name in names])
+
+    def concat(self, other: Fields, stream: str = "") -> Fields:
+        """Return these fields followed by `other`; a name that occurs in both is refused."""
+        both = [name for name in other.names if name in self.names]
+        if both:
+            where = f" to stream {stream!r}" if stream else ""
+            raise TopologyError(f"cannot add field {both[0]!r}{where}: it has {list(self.names)}; choose another name")
+        return Fields.of(self.names + other.names, self.types + other.types)
+
+    def __str__(self) -> str:
+        return ", ".join(n if t is None else f"{n}: {t}" for n, t in zip(self.names, self.types, strict=True))
+
+
+def _parse(one: FieldsLike) -> Iterator[tuple[str, str | None]]:
+    if isinstance(one, Fields):
+        yield from zip(one.names, one.types, strict=True)
+    elif isinstance(one, str):
+        for part in split_commas(one):
+            match = _NAME.match(part)
+            if match is None:
+                raise TopologyError(f"cannot read {part!r} as a field; write 'name' or 'name: type'")
+            yield match[1], None if match[2] is None else normal_type(match[2])
+    elif isinstance(one, Sequence) and all(isinstance(name, str) for name in one):
+        for name in one:
+            yield from _parse(name)
+    else:
+        raise TopologyError(f"cannot read {one!r} as fields; write 'name', 'name: type' or a list of them")
+
+
+def split_commas(text: str) -> list[str]:
+    """Split at the commas that are outside of <> and ()."""
+    parts, depth, start = [], 0, 0
+    for at, char in enumerate(text):
+        depth += (char in "<(") - (char in ">)")
+        if char == "," and depth == 0:
+            parts.append(text[start:at])
+            start = at + 1
+    parts.append(text[start:])
+    return [part for part in parts if part.strip()]
+
+
+def normal_type(ddl: str) -> str:
+    """Return a DDL type in its normal spelling (`long` → `bigint`); `TopologyError` if it is none."""
+    text = ddl.strip()
+    head, _, rest = text.partition("<")
+    if rest:
+        inner = rest.rstrip()
+        if not inner.endswith(">"):
+            raise TopologyError(f"{ddl!r} is not a Spark type: '>' is missing")
+        return _nested(head.strip().lower(), split_commas(inner[:-1]), ddl)
+    match = re.fullmatch(r"([a-zA-Z_]+)\s*(\(\s*\d+\s*(?:,\s*\d+\s*)?\))?", text)
+    name = "" if match is None else _ALIASES.get(match[1].lower(), match[1].lower())
+    if match is None or name not in _SIMPLE:
+        raise TopologyError(
+            f"{ddl!r} is not a Spark type; known are {', '.join(sorted(_SIMPLE))}, array<>, map<>, struct<>"
+        )
+    if name == "decimal":
+        return "decimal" + re.sub(r"\s", "", match[2] or "(10,0)")
+    return name
+
+
+def _nested(head: str, parts: list[str], ddl: str) -> str:
+    if head == "array" and len(parts) == 1:
+        return f"array<{normal_type(parts[0])}>"
+    if head == "map" and len(parts) == 2:
+        return f"map<{normal_type(parts[0])},{normal_type(parts[1])}>"
+    if head == "struct":
+        fields = [part.partition(":") for part in parts]
+        return "struct<" + ",".join(f"{name.strip()}:{normal_type(type_)}" for name, _, type_ in fields) + ">"
+    raise TopologyError(f"{ddl!r} is not a Spark type")
+
+
+def type_of_hint(hint: Any) -> str | None:
+    """Return the DDL type of a Python type hint, None if it says nothing that Spark has a type for."""
+    if hint in _HINTS:
+        return _HINTS[hint]
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (Union, types.UnionType):
+        rest = [arg for arg in args if arg is not type(None)]
+        return type_of_hint(rest[0]) if len(rest) == 1 else None
+    if origin is list and args:
+        inner = type_of_hint(args[0])
+        return None if inner is None else f"array<{inner}>"
+    if origin is dict and len(args) == 2:
+        key, value = type_of_hint(args[0]), type_of_hint(args[1])
+        return None if key is None or value is None else f"map<{key},{value}>"
+    return None

@@ -1,0 +1,199 @@
+"""The declared graph: frozen nodes, no engine object in them.
+
+A node's id is its parent's id and its own label, so it does not depend on what is declared elsewhere. `parents` name the
+nodes whose tuples it takes; its `fields` are what it gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields
+from trident.state.interfaces import StateSpec
+
+__all__ = [
+    "Aggregation",
+    "EachNode",
+    "FilterNode",
+    "Graph",
+    "MapNode",
+    "Node",
+    "PeekNode",
+    "PersistNode",
+    "ProjectNode",
+    "QueryNode",
+    "SpoutNode",
+    "StateNode",
+]
+
+
+@dataclass(frozen=True)
+class Node:
+    """What all nodes have.
+
+    Attributes
+    ----------
+    id
+        Unique in the topology and stable from one start to the next.
+    parents
+        Ids of the nodes whose tuples this one takes.
+    fields
+        What it gives, with types.
+    """
+
+    id: str
+    parents: tuple[str, ...]
+    fields: Fields
+
+
+@dataclass(frozen=True)
+class SpoutNode(Node):
+    """A source. `id` is the stream's name."""
+
+    spout: Any = None
+
+
+@dataclass(frozen=True)
+class EachNode(Node):
+    """`each` with a function: `outputs` are appended."""
+
+    inputs: Fields = Fields()
+    function: Any = None
+    outputs: Fields = Fields()
+
+
+@dataclass(frozen=True)
+class FilterNode(Node):
+    """`each`/`filter` with a filter over `inputs`."""
+
+    inputs: Fields = Fields()
+    filter: Any = None
+
+
+@dataclass(frozen=True)
+class MapNode(Node):
+    """`map` and `flat_map` (`flat`): replaces all fields."""
+
+    inputs: Fields = Fields()
+    function: Any = None
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class PeekNode(Node):
+    """`peek`."""
+
+    inputs: Fields = Fields()
+    consumer: Any = None
+
+
+@dataclass(frozen=True)
+class ProjectNode(Node):
+    """`project`: keeps `fields`, in their order."""
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How a batch's tuples become one value per key.
+
+    Attributes
+    ----------
+    group
+        The grouping fields (empty and `grouped` False for one value per state).
+    inputs, aggregator, output
+        What the aggregator sees, the combiner or reducer, and its one output field.
+    combines
+        True for a combiner: the batch is aggregated in parts before it reaches the state.
+    """
+
+    group: Fields
+    grouped: bool
+    inputs: Fields
+    aggregator: Any
+    output: Fields
+    combines: bool
+
+
+@dataclass(frozen=True)
+class PersistNode(Node):
+    """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set."""
+
+    state: str = ""
+    inputs: Fields = Fields()
+    aggregation: Aggregation | None = None
+    updater: Any = None
+
+
+@dataclass(frozen=True)
+class QueryNode(Node):
+    """`state_query`: looks tuples up in a state; `outputs` are appended."""
+
+    state: str = ""
+    inputs: Fields = Fields()
+    function: Any = None
+    outputs: Fields = Fields()
+
+
+@dataclass(frozen=True)
+class StateNode:
+    """A state of the topology.
+
+    Attributes
+    ----------
+    name
+        Unique in the topology; with the topology's name the default key prefix.
+    spec
+        Factory and fixed number of partitions.
+    static
+        True if no stream updates it.
+    key_fields, value
+        Fields of the key and of the value (empty where a user's updater decides).
+    """
+
+    name: str
+    spec: StateSpec
+    static: bool = False
+    key_fields: Fields = Fields()
+    value: Fields = Fields()
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A whole topology, in the order of declaration (so parents stand before children)."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    states: tuple[StateNode, ...]
+    hints: dict[str, int] = field(default_factory=dict)
+
+    def node(self, node_id: str) -> Node:
+        """Return a node by id."""
+        for node in self.nodes:
+            if node.id == node_id:
+                return node
+        raise KeyError(node_id)
+
+    def state(self, name: str) -> StateNode:
+        """Return a state by name; `TopologyError` naming those that exist."""
+        for state in self.states:
+            if state.name == name:
+                return state
+        raise TopologyError(f"topology {self.name!r} has no state {name!r}; it has {[s.name for s in self.states]}")
+
+    def children(self, node_id: str) -> list[Node]:
+        """Return the nodes that take the tuples of a node, in order of declaration."""
+        return [node for node in self.nodes if node_id in node.parents]
+
+    def spouts(self) -> list[SpoutNode]:
+        """Return the sources."""
+        return [node for node in self.nodes if isinstance(node, SpoutNode)]
+
+    def sources_of(self, node_id: str) -> list[SpoutNode]:
+        """Return the spouts whose tuples reach a node."""
+        node = self.node(node_id)
+        if isinstance(node, SpoutNode):
+            return [node]
+        found = {spout.id: spout for parent in node.parents for spout in self.sources_of(parent)}
+        return list(found.values())

@@ -1,0 +1,24 @@
+"""Helps those who come from Storm: an attribute spelled in camelCase gets an error that names the snake_case one."""
+
+from __future__ import annotations
+
+import re
+from typing import NoReturn
+
+__all__ = ["TridentNames"]
+
+_ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream"}
+
+
+class TridentNames:
+    """Mixed into the fluent classes."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        snake = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower()
+        snake = _ALIASES.get(snake, snake)
+        here = type(self).__name__
+        if snake != name and hasattr(type(self), snake):
+            raise AttributeError(
+                f"{here!r} has no attribute {name!r}; it is called {snake!r} here", name=name, obj=self
+            )
+        raise AttributeError(f"{here!r} has no attribute {name!r}", name=name, obj=self)

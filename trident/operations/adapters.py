@@ -1,0 +1,198 @@
+"""Plain functions as operations, and the types of what operations emit.
+
+A plain function given with input fields (`each("line", f, "word")`, `filter("n", f)`) gets their values as arguments; one
+given without (`map(f)`, `flat_map(f)`, `peek(f)`, `filter(f)`) gets the whole `TridentTuple`. A generator emits what it
+yields; any other function emits exactly what it returns, None included.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import typing
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields, type_of_hint
+from trident.operations.builtin import MapGet, Max, Min, SnapshotGet, Sum
+from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
+from trident.tuples import TridentCollector, TridentTuple
+
+__all__ = ["PlainConsumer", "PlainFilter", "PlainFlatMap", "PlainFunction", "PlainMap", "adapt", "aggregate_type",
+           "output_fields"]  # fmt: skip
+
+_ITERABLES = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
+
+
+class _Plain(Operation):
+    """A plain function; `spread` if it takes the values as arguments."""
+
+    def __init__(self, function: Callable[..., Any], spread: bool) -> None:
+        self.function, self.spread = function, spread
+        self.output_types = _hinted(function, self.yields)
+
+    @property
+    def yields(self) -> bool:
+        """Whether the function is a generator."""
+        return inspect.isgeneratorfunction(self.function)
+
+    @property
+    def name(self) -> str:
+        """The function's name, for messages."""
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
+
+    def __call__(self, tuple: TridentTuple) -> Any:
+        return self.function(*tuple) if self.spread else self.function(tuple)
+
+
+class PlainFunction(_Plain, Function):
+    """A function or generator used in `each`."""
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        """Emit what is yielded, or what is returned."""
+        if self.yields:
+            for values in self(tuple):
+                collector.emit(values)
+        else:
+            collector.emit(self(tuple))
+
+
+class PlainFilter(_Plain, Filter):
+    """A predicate."""
+
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        """Return what the predicate says."""
+        return bool(self(tuple))
+
+
+class PlainMap(_Plain, MapFunction):
+    """A function used in `map`."""
+
+    def execute(self, tuple: TridentTuple) -> Any:
+        """Return the new values."""
+        return self(tuple)
+
+
+class PlainFlatMap(_Plain, FlatMapFunction):
+    """A function or generator used in `flat_map`."""
+
+    yields = True  # what flat_map returns is iterated, whether it yields or not
+
+    def execute(self, tuple: TridentTuple) -> Any:
+        """Return the new value lists."""
+        return self(tuple)
+
+
+class PlainConsumer(_Plain, Consumer):
+    """A function used in `peek`."""
+
+    def accept(self, tuple: TridentTuple) -> None:
+        """Call it."""
+        self(tuple)
+
+
+_METHODS: dict[type[_Plain], str] = {
+    PlainFunction: "execute",
+    PlainFilter: "is_keep",
+    PlainMap: "execute",
+    PlainFlatMap: "execute",
+    PlainConsumer: "accept",
+}
+
+
+def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any:
+    """Return `operation` itself if it has the one method, else the plain function wrapped; refuse anything else."""
+    method = _METHODS[plain]
+    if inspect.isclass(operation) and hasattr(operation, method):
+        raise TopologyError(
+            f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
+        )
+    if hasattr(operation, method):
+        return operation
+    if callable(operation):
+        return plain(operation, spread)
+    raise TopologyError(
+        f"stream {stream!r} got {operation!r} ({type(operation).__name__}); "
+        f"expected a function or an object with a method {method!r}"
+    )
+
+
+def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
+    """Return `out` with every type filled in from the operation; `TopologyError` where nobody knows it."""
+    declared: Sequence[str] | None = getattr(operation, "output_types", None)
+    if declared is not None and len(declared) != len(out):
+        raise TopologyError(
+            f"stream {stream!r}: {_name(operation)} emits {len(declared)} values ({', '.join(declared)}), "
+            f"but {len(out)} output fields are named: {list(out.names)}"
+        )
+    types = [own or (declared[i] if declared is not None else None) for i, own in enumerate(out.types)]
+    unknown = [name for name, type_ in zip(out.names, types, strict=True) if type_ is None]
+    if unknown:
+        raise TopologyError(
+            f"stream {stream!r}: the type of field {unknown[0]!r} that {_name(operation)} emits is not known. "
+            f"Write it in the field list ('{unknown[0]}: string'), give the function a return type hint, "
+            "or the operation an attribute output_types"
+        )
+    return Fields.of(out.names, types)
+
+
+def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:
+    """Return the single output field of an aggregate with its type."""
+    if len(out) != 1:
+        raise TopologyError(f"stream {stream!r}: an aggregate has one output field, not {list(out.names)}")
+    if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
+        raise TopologyError(f"stream {stream!r}: {_name(aggregator)} takes one input field, not {list(inputs.names)}")
+    if out.types[0] is None and isinstance(aggregator, Sum):
+        return Fields.of(out.names, [_sum_type(inputs.types[0], inputs.names[0], stream)])
+    if out.types[0] is None and isinstance(aggregator, (Min, Max)):
+        return Fields.of(out.names, [inputs.types[0]])
+    if out.types[0] is None and getattr(aggregator, "output_types", None) is None:
+        for method in ("combine", "reduce", "zero", "init"):
+            hinted = _hinted(getattr(aggregator, method, None), yields=False)
+            if hinted is not None:
+                return Fields.of(out.names, hinted)
+    return output_fields(aggregator, out, stream)
+
+
+def query_types(function: Any, value_type: str | None, out: Fields, stream: str) -> Fields:
+    """Return the output fields of a query; `MapGet` and `SnapshotGet` give the state's own value type."""
+    if (
+        isinstance(function, (MapGet, SnapshotGet))
+        and len(out) == 1
+        and out.types[0] is None
+        and value_type is not None
+    ):
+        return Fields.of(out.names, [value_type])
+    return output_fields(function, out, stream)
+
+
+def _sum_type(type_: str | None, name: str, stream: str) -> str:
+    if type_ in ("tinyint", "smallint", "int", "bigint"):
+        return "bigint"
+    if type_ in ("float", "double"):
+        return "double"
+    if type_ is not None and type_.startswith("decimal"):
+        return "decimal(38," + (type_.rstrip(")").split(",") + ["0"])[1] + ")"
+    raise TopologyError(f"stream {stream!r}: Sum needs a number, but field {name!r} is {type_}")
+
+
+def _name(operation: Any) -> str:
+    return operation.name if isinstance(operation, _Plain) else type(operation).__name__
+
+
+def _hinted(function: Any, yields: bool) -> Sequence[str] | None:
+    """Return the DDL types of a function's return hint, None if it says nothing usable."""
+    if function is None:
+        return None
+    try:
+        hint = typing.get_type_hints(function).get("return")
+    except (NameError, TypeError):  # a hint that only a type checker can resolve
+        return None
+    if yields:
+        if typing.get_origin(hint) not in (*_ITERABLES, list, collections.abc.Sequence):
+            return None
+        hint = typing.get_args(hint)[0]
+    parts = typing.get_args(hint) if typing.get_origin(hint) is tuple else (hint,)
+    types = [type_of_hint(part) for part in parts]
+    return None if not types or None in types else typing.cast("list[str]", types)

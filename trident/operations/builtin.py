@@ -1,0 +1,168 @@
+"""The built-in operations. Each also has an Arrow kernel (`trident.runtime.kernels`) that gives equal results."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
+from typing import Any
+
+from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator, Filter, Function
+from trident.tuples import TridentCollector, TridentTuple
+
+__all__ = ["Count", "Debug", "FilterNull", "MapGet", "Max", "Min", "SnapshotGet", "Split", "Sum"]
+
+logger = logging.getLogger(__name__)
+
+
+# Python's default context rounds to 28 digits; a decimal has up to 38.
+_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)
+
+
+class Split(Function):
+    """Splits a text into words at single separators; empty words are dropped, None gives no word.
+
+    Parameters
+    ----------
+    separator
+        One or more characters, one space by default. `each("line", Split(), "word")`.
+    """
+
+    output_types = ("string",)
+
+    def __init__(self, separator: str = " ") -> None:
+        if not separator:
+            raise ValueError("Split needs a separator of at least one character")
+        self.separator = separator
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        """Emit each word."""
+        for word in (tuple[0] or "").split(self.separator):
+            if word:
+                collector.emit([word])
+
+
+class FilterNull(Filter):
+    """Drops tuples in which any of the input fields is None."""
+
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        """Whether no value is None."""
+        return all(value is not None for value in tuple)
+
+
+class Debug(Filter):
+    """Logs every tuple (INFO, logger `trident.operations.builtin`) and keeps it.
+
+    Parameters
+    ----------
+    name
+        Written before each tuple.
+    """
+
+    def __init__(self, name: str = "DEBUG") -> None:
+        self.name = name
+
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        """Log and keep."""
+        logger.info("%s: %r", self.name, tuple)
+        return True
+
+
+class Count(CombinerAggregator[int]):
+    """The number of tuples (bigint)."""
+
+    output_types = ("bigint",)
+
+    def init(self, tuple: TridentTuple) -> int:
+        """Return 1."""
+        return 1
+
+    def combine(self, val1: int, val2: int) -> int:
+        """Add."""
+        return val1 + val2
+
+    def zero(self) -> int:
+        """Return 0."""
+        return 0
+
+
+class Sum(CombinerAggregator[Any]):
+    """The sum of one numeric field: bigint for whole numbers, double for floating point, decimal for decimals.
+
+    Different from Storm: None counts as nothing (Storm fails on it), and float is not cut to whole numbers.
+    """
+
+    def init(self, tuple: TridentTuple) -> Any:
+        """Return the value; 0 for None."""
+        return 0 if tuple[0] is None else tuple[0]
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        """Add; a decimal and a float give a float."""
+        if not isinstance(val1, Decimal) and not isinstance(val2, Decimal):
+            return val1 + val2
+        if isinstance(val1, float) or isinstance(val2, float):
+            return float(val1) + float(val2)
+        return _EXACT.add(val1, val2)
+
+    def zero(self) -> int:
+        """Return 0."""
+        return 0
+
+
+class Min(CombinerAggregator[Any]):
+    """The smallest value of one field; None and NaN are skipped (all NaN gives NaN)."""
+
+    def init(self, tuple: TridentTuple) -> Any:
+        """Return the value."""
+        return tuple[0]
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        """Return the smaller one."""
+        if val1 is None or val2 is None:
+            return val2 if val1 is None else val1
+        return min(_numbers_first(val1, val2))
+
+    def zero(self) -> None:
+        """There is none."""
+
+
+class Max(Min):
+    """The largest value of one field; None and NaN are skipped (all NaN gives NaN)."""
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        """Return the larger one."""
+        if val1 is None or val2 is None:
+            return val2 if val1 is None else val1
+        return max(_numbers_first(val1, val2))
+
+
+def _numbers_first(val1: Any, val2: Any) -> tuple[Any, Any]:
+    """Both, a NaN last: `min` and `max` keep the first value where a comparison is neither true nor false."""
+    return (val2, val1) if val1 != val1 else (val1, val2)  # only a NaN differs from itself
+
+
+class MapGet(BaseQueryFunction[Any, Any]):
+    """Looks the input fields up as a key of a map state; emits the value, None where the key is absent."""
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        """Read all keys at once, each distinct key one time."""
+        keys = [tuple_.values for tuple_ in args]
+        distinct = list(dict.fromkeys(keys))
+        found = dict(zip(distinct, state.multi_get(distinct), strict=True))
+        return [found[key] for key in keys]
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        """Emit the value."""
+        collector.emit([result])
+
+
+class SnapshotGet(BaseQueryFunction[Any, Any]):
+    """Reads a single-valued state once per batch; emits the value for every tuple."""
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        """Read the value once."""
+        return [state.get()] * len(args)
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        """Emit the value."""
+        collector.emit([result])

@@ -1,0 +1,176 @@
+"""What users implement to process tuples. A plain function or generator is accepted wherever one method is enough.
+
+Every operation may have `prepare(conf, context)`, called once in each process before its first tuple, and `cleanup()`,
+called when the process ends in order. Operations are pickled to workers; connections belong into `prepare`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from trident.tuples import TridentCollector, TridentTuple
+
+__all__ = [
+    "Aggregator",
+    "BaseAggregator",
+    "BaseFilter",
+    "BaseFunction",
+    "BaseOperation",
+    "BaseQueryFunction",
+    "BaseStateUpdater",
+    "CombinerAggregator",
+    "Consumer",
+    "Filter",
+    "FlatMapFunction",
+    "Function",
+    "MapFunction",
+    "Operation",
+    "ReducerAggregator",
+    "TridentOperationContext",
+]
+
+T = TypeVar("T")
+S = TypeVar("S")
+PlainFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class TridentOperationContext:
+    """Where an operation runs: the partition (task) index and how many there are; -1 of -1 where that is not fixed."""
+
+    partition_index: int = -1
+    num_partitions: int = -1
+
+
+class Operation:
+    """Base of every operation: its life cycle, and the types of what it emits where the object knows them.
+
+    Attributes
+    ----------
+    output_types
+        DDL type of each output field (`("string",)`); None if the declaration in the topology has to say it.
+    """
+
+    output_types: Sequence[str] | None = None
+
+    def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
+        """Called once per process, before the first tuple."""
+
+    def cleanup(self) -> None:
+        """Called when the process ends in order; not after a crash."""
+
+
+class Function(Operation):
+    """Per tuple, emits 0 … n value lists; each is appended to the tuple. No emit drops the tuple."""
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        """Process one tuple of the input fields."""
+        raise NotImplementedError
+
+
+class Filter(Operation):
+    """Keeps or drops whole tuples."""
+
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        """Whether to keep the tuple."""
+        raise NotImplementedError
+
+
+class MapFunction(Operation):
+    """One tuple in, exactly one value list out, which replaces the tuple."""
+
+    def execute(self, tuple: TridentTuple) -> Any:
+        """Return the new values: a tuple or list, or the bare value where there is one field."""
+        raise NotImplementedError
+
+
+class FlatMapFunction(Operation):
+    """One tuple in, any number of value lists out, which replace the tuple."""
+
+    def execute(self, tuple: TridentTuple) -> Iterable[Any]:
+        """Return the new value lists."""
+        raise NotImplementedError
+
+
+class Consumer(Operation):
+    """Sees every tuple and changes none."""
+
+    def accept(self, tuple: TridentTuple) -> None:
+        """Look at one tuple."""
+        raise NotImplementedError
+
+
+class CombinerAggregator(Operation, Generic[T]):
+    """An aggregate that can be taken in parts: `combine` is associative and commutative, `zero` its identity.
+
+    Different from Storm only in that the type must be known: `output_types`, a return hint of `combine`, or DDL in the
+    output field.
+    """
+
+    def init(self, tuple: TridentTuple) -> T:
+        """Return the aggregate of one tuple."""
+        raise NotImplementedError
+
+    def combine(self, val1: T, val2: T) -> T:
+        """Return the aggregate of both parts. Must not change its arguments."""
+        raise NotImplementedError
+
+    def zero(self) -> T | None:
+        """Return the identity of `combine`; None if there is none (the first value is then taken as it is)."""
+        raise NotImplementedError
+
+
+class ReducerAggregator(Operation, Generic[T]):
+    """A fold over tuples, in the order in which they come (undefined across partitions)."""
+
+    def init(self) -> T:
+        """Return the value to start with."""
+        raise NotImplementedError
+
+    def reduce(self, curr: T, tuple: TridentTuple) -> T:
+        """Return the value after one more tuple. Must not change `curr`."""
+        raise NotImplementedError
+
+
+class Aggregator(Operation, Generic[T]):
+    """The most general aggregate: may emit at any time, any number of value lists."""
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> T:
+        """Return the value to start with."""
+        raise NotImplementedError
+
+    def aggregate(self, val: T, tuple: TridentTuple, collector: TridentCollector) -> T:
+        """Return the value after one more tuple."""
+        raise NotImplementedError
+
+    def complete(self, val: T, collector: TridentCollector) -> None:
+        """All tuples of the batch partition were seen."""
+        raise NotImplementedError
+
+
+class BaseQueryFunction(Operation, Generic[S, T]):
+    """Base of functions that look tuples up in a state, in bulk (see `trident.state.QueryFunction`)."""
+
+    def batch_retrieve(self, state: S, args: Sequence[TridentTuple]) -> Sequence[T]:
+        """Return one result per tuple, in order."""
+        raise NotImplementedError
+
+    def execute(self, tuple: TridentTuple, result: T, collector: TridentCollector) -> None:
+        """Emit 0 … n value lists for one tuple and its result; each is appended to the tuple."""
+        raise NotImplementedError
+
+
+class BaseStateUpdater(Operation, Generic[S]):
+    """Base of updaters for `partition_persist` (see `trident.state.StateUpdater`)."""
+
+    def update_state(self, state: S, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        """Apply the tuples of one batch partition to the state."""
+        raise NotImplementedError
+
+
+BaseOperation = Operation
+BaseFunction = Function
+BaseFilter = Filter
+BaseAggregator = Aggregator

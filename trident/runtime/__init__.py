@@ -1,0 +1,1 @@
+"""Runs plans: on Spark and in process; commits states."""

@@ -1,0 +1,154 @@
+"""Aggregation of a batch in two places: in parts where the tuples are, and of the parts where the state is.
+
+A partial is a table of the grouping columns and one column `output`; parts are merged by the same `combine`. Count, Sum,
+Min and Max run as Arrow kernels, any other combiner row by row.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import arrow_type, schema_of
+from trident.fields import Fields
+from trident.graph import Aggregation
+from trident.operations import Count, Max, Min, Sum
+from trident.runtime.rows import Poison, columns_of, iterate
+from trident.state.interfaces import Key
+
+__all__ = ["merge_partials", "partial", "partial_fields"]
+
+# kernel that aggregates tuples, kernel that merges parts
+_KERNELS: dict[type[Any], tuple[str, str]] = {
+    Count: ("count_all", "sum"),
+    Sum: ("sum", "sum"),
+    Max: ("max", "max"),
+    Min: ("min", "min"),
+}
+
+
+def partial_fields(aggregation: Aggregation) -> Fields:
+    """Return the fields of a partial: the grouping fields, then the output."""
+    return aggregation.group.concat(aggregation.output)
+
+
+def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison) -> pa.Table:
+    """Aggregate one part of a batch: one row per key (ungrouped: one row, none for an empty part)."""
+    schema = schema_of(partial_fields(aggregation))
+    kernel = _KERNELS.get(type(aggregation.aggregator))
+    if table.num_rows == 0:
+        return schema.empty_table()
+    table = _one_zero(table, aggregation)
+    if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
+        return _python_partial(step, aggregation, table, poison)
+    function = kernel[0]
+    inputs: Any = [] if function == "count_all" else aggregation.inputs.names[0]
+    if aggregation.grouped:
+        keys = list(aggregation.group.names)
+        grouped = table.group_by(keys, use_threads=False).aggregate([(inputs, function)])
+        value = grouped.column("count_all" if function == "count_all" else f"{inputs}_{function}")
+        columns = [*(grouped.column(name) for name in keys), value]
+    else:
+        columns = [_whole(table, function, inputs)]
+    return _typed(columns, schema, aggregation)
+
+
+def _one_zero(table: pa.Table, aggregation: Aggregation) -> pa.Table:
+    """Make -0.0 the 0.0 that it is equal to: Arrow groups by bits, a state by equality."""
+    for name in aggregation.group.names:
+        if pa.types.is_floating(table.schema.field(name).type):
+            column = table.column(name)
+            zeros = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
+            table = table.set_column(table.schema.get_field_index(name), name, zeros)
+    return table
+
+
+def _may_overflow(aggregation: Aggregation, table: pa.Table, summed: Fields) -> bool:
+    """Whether a sum may leave 64 bits or 38 digits: Arrow's kernel would wrap around without a word."""
+    if type(aggregation.aggregator) is not Sum:
+        return False
+    column = table.column(summed.names[0])
+    if pa.types.is_integer(column.type):
+        limit = 1 << 63
+    elif pa.types.is_decimal(column.type):
+        limit = 10 ** (38 - column.type.scale)
+    else:
+        return False
+    bounds = pc.min_max(column).as_py()
+    return bool(max(abs(int(bounds["min"] or 0)), abs(int(bounds["max"] or 0))) + 1 >= limit // max(1, table.num_rows))
+
+
+def _whole(table: pa.Table, function: str, inputs: Any) -> pa.Array:
+    if function == "count_all":
+        return pa.array([table.num_rows], pa.int64())
+    column = table.column(inputs)
+    return pa.array([getattr(pc, function)(column).as_py()], column.type if function in ("min", "max") else None)
+
+
+def _typed(columns: list[Any], schema: pa.Schema, aggregation: Aggregation) -> pa.Table:
+    value = columns[-1].cast(schema.types[-1])
+    if isinstance(aggregation.aggregator, Sum) and value.null_count:
+        value = pc.fill_null(value, pa.array([0], schema.types[-1])[0])  # a sum over nothing but nulls is 0
+    return pa.table([*columns[:-1], value], schema=schema)
+
+
+def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison) -> pa.Table:
+    aggregator = aggregation.aggregator
+    found: dict[Key, Any] = {}
+    keys = _keys(table, aggregation)
+
+    def visit(at: int, row: Any) -> None:
+        key = keys[at]
+        before = found[key] if key in found else aggregator.zero()
+        value = aggregator.init(row)
+        found[key] = value if before is None else aggregator.combine(before, value)
+
+    iterate(step, table, aggregation.inputs, poison, visit)
+    fields = partial_fields(aggregation)
+    rows = [(*key, value) for key, value in found.items()]
+    return pa.table(columns_of(step, fields, rows), schema=schema_of(fields))
+
+
+def _keys(table: pa.Table, aggregation: Aggregation) -> list[Key]:
+    if not aggregation.grouped:
+        return [()] * table.num_rows
+    return list(zip(*(table.column(name).to_pylist() for name in aggregation.group.names), strict=True))
+
+
+def merge_partials(
+    step: str, aggregation: Aggregation, parts: list[pa.Table], poison: Poison
+) -> tuple[list[Key], list[Any]]:
+    """Merge partials of all tasks: distinct keys and their values, in the same order (ungrouped: at most one)."""
+    parts = [part for part in parts if part.num_rows]
+    if not parts:
+        return [], []
+    table = pa.concat_tables(parts)
+    output = aggregation.output.names[0]
+    kernel = _KERNELS.get(type(aggregation.aggregator))
+    native = kernel is not None and not _may_overflow(aggregation, table, aggregation.output)
+    if kernel is not None and native and len(parts) > 1:
+        table = _merge_native(aggregation, table, kernel[1])
+    keys = _keys(table, aggregation)
+    values = table.column(output).to_pylist()
+    if native or len(parts) == 1:
+        return keys, values
+    merged: dict[Key, Any] = {}
+    combine = aggregation.aggregator.combine
+    for key, value in zip(keys, values, strict=True):
+        before = merged.get(key)
+        merged[key] = value if before is None else combine(before, value)
+    return list(merged), list(merged.values())
+
+
+def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> pa.Table:
+    output = aggregation.output.names[0]
+    schema = schema_of(partial_fields(aggregation))
+    if not aggregation.grouped:
+        value = getattr(pc, function)(table.column(output)).as_py()
+        return pa.table([pa.array([value], arrow_type(aggregation.output.types[0] or ""))], schema=schema)
+    keys = list(aggregation.group.names)
+    grouped = table.group_by(keys, use_threads=False).aggregate([(output, function)])
+    columns = [*(grouped.column(name) for name in keys), grouped.column(f"{output}_{function}")]
+    return pa.table([c.cast(t) for c, t in zip(columns, schema.types, strict=True)], schema=schema)

@@ -1,0 +1,233 @@
+"""Commits a processed batch to its states: queries and persists in the plan's order, partition by partition.
+
+The same function, `update_partition`, updates a state partition wherever it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.errors import TopologyError
+from trident.graph import Aggregation, PersistNode, QueryNode
+from trident.planner import Plan
+from trident.runtime.aggregates import merge_partials
+from trident.runtime.partitions import partitions_of
+from trident.runtime.rows import Emitted, Poison, StepFailed, columns_of, failure_of, tuples_of
+from trident.runtime.steps import apply_query
+from trident.runtime.views import StateView
+from trident.runtime.worker import TaskOutput, run_fragment
+from trident.state.interfaces import Key
+from trident.state.txid import Snapshot, Txid
+from trident.state.values import CombinerValueUpdater, ReducerValueUpdater
+
+__all__ = ["Committed", "Committer", "check_capabilities", "committed_operations", "update_partition"]
+
+
+@dataclass
+class Committed:
+    """What a batch changed.
+
+    Attributes
+    ----------
+    touched
+        The partitions of each state that had input, ascending.
+    keys
+        How many keys (or rows of `partition_persist`) each state was given.
+    """
+
+    touched: dict[str, list[int]] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+
+
+class Committer:
+    """Holds the writers of all state partitions of a topology.
+
+    Parameters
+    ----------
+    states
+        By name, the `State` of each partition.
+    in_parallel
+        Applies a function to many partitions; `map`, or that of a thread pool for stores that answer over a network.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        states: Mapping[str, Sequence[Any]],
+        static_state: Callable[[str], Any],
+        in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
+    ) -> None:
+        self._plan, self._states, self._static_state = plan, states, static_state
+        self._in_parallel = in_parallel
+
+    def commit(self, txids: Mapping[str, Sequence[Txid]], snapshot: Snapshot, output: TaskOutput) -> Committed:
+        """Apply a batch to all states.
+
+        Parameters
+        ----------
+        txids
+            By state, this batch's txid as each partition must see it.
+        snapshot
+            The state of things after the batch before; queries see this.
+        output
+            What the workers made of the batch.
+
+        Raises
+        ------
+        StepFailed
+            Something raised; the batch is to be tried again with another attempt.
+        """
+        done = Committed()
+        inputs = {target: list(tables) for target, tables in output.sinks.items()}
+        poison = Poison()
+        for node in self._plan.commits:
+            tables = inputs.pop(node.id, [])
+            if isinstance(node, QueryNode):
+                answers = self._query(node, tables, snapshot, poison)
+            else:
+                answers = self._persist(node, tables, txids[node.state], poison, done)
+            if answers is not None and answers.num_rows:
+                fragment = self._plan.fragments[node.id]
+                for target, more in run_fragment(fragment, answers, poison, self._static_state).items():
+                    inputs.setdefault(target, []).extend(more)
+        return done
+
+    def _query(self, node: QueryNode, tables: list[pa.Table], snapshot: Snapshot, poison: Poison) -> pa.Table | None:
+        if not tables:
+            return None
+        view = StateView.for_query(self._states[node.state], snapshot)
+        return apply_query(node.id, node, pa.concat_tables(tables), view, poison)
+
+    def _persist(
+        self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], poison: Poison, done: Committed
+    ) -> pa.Table | None:
+        work = _inputs_of(node, tables, len(txids), poison)
+        if not work:
+            return None
+        states = self._states[node.state]
+
+        def update(partition: int) -> list[Any] | StepFailed:
+            try:
+                return update_partition(node, states[partition], txids[partition], work[partition])
+            except StepFailed as error:
+                return error
+
+        # All of them end before one may fail the batch: the next attempt must not meet a partition still at work.
+        rows = []
+        for result in list(self._in_parallel(update, work)):
+            if isinstance(result, StepFailed):
+                raise result
+            rows.extend(result)
+        done.touched[node.state] = sorted(work)
+        done.keys[node.state] = sum(len(entries) for entries in work.values())
+        fragment = self._plan.fragments[node.id]
+        if not fragment.sinks and not fragment.steps:
+            return None
+        return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields))
+
+
+def _inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, poison: Poison) -> dict[int, list[Any]]:
+    """What each partition is given: `(key, value or tuples)` of an aggregation, rows of an updater."""
+    aggregation = node.aggregation
+    try:
+        if aggregation is None:
+            rows = [row for table in tables for row in tuples_of(table, node.inputs)]
+            places = partitions_of([row.values for row in rows], partitions)
+            return {p: [rows[at] for at in ats] for p, ats in places.items()}
+        entries = _entries(node.id, aggregation, tables, poison)
+    except StepFailed:
+        raise
+    except Exception as error:  # a user's combine or zero
+        raise StepFailed(failure_of(node.id, error)) from error
+    if partitions == 1:
+        return {0: entries} if entries else {}
+    places = partitions_of([key for key, _ in entries], partitions)
+    return {p: [entries[at] for at in ats] for p, ats in places.items()}
+
+
+def _entries(step: str, aggregation: Aggregation, tables: list[pa.Table], poison: Poison) -> list[tuple[Key, Any]]:
+    if not aggregation.combines:
+        groups: dict[Key, list[Any]] = {}
+        for table in tables:
+            keys = tuples_of(table, aggregation.group)
+            for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
+                groups.setdefault(key.values, []).append(row)
+        return list(groups.items())
+    keys_, values = merge_partials(step, aggregation, tables, poison)
+    if not keys_ and not aggregation.grouped:
+        zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
+        return [] if zero is None else [((), zero)]
+    return list(zip(keys_, values, strict=True))
+
+
+def update_partition(node: PersistNode, state: Any, txid: Txid, entries: list[Any]) -> list[Any]:
+    """Apply one partition's input between `begin_commit` and `commit`; return the rows of new values."""
+    try:
+        state.begin_commit(txid)
+        rows = _update(node, state, entries)
+        state.commit(txid)
+    except StepFailed:
+        raise
+    except Exception as error:  # a store or a user's updater; the batch is tried again
+        raise StepFailed(failure_of(node.id, error)) from error
+    return rows
+
+
+def _update(node: PersistNode, state: Any, entries: list[Any]) -> list[Any]:
+    aggregation = node.aggregation
+    if aggregation is None:
+        out = Emitted(node.id, node.fields)
+        node.updater.update_state(state, entries, out)
+        return list(out.rows)
+    aggregator = aggregation.aggregator
+    updaters: list[Any]
+    if aggregation.combines:
+        combine = aggregator.combine
+        updaters = [CombinerValueUpdater(combine, value) for _, value in entries]
+    else:
+        updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for _, rows in entries]
+    if not aggregation.grouped:
+        return [(state.update(updaters[0]),)]
+    keys = [key for key, _ in entries]
+    values = state.multi_update(keys, updaters)
+    return [(*key, value) for key, value in zip(keys, values, strict=True)]
+
+
+def committed_operations(plan: Plan) -> list[Any]:
+    """Return the user objects that persists and queries themselves call: updaters, query functions, aggregators."""
+    operations = []
+    for node in plan.commits:
+        if isinstance(node, QueryNode):
+            operations.append(node.function)
+        else:
+            operations.append(node.updater if node.aggregation is None else node.aggregation.aggregator)
+    return operations
+
+
+def check_capabilities(plan: Plan, states: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a state that lacks what the topology does with it, before anything runs."""
+    for node in plan.commits:
+        if not isinstance(node, PersistNode):
+            continue
+        needed = ["begin_commit", "commit"]
+        if node.aggregation is not None:
+            needed.append("multi_update" if node.aggregation.grouped else "update")
+        for name in needed:
+            if not hasattr(states[node.state][0], name):
+                raise TopologyError(
+                    f"state {node.state!r} ({type(states[node.state][0]).__name__}) has no method {name!r}: "
+                    + _lack(node, name)
+                )
+
+
+def _lack(node: PersistNode, name: str) -> str:
+    if name == "multi_update":
+        return "a grouped persistent_aggregate needs a MapState"
+    if name == "update":
+        return "an ungrouped persistent_aggregate needs a Snapshottable; wrap the map in SnapshottableMap"
+    return "it is no State"

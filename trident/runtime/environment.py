@@ -1,0 +1,106 @@
+"""What must be there before Spark can start: a Java that is new enough, and one Python for driver and workers."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from trident.errors import EnvironmentProblem, describe
+
+__all__ = ["MINIMUM_JAVA", "JavaVersion", "check_java", "pin_worker_python"]
+
+MINIMUM_JAVA = 17
+_ANSWER_TIMEOUT_S = 30.0
+_INSTALL = (
+    f"Install a Java runtime of version {MINIMUM_JAVA} or newer (Debian and Ubuntu: `apt-get install "
+    f"openjdk-{MINIMUM_JAVA}-jre-headless`; Fedora: `dnf install java-{MINIMUM_JAVA}-openjdk-headless`; macOS: "
+    f"`brew install openjdk@{MINIMUM_JAVA}`), or set JAVA_HOME to the folder of one"
+)
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?[^"]*"')
+
+
+@dataclass(frozen=True)
+class JavaVersion:
+    """The Java that Spark will run on.
+
+    Attributes
+    ----------
+    major
+        8, 11, 17, 21 …
+    text
+        The first line that `java -version` prints.
+    path
+        The program that was asked.
+    """
+
+    major: int
+    text: str
+    path: Path
+
+
+def check_java() -> JavaVersion:
+    """Return the Java that Spark's own scripts would start: that of JAVA_HOME if it is set, else the first on PATH.
+
+    Raises
+    ------
+    EnvironmentProblem
+        There is none, it does not answer, or it is older than `MINIMUM_JAVA`. The message says what was looked for,
+        what was found and how to install it.
+    """
+    path = _find_java()
+    answer = _ask_version(path)
+    match = _VERSION.search(answer)
+    if match is None:
+        said = answer.strip() or "nothing"
+        raise EnvironmentProblem(f"`{path} -version` does not say which Java it is; it printed {said!r}. {_INSTALL}")
+    first, second = int(match[1]), int(match[2] or 0)
+    major = second if first == 1 else first  # Java 8 calls itself 1.8
+    line = next(line for line in answer.splitlines() if _VERSION.search(line))
+    if major < MINIMUM_JAVA:
+        raise EnvironmentProblem(
+            f"Spark needs Java {MINIMUM_JAVA} or newer, and {path} is Java {major} ({line.strip()}). {_INSTALL}"
+        )
+    return JavaVersion(major, line.strip(), path)
+
+
+def pin_worker_python() -> None:
+    """Let Spark's workers run the driver's Python, by PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, unless they are set."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _find_java() -> Path:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        path = Path(home, "bin", "java")
+        if not os.access(path, os.X_OK):
+            raise EnvironmentProblem(f"JAVA_HOME is {home!r}, but there is no program {path}. {_INSTALL}")
+        return path
+    found = shutil.which("java")
+    if found is None:
+        raise EnvironmentProblem(f"Spark needs Java; JAVA_HOME is not set and no `java` is on PATH. {_INSTALL}")
+    return Path(found)
+
+
+def _ask_version(path: Path) -> str:
+    try:
+        answer = subprocess.run(
+            [path, "-version"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,  # most Javas answer on stderr
+            timeout=_ANSWER_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise EnvironmentProblem(
+            f"`{path} -version` gave no answer within {_ANSWER_TIMEOUT_S:g} s. {_INSTALL}"
+        ) from None
+    except OSError as error:
+        raise EnvironmentProblem(f"`{path} -version` cannot be run: {describe(error)}. {_INSTALL}") from error
+    return answer.stdout.decode(errors="replace")

@@ -1,0 +1,381 @@
+"""The driver loop: defines batches, has them processed, commits them in order, records them (design: life of a batch).
+
+One thread owns the coordinator, the log and the spouts' coordinators. Processing runs in a pool (several attempts may be
+in work), committing in a thread of its own (one at a time); both report back through a queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from typing import Any
+
+from trident.config import Config
+from trident.coordination.coordinator import MasterBatchCoordinator
+from trident.coordination.log import TransactionLog
+from trident.coordination.records import CommitRecord, DefineRecord
+from trident.errors import BatchFailedError, FencedError, describe
+from trident.planner import Plan
+from trident.runtime.committer import Committed, Committer
+from trident.runtime.dead_letters import DeadLetters
+from trident.runtime.progress import BatchTimes, Progress
+from trident.runtime.rows import Failure, StepFailed, failure_of
+from trident.runtime.runners import Part, Runner
+from trident.runtime.worker import TaskOutput
+from trident.spout.interfaces import BatchCoordinator, Definition, SpoutType, TransactionAttempt
+from trident.state.txid import Txid
+
+__all__ = ["BatchLoop", "Clock"]
+
+logger = logging.getLogger(__name__)
+
+
+class Clock:
+    """The time, as the loop sees it."""
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start, never going back."""
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        return int(time.time() * 1000)
+
+
+@dataclass
+class SpoutHandle:
+    """A spout of the running topology, in the driver."""
+
+    name: str
+    coordinator: BatchCoordinator
+    spout_type: SpoutType
+
+
+@dataclass
+class _Batch:
+    """What the loop knows of a live attempt."""
+
+    attempt: TransactionAttempt
+    definitions: dict[str, Definition]
+    times: BatchTimes
+    output: TaskOutput = field(default_factory=TaskOutput)
+
+
+@dataclass(frozen=True)
+class _Event:
+    attempt: TransactionAttempt | None = None
+    output: TaskOutput | None = None
+    committed: Committed | None = None
+    failure: Failure | None = None
+    error: BaseException | None = None
+
+
+class BatchLoop:
+    """Runs batches until told to stop or until it must stop.
+
+    Parameters
+    ----------
+    pool, commit_thread
+        Where attempts are processed and committed.
+    observer
+        Called with the name of each point of a batch's life and its attempt, in the thread that reaches it:
+        `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        config: Config,
+        log: TransactionLog,
+        runner: Runner,
+        committer: Committer,
+        spouts: Mapping[str, SpoutHandle],
+        pool: Executor,
+        commit_thread: Executor,
+        progress: Progress,
+        clock: Clock,
+        dead_letters: DeadLetters | None = None,
+        observer: Callable[[str, TransactionAttempt], None] | None = None,
+    ) -> None:
+        self._plan, self._config, self._log, self._runner = plan, config, log, runner
+        self._committer, self._spouts = committer, spouts
+        self._pool, self._commit_thread = pool, commit_thread
+        self._progress, self._clock, self._dead_letters = progress, clock, dead_letters
+        self._observe = observer or (lambda point, attempt: None)
+        self._events: queue.Queue[_Event] = queue.Queue()
+        self._batches: dict[int, _Batch] = {}
+        self._coordinator = MasterBatchCoordinator(
+            log.state.txid, log.epoch, config.max_spout_pending, config.batch_emit_interval_ms / 1000
+        )
+        self._stopping = threading.Event()
+        self._drains: list[threading.Event] = []
+        self._drain_lock = threading.Lock()
+        self._poll_at = float("-inf")
+        self._fatal: BatchFailedError | None = None
+
+    # ---- from other threads -----------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ask the loop to end after the commit that is under way."""
+        self._stopping.set()
+        self._events.put(_Event())
+
+    def drain(self) -> threading.Event:
+        """Return an event that is set once all that the spouts had at this moment is committed."""
+        done = threading.Event()
+        with self._drain_lock:
+            self._drains.append(done)
+        self._events.put(_Event())
+        return done
+
+    # ---- the loop ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run batches; returns after `stop`, raises what ended the topology otherwise."""
+        while not self._stopping.is_set():
+            self._fail_overdue()
+            self._start_batches()
+            self._start_commit()
+            if self._fatal is not None and self._log.state.txid + 1 == self._fatal.txid:
+                raise self._fatal
+            self._handle(self._next_event())
+        self._finish_commit()
+
+    def _next_event(self) -> _Event | None:
+        try:
+            return self._events.get(timeout=self._wait_s())
+        except queue.Empty:
+            return None
+
+    def _wait_s(self) -> float:
+        now = self._clock.monotonic()
+        wait = 1.0  # an upper bound, so that overdue attempts are seen
+        if self._coordinator.may_start(now) or self._coordinator.start_time() > now:
+            wait = min(wait, max(self._poll_at, self._coordinator.start_time()) - now)
+        return max(0.0, wait)
+
+    def _handle(self, event: _Event | None) -> None:
+        if event is None or event.attempt is None:
+            return
+        if event.error is not None:
+            raise event.error
+        if not self._coordinator.is_live(event.attempt):
+            logger.debug("topology %s: ignoring news of dead attempt %s", self._plan.topology, event.attempt)
+        elif event.failure is not None:
+            self._fail(event.attempt, event.failure)
+        elif event.committed is not None:
+            self._record(event.attempt, event.committed)
+        elif event.output is not None:
+            self._processed(event.attempt, event.output)
+
+    # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
+
+    def _start_batches(self) -> None:
+        with self._drain_lock:
+            drains = list(self._drains)
+        now = self._clock.monotonic()
+        if drains:
+            self._poll_at = now
+        while self._poll_at <= now and self._coordinator.may_start(now) and not self._is_held():
+            try:
+                definitions = self._define(self._coordinator.next_txid)
+            except StepFailed as error:
+                self._fail_undefined(error.failure, now)
+                continue
+            if definitions is None:
+                self._poll_at = now + self._config.poll_interval_ms / 1000
+                break
+            self._start(definitions, now)
+            now = self._clock.monotonic()
+        else:
+            return
+        if not self._coordinator.active():
+            with self._drain_lock:
+                for done in drains:
+                    done.set()
+                    self._drains.remove(done)
+
+    def _is_held(self) -> bool:
+        """Whether the next batch is one that has failed for good: those before it are still to be committed."""
+        return self._fatal is not None and self._coordinator.next_txid >= self._fatal.txid
+
+    def _define(self, txid: int) -> dict[str, Definition] | None:
+        """Fix what batch `txid` contains; None if no spout has anything.
+
+        The definitions of transactional spouts are logged before anything reads the source, those that say "nothing"
+        included, so that a replay is identical; the others are asked anew for every attempt.
+        """
+        logged = self._log.state.definitions.get(txid, {})
+        definitions: dict[str, Definition | None] = {}
+        for name, spout in self._spouts.items():
+            if name in logged:
+                definitions[name] = logged[name]
+            else:
+                try:
+                    definitions[name] = spout.coordinator.initialize_transaction(txid, self._previous(name, txid))
+                except Exception as error:
+                    raise StepFailed(failure_of(name, error)) from error
+        if all(definition is None for definition in definitions.values()):
+            return None
+        for name, definition in definitions.items():
+            if name not in logged and self._spouts[name].spout_type is SpoutType.TRANSACTIONAL:
+                self._log.append(DefineRecord(txid, name, definition))
+        return {name: definition for name, definition in definitions.items() if definition is not None}
+
+    def _previous(self, spout: str, txid: int) -> Definition | None:
+        """The spout's last definition before batch `txid`: of a batch in flight, else the last committed one."""
+        for earlier in range(txid - 1, self._log.state.txid, -1):
+            batch = self._batches.get(earlier)
+            if batch is not None and spout in batch.definitions:
+                return batch.definitions[spout]
+        return self._log.state.spouts.get(spout)
+
+    def _start(self, definitions: dict[str, Definition], now: float) -> None:
+        attempt = self._coordinator.start(now)
+        batch = _Batch(attempt, definitions, BatchTimes(defined=now))
+        self._batches[attempt.txid] = batch
+        self._observe("defined", attempt)
+        last_try = self._coordinator.tries(attempt.txid) >= self._config.max_batch_attempts
+        capture = self._dead_letters is not None and last_try
+        parts: list[Part] = []
+        for name, definition in definitions.items():
+            try:
+                cut = self._spouts[name].coordinator.parts(attempt, definition, self._parallelism(name))
+            except Exception as error:  # noqa: BLE001  as in a worker: a source that cannot be read fails the attempt
+                self._events.put(_Event(attempt, failure=failure_of(name, error)))
+                return
+            parts.extend((name, part, capture) for part in cut)
+        self._pool.submit(self._process, attempt, parts)
+
+    def _parallelism(self, spout: str) -> int:
+        """The largest hint of the spout's stage; what a state is told is the number of its partitions."""
+        stage = {spout, *(step.id for step in self._plan.fragments[spout].steps)}
+        hints = [hint for node, hint in self._plan.hints.items() if node in stage]
+        return max(hints, default=self._runner.parallelism)
+
+    def _process(self, attempt: TransactionAttempt, parts: list[Part]) -> None:
+        try:
+            output = self._runner.process(str(attempt), parts)
+        except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            self._events.put(_Event(attempt, failure=failure_of("spark", error)))
+            return
+        except BaseException as error:  # noqa: BLE001  SystemExit and its like end the topology, not this thread alone
+            self._events.put(_Event(attempt, error=error))
+            return
+        if output.failure is not None:
+            self._events.put(_Event(attempt, failure=output.failure))
+        else:
+            self._events.put(_Event(attempt, output=output))
+
+    def _processed(self, attempt: TransactionAttempt, output: TaskOutput) -> None:
+        self._coordinator.processed(attempt)
+        batch = self._batches[attempt.txid]
+        batch.output, batch.times.processed = output, self._clock.monotonic()
+        self._observe("processed", attempt)
+
+    # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
+
+    def _start_commit(self) -> None:
+        attempt = self._coordinator.commit_next()
+        if attempt is None:
+            return
+        self._log.check_owner()  # a fenced driver must not begin to write
+        batch = self._batches[attempt.txid]
+        batch.times.committing = self._clock.monotonic()
+        self._commit_thread.submit(self._commit, batch, self._txids(attempt), self._log.state.snapshot())
+
+    def _txids(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
+        """The batch's txid as each state partition must see it."""
+        state = self._log.state
+        txid = Txid(attempt.txid, attempt.attempt, state.winners, state.incarnation)
+        return {
+            name: [txid.for_partition(state.expected(name, partition)) for partition in range(count)]
+            for name, count in self._plan.partitions.items()
+        }
+
+    def _commit(self, batch: _Batch, txids: dict[str, list[Txid]], snapshot: Any) -> None:
+        try:
+            self._observe("committing", batch.attempt)
+            committed = self._committer.commit(txids, snapshot, batch.output)
+            self._observe("committed", batch.attempt)
+            self._events.put(_Event(batch.attempt, committed=committed))
+        except StepFailed as error:
+            cause = error.__cause__
+            fenced = cause if isinstance(cause, FencedError) else None
+            self._events.put(_Event(batch.attempt, failure=error.failure, error=fenced))
+        except Exception as error:  # noqa: BLE001  an error of ours is no reason to lose the batch
+            self._events.put(_Event(batch.attempt, failure=failure_of("commit", error)))
+        except BaseException as error:  # noqa: BLE001  as above; unsaid, the loop would wait for this commit for ever
+            self._events.put(_Event(batch.attempt, error=error))
+
+    def _record(self, attempt: TransactionAttempt, committed: Committed) -> None:
+        batch = self._batches[attempt.txid]
+        if batch.output.captured and self._dead_letters is not None:
+            # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
+            self._dead_letters.write(attempt, batch.output.captured)
+        counts = {"tuples": batch.output.tuples, "dead_letters": len(batch.output.captured)}
+        record = CommitRecord(
+            attempt.txid, attempt.attempt, batch.definitions, committed.touched, counts, self._clock.wall_ms()
+        )
+        self._log.append(record)
+        self._coordinator.committed(attempt)
+        self._observe("recorded", attempt)
+        batch.times.recorded = self._clock.monotonic()
+        del self._batches[attempt.txid]
+        for name, definition in batch.definitions.items():
+            self._spouts[name].coordinator.success(attempt.txid, definition)
+        self._observe("succeeded", attempt)
+        self._progress.committed(attempt, batch.times, batch.output.tuples, committed.keys, record.at_ms)
+
+    def _finish_commit(self) -> None:
+        """Wait for the commit that is under way, if any, and record it: a clean stop leaves no half batch behind."""
+        while any(status.value == "committing" for status in self._coordinator.active().values()):
+            self._handle(self._events.get())
+
+    # ---- failure ----------------------------------------------------------------------------------------------------
+
+    def _fail_overdue(self) -> None:
+        limit = self._config.message_timeout_s
+        for attempt in self._coordinator.overdue(self._clock.monotonic(), limit)[:1]:
+            cause = f"not processed within message_timeout_s={limit:g} seconds"
+            self._cancel(attempt)  # it may still hold the cores that the next attempt needs
+            self._fail(attempt, Failure("processing", None, cause))
+
+    def _fail_undefined(self, failure: Failure, now: float) -> None:
+        """A spout cannot say what the next batch is: an attempt that fails at once."""
+        attempt = self._coordinator.start(now)
+        self._batches[attempt.txid] = _Batch(attempt, {}, BatchTimes(defined=now))
+        self._fail(attempt, failure)
+
+    def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
+        self._log.check_owner()  # of a driver that was replaced every failure is news of that, whatever it looks like
+        tries = self._coordinator.tries(attempt.txid)
+        self._progress.failed(attempt, failure)
+        if not failure.retry or tries >= self._config.max_batch_attempts:
+            # The batches before it may well be committed; then a restart goes on from this one, as the error says.
+            self._fatal = BatchFailedError(attempt.txid, tries, failure.step, failure.row, failure.cause)
+            backoff = 0.0
+        else:
+            backoff = min(self._config.retry_backoff_ms * 2 ** (tries - 1), self._config.retry_backoff_max_ms) / 1000
+            logger.warning(
+                "topology %s: batch %s failed in step %r (%s); trying again in %.1f s",
+                self._plan.topology, attempt, failure.step, failure.cause, backoff,
+            )  # fmt: skip
+        for dead in self._coordinator.failed(attempt, self._clock.monotonic(), backoff):
+            del self._batches[dead.txid]
+            if dead != attempt:
+                self._cancel(dead)
+        self._poll_at = float("-inf")
+
+    def _cancel(self, attempt: TransactionAttempt) -> None:
+        try:
+            self._runner.cancel(str(attempt))
+        except Exception as error:  # noqa: BLE001  its result is ignored anyhow
+            logger.warning(
+                "topology %s: attempt %s was not cancelled: %s", self._plan.topology, attempt, describe(error)
+            )

@@ -1,0 +1,175 @@
+"""Between Arrow tables and the rows that user code sees; and what becomes of an exception in user code."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.errors import FailedException, FencedError, StaleTransactionError, StateMismatchError, describe
+from trident.fields import Fields
+from trident.tuples import TridentTuple
+
+__all__ = ["Emitted", "Failure", "Poison", "StepFailed", "failure_of", "iterate", "tuples_of"]
+
+_MAX_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt failed, as data: it crosses process boundaries whole.
+
+    Attributes
+    ----------
+    step, row, cause
+        The step that raised, the tuple it worked on (text; None if no single tuple is to blame), the error.
+    retry
+        False where another try cannot help (a wrong arity, a value of a wrong type).
+    details
+        The traceback.
+    """
+
+    step: str
+    row: str | None
+    cause: str
+    retry: bool = True
+    reported: bool = False
+    details: str = ""
+
+
+class StepFailed(Exception):
+    """Carries a `Failure` out of a step."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:
+    """Describe an exception of user code, a spout or a state."""
+    if isinstance(error, StepFailed):
+        return error.failure
+    shown = None if row is None else _short(repr(row))
+    final = isinstance(error, (FencedError, StaleTransactionError, StateMismatchError)) or not retry
+    details = "".join(traceback.format_exception(error))
+    return Failure(step, shown, describe(error), not final, type(error).__name__ == "ReportedFailedException", details)
+
+
+@dataclass
+class Poison:
+    """What to do with a tuple whose operation raises: fail the batch, or put the tuple aside (on the last try)."""
+
+    capture: bool = False
+    captured: list[Failure] = field(default_factory=list)
+
+    def __call__(self, step: str, row: object, error: Exception) -> None:
+        """Handle one exception: raises `StepFailed`, or keeps the tuple and returns."""
+        failure = failure_of(step, error, row)
+        if not self.capture or isinstance(error, (FailedException, StepFailed)):
+            raise StepFailed(failure) from error
+        self.captured.append(failure)
+
+
+class Emitted:
+    """The collector of one step: value lists as columns, and which input row each came from."""
+
+    def __init__(self, step: str, fields: Fields) -> None:
+        self.step, self.fields = step, fields
+        self.rows: list[Sequence[Any]] = []
+        self.parents: list[int] = []
+        self.at = 0
+        self._width = len(fields)
+
+    def emit(self, values: Sequence[Any]) -> None:
+        """Take one value list."""
+        if not isinstance(values, (list, tuple, TridentTuple)) or len(values) != self._width:
+            raise StepFailed(_wrong_arity(self.step, values, self.fields))
+        self.rows.append(values)
+        self.parents.append(self.at)
+
+    def take_back(self, count: int) -> None:
+        """Forget what was emitted beyond `count` rows: the tuple that emitted it was put aside."""
+        del self.rows[count:], self.parents[count:]
+
+    def columns(self) -> list[pa.Array]:
+        """Return the emitted values, a column per field."""
+        return columns_of(self.step, self.fields, self.rows)
+
+
+def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list[pa.Array]:
+    """Build typed columns; `StepFailed` naming step, field and value where a value does not fit its type."""
+    schema = schema_of(fields)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return [
+        _column(step, name, type_, column)
+        for name, type_, column in zip(schema.names, schema.types, columns, strict=True)
+    ]
+
+
+def _column(step: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(values, type=type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+        culprit = next((value for value in values if not _fits(value, type_)), None)
+        cause = f"field {name!r} is declared {type_}, but got {_short(repr(culprit))} ({error})"
+        raise StepFailed(Failure(step, None, cause, retry=False)) from error
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        pa.array([value], type=type_)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def _wrong_arity(step: str, values: object, fields: Fields) -> Failure:
+    count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
+    cause = (
+        f"emitted {count} value{'' if count == 1 else 's'} {_short(repr(values))} for the {len(fields)} output "
+        f"field{'' if len(fields) == 1 else 's'} {list(fields.names)}; emit one value per field, as a tuple or list"
+    )
+    return Failure(step, None, cause, retry=False)
+
+
+def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:
+    """Iterate over a table's rows as user code sees them; fields are picked by name, in the order of `fields`."""
+    if not len(fields):
+        empty = TridentTuple(fields, ())
+        yield from (empty for _ in range(table.num_rows))
+        return
+    columns = [table.column(name).to_pylist() for name in fields.names]
+    for values in zip(*columns, strict=True):
+        yield TridentTuple(fields, values)
+
+
+def iterate(
+    step: str, table: pa.Table, fields: Fields, poison: Poison, visit: Callable[[int, TridentTuple], None]
+) -> None:
+    """Call user code for every row; what it raises names the step and the row."""
+    for at, row in enumerate(tuples_of(table, fields)):
+        try:
+            visit(at, row)
+        except StepFailed as error:
+            raise StepFailed(_with_row(error.failure, row)) from error
+        except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
+            poison(step, row, error)
+
+
+def as_values(emitted: Any) -> Sequence[Any]:
+    """A plain function's result as a value list: a tuple is one, anything else is its only value."""
+    return emitted if isinstance(emitted, (tuple, TridentTuple)) else (emitted,)
+
+
+def _with_row(failure: Failure, row: object) -> Failure:
+    if failure.row is not None:
+        return failure
+    return Failure(failure.step, _short(repr(row)), failure.cause, failure.retry, failure.reported, failure.details)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"

@@ -1,0 +1,266 @@
+"""The Spark session that a topology runs on: a quiet local one by default, the user's own where there is one.
+
+Precedence of a setting, highest first: what the caller asked for; what spark-submit, PYSPARK_SUBMIT_ARGS or
+spark-defaults.conf say; the defaults of this module. Only adaptive execution is switched off whatever the files say: it
+would split or merge the partitions of a state.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import selectors
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from trident.errors import ConfigError, EnvironmentProblem, describe
+from trident.runtime.environment import check_java, pin_worker_python
+
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaGateway
+
+__all__ = ["spark_session"]
+
+_REQUIRED = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",  # spark-submit sets it for every Python driver, so it is never missing
+}
+_DEFAULTS = {
+    "spark.master": "local[*]",
+    "spark.ui.enabled": "false",
+    "spark.python.unix.domain.socket.enabled": "true",  # halves the fixed cost of a Python task
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_LOCAL_ADDRESS = "127.0.0.1"
+# With any of these set, the master may be named outside of the program.
+_OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
+# In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors.
+_ECHOING_LOGGERS = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.TaskContextImpl",
+)
+
+
+def spark_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """Return the active session if there is one, else start Spark.
+
+    A start prints nothing but errors, leaves the handler of SIGINT as it was (PySpark alone would replace it by one
+    that cancels all jobs), and starts a JVM that ignores SIGINT: so a driver that handles Ctrl-C can finish its batch.
+
+    Parameters
+    ----------
+    app_name
+        The name of the application, used at a start only.
+    master
+        A Spark master; None: what Spark's own configuration says, else `local[*]`.
+    conf
+        Spark settings, which win over everything else. With a session active, a setting that Spark can change at run
+        time gives a new session on the same context, and the active one stays as it is.
+
+    Raises
+    ------
+    EnvironmentProblem
+        No fit Java, or Spark did not start; the message has the last lines that the JVM printed.
+    ConfigError
+        A session is active, and `master` or `conf` ask for what cannot be changed while it runs.
+    """
+    asked = dict(conf or {})
+    if master is not None:
+        asked["spark.master"] = master
+    active = SparkSession.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question
+        active = SparkSession.builder.getOrCreate()
+    return _start(app_name, asked) if active is None else _adapt(active, asked)
+
+
+def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
+    current = {key: active.conf.get(key, None) for key in asked}
+    differing = {key: value for key, value in asked.items() if current[key] != value}
+    fixed = [key for key in differing if not active.conf.isModifiable(key)]
+    if fixed:
+        found = ", ".join(f"{key} is {current[key]!r}, asked for was {asked[key]!r}" for key in fixed)
+        raise ConfigError(
+            f"a Spark session is active and cannot be changed: {found}. "
+            "Stop it first (`spark.stop()`), or ask for nothing that differs from it"
+        )
+    if not differing:
+        return active
+    session = active.newSession()
+    for key, value in differing.items():
+        session.conf.set(key, value)
+    return session
+
+
+def _start(app_name: str, asked: dict[str, str]) -> SparkSession:
+    pin_worker_python()
+    if "spark.master" not in asked and not any(os.environ.get(name) for name in _OUTSIDE):
+        asked["spark.master"] = "local[*]"
+    if asked.get("spark.master", "").startswith("local"):
+        # Spark looks up the name of the host otherwise, and many a laptop or container cannot resolve its own.
+        os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
+    quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
+    running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call tells
+    output = _JvmOutput() if quiet and running is None else None
+    try:
+        with _sigint_handler_kept():
+            gateway = running or _launch(asked, output)
+            context = SparkContext(gateway=gateway, conf=_configure(gateway, app_name, asked))
+            if quiet:
+                _log_errors_only(context, gateway)
+    except (PySparkException, Py4JError, OSError) as error:
+        said = "" if output is None else output.last_lines()
+        raise EnvironmentProblem(f"Spark did not start: {_cause(error)}.{said}") from error
+    finally:
+        if output is not None:
+            output.release()
+    return SparkSession.builder.getOrCreate()
+
+
+def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str]) -> SparkConf:
+    conf = SparkConf(_jvm=gateway.jvm)  # holds what spark-submit and spark-defaults.conf say
+    for key, value in {**_REQUIRED, **asked, "spark.app.name": app_name}.items():
+        conf.set(key, value)
+    for key, value in _DEFAULTS.items():
+        conf.setIfMissing(key, value)
+    master = conf.get("spark.master") or ""
+    if master.startswith("local"):
+        conf.setIfMissing("spark.driver.host", _LOCAL_ADDRESS)
+        conf.setIfMissing("spark.driver.bindAddress", _LOCAL_ADDRESS)
+        conf.setIfMissing("spark.sql.shuffle.partitions", str(min(4, max(2, _cores(master)))))
+    return conf
+
+
+def _launch(asked: Mapping[str, str], output: _JvmOutput | None) -> JavaGateway:
+    if not os.environ.get("PYSPARK_GATEWAY_PORT"):  # under spark-submit the JVM runs already
+        check_java()
+    conf = SparkConf(loadDefaults=False)
+    for key, value in asked.items():
+        conf.set(key, value)
+    kwargs: dict[str, Any] = {} if output is None else {"stderr": output.write_end}
+    with warnings.catch_warnings():
+        # PySpark forks with a preexec_fn, and newer Pythons warn of that wherever a thread runs.
+        warnings.filterwarnings("ignore", message=".*multi-threaded.*", category=DeprecationWarning)
+        return launch_gateway(conf, popen_kwargs=kwargs)
+
+
+def _cores(master: str) -> int:
+    asked = re.match(r"local\[(\d+)", master)
+    if asked is not None:
+        return int(asked[1])
+    return 1 if master == "local" else os.cpu_count() or 1
+
+
+def _user_configures_logging(asked: Mapping[str, str]) -> bool:
+    """Tell whether a log4j2 configuration of the user's is in force; then it is theirs to say what is printed."""
+    options = asked.get("spark.driver.extraJavaOptions", "") + os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    if "log4j" in options or os.environ.get("PYSPARK_GATEWAY_PORT"):
+        return True
+    home, folder = os.environ.get("SPARK_HOME"), os.environ.get("SPARK_CONF_DIR")
+    where = Path(folder) if folder else Path(home, "conf") if home else None
+    return where is not None and any(where.glob("log4j2.*"))
+
+
+def _log_errors_only(context: SparkContext, gateway: JavaGateway) -> None:
+    context.setLogLevel("ERROR")
+    if (context.master or "").startswith("local"):
+        log4j = gateway.jvm.org.apache.logging.log4j
+        for name in _ECHOING_LOGGERS:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+
+
+@contextmanager
+def _sigint_handler_kept() -> Iterator[None]:
+    """Put the handler of SIGINT back afterwards. Elsewhere than in the main thread PySpark leaves it alone."""
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread() and before is not None:
+            signal.signal(signal.SIGINT, before)
+
+
+def _cause(error: Exception) -> str:
+    """Return an error of the JVM without its stack trace; `from` keeps the whole."""
+    text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
+    return text.rstrip(".")
+
+
+class _JvmOutput:
+    """What the JVM writes to stderr: held back while Spark starts, passed on afterwards.
+
+    The lines of a start come from the launcher, the JVM itself and a logging that is not yet configured, so no setting
+    turns them all off. A thread of its own reads them, because a full pipe would stop the JVM.
+    """
+
+    def __init__(self) -> None:
+        self._read_end, self.write_end = os.pipe()
+        os.set_blocking(self._read_end, False)
+        self._lock = threading.Lock()
+        self._held: bytearray | None = bytearray()
+        self._closed = threading.Event()
+        threading.Thread(target=self._pump, name="spark-jvm-stderr", daemon=True).start()
+        atexit.register(self._drain)  # the thread may be cut off with lines unread
+
+    def last_lines(self) -> str:
+        """Return the end of what the JVM wrote, for the message of an error."""
+        self._close_write_end()
+        self._closed.wait(timeout=1)  # at once where the JVM is gone; one that lives has written what it had to say
+        with self._lock:
+            lines = bytes(self._held or b"").decode(errors="replace").strip().splitlines()[-20:]
+        return " The last lines of the JVM:\n" + "\n".join(lines) if lines else " The JVM printed nothing"
+
+    def release(self) -> None:
+        """Hold nothing back any more. Of what was held only the lines that log an error are printed."""
+        self._close_write_end()
+        with self._lock:
+            held, self._held = bytes(self._held or b""), None
+            _print(b"".join(line for line in held.splitlines(keepends=True) if b" ERROR " in line))
+
+    def _close_write_end(self) -> None:
+        if self.write_end >= 0:
+            os.close(self.write_end)  # the JVM has its own copy, and its end must be the end of the pipe
+            self.write_end = -1
+
+    def _pump(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._read_end, selectors.EVENT_READ)
+            while not self._closed.is_set():
+                selector.select()
+                self._drain()
+
+    def _drain(self) -> None:
+        """Take what is in the pipe now; notice its end."""
+        with self._lock:
+            while not self._closed.is_set():
+                try:
+                    data = os.read(self._read_end, 65536)
+                except BlockingIOError:
+                    return
+                if not data:
+                    os.close(self._read_end)
+                    self._closed.set()
+                elif self._held is None:
+                    _print(data)
+                else:
+                    self._held += data
+
+
+def _print(data: bytes) -> None:
+    try:
+        while data:
+            data = data[os.write(2, data) :]
+    except OSError:
+        return  # the terminal is gone, or stderr was closed: nobody is left to tell

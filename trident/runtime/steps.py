@@ -1,0 +1,170 @@
+"""How each kind of step is applied to an Arrow table. Built-ins have kernels; anything else runs row by row.
+
+The same functions run in Spark's Python workers and in process, so both runners give equal results by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import schema_of
+from trident.graph import EachNode, FilterNode, MapNode, PeekNode, ProjectNode, QueryNode
+from trident.operations import FilterNull, Split
+from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
+from trident.planner import Step
+from trident.runtime.rows import Emitted, Poison, StepFailed, as_values, iterate, tuples_of
+
+__all__ = ["apply_query", "apply_step"]
+
+
+def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[str], Any]) -> pa.Table:
+    """Apply one step; the result has the columns `step.keep`, in field order.
+
+    `states` gives the state of a static query by name.
+    """
+    node = step.node
+    if isinstance(node, EachNode):
+        return _each(step, node, table, poison)
+    if isinstance(node, FilterNode):
+        return _filter(step, node, table, poison)
+    if isinstance(node, MapNode):
+        return _map(step, node, table, poison)
+    if isinstance(node, PeekNode):
+        iterate(step.id, table, node.inputs, poison, lambda _, row: node.consumer.accept(row))
+        return table.select(list(step.keep))
+    if isinstance(node, QueryNode):
+        return apply_query(step.id, node, table, states(node.state), poison, step.keep)
+    assert isinstance(node, ProjectNode), node
+    return table.select(list(step.keep))
+
+
+def _each(step: Step, node: EachNode, table: pa.Table, poison: Poison) -> pa.Table:
+    if type(node.function) is Split:  # a subclass may do something else
+        parents, columns = _split(node.function, table.column(node.inputs.names[0]))
+        return _append(step, node.outputs.names, table, parents, columns)
+    out = Emitted(step.id, node.outputs)
+    if isinstance(node.function, PlainFunction):
+        call, yields = node.function, node.function.yields
+
+        def visit(at: int, row: Any) -> None:
+            out.at = at
+            for values in call(row) if yields else (call(row),):
+                out.emit(as_values(values))
+    else:
+
+        def visit(at: int, row: Any) -> None:
+            out.at = at
+            node.function.execute(row, out)
+
+    _collect(step.id, table, node, out, poison, visit)
+    return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns())
+
+
+def _collect(step: str, table: pa.Table, node: Any, out: Emitted, poison: Poison, visit: Any) -> None:
+    def guarded(at: int, row: Any) -> None:
+        before = len(out.rows)
+        try:
+            visit(at, row)
+        except Exception:
+            out.take_back(before)  # a tuple that is put aside leaves nothing of itself behind
+            raise
+
+    iterate(step, table, node.inputs, poison, guarded)
+
+
+def _append(step: Step, new: tuple[str, ...], table: pa.Table, parents: pa.Array, columns: list[pa.Array]) -> pa.Table:
+    """The kept old columns, repeated as often as their row emitted, and the new ones."""
+    emitted = dict(zip(new, columns, strict=True))
+    old = [name for name in step.keep if name not in emitted]
+    taken = table.select(old).take(parents) if old else None
+    kept = {name: emitted[name] if name in emitted else taken.column(name) for name in step.keep}  # type: ignore[union-attr]
+    return pa.table(kept) if kept else _rows_without_columns(len(parents))
+
+
+def _rows_without_columns(count: int) -> pa.Table:
+    """A table that only counts: Arrow keeps the number of rows of a table without columns."""
+    return pa.table({"_": pa.nulls(count)}).select([])
+
+
+def _split(function: Split, column: pa.ChunkedArray) -> tuple[pa.Array, list[pa.Array]]:
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):  # beyond 2 GiB of text one array cannot hold it
+        array = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in array.chunks])
+    lists = pc.split_pattern(array, function.separator)
+    words, parents = lists.flatten(), pc.list_parent_indices(lists)
+    filled = pc.not_equal(pc.binary_length(words), 0)
+    if not pc.all(filled).as_py():
+        words, parents = words.filter(filled), parents.filter(filled)
+    return parents.cast(pa.int64()), [words.cast(pa.string())]
+
+
+def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa.Table:
+    if type(node.filter) is FilterNull:
+        mask = pa.array([True] * table.num_rows, pa.bool_()) if not len(node.inputs) else None
+        for name in node.inputs.names:
+            valid = pc.is_valid(table.column(name))
+            mask = valid if mask is None else pc.and_(mask, valid)
+        return table.filter(mask).select(list(step.keep))
+    kept: list[bool] = [False] * table.num_rows
+
+    def visit(at: int, row: Any) -> None:
+        kept[at] = bool(node.filter.is_keep(row))
+
+    iterate(step.id, table, node.inputs, poison, visit)
+    return table.filter(pa.array(kept, pa.bool_())).select(list(step.keep))
+
+
+def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table:
+    out = Emitted(step.id, node.fields)
+    function, flat = node.function, node.flat
+    plain = isinstance(function, (PlainMap, PlainFlatMap))
+    call = function if plain else function.execute
+    # A list is a value list, but for a single field of arrays it is the value.
+    array = len(node.fields) == 1 and (node.fields.types[0] or "").startswith("array<")
+
+    def visit(at: int, row: Any) -> None:
+        for values in call(row) if flat else (call(row),):
+            out.emit(values if isinstance(values, list) and not array else as_values(values))
+
+    _collect(step.id, table, node, out, poison, visit)
+    result = pa.table(dict(zip(node.fields.names, out.columns(), strict=True)), schema=schema_of(node.fields))
+    return result.select(list(step.keep)) if step.keep else _rows_without_columns(len(out.rows))
+
+
+def apply_query(
+    step: str, node: QueryNode, table: pa.Table, state: Any, poison: Poison, keep: tuple[str, ...] | None = None
+) -> pa.Table:
+    """Look all rows up in bulk, then let the query function emit row by row; its values are appended."""
+    columns = tuple(node.fields.names) if keep is None else keep
+    rows = list(tuples_of(table, node.inputs))
+    out = Emitted(step, node.outputs)
+    if rows:
+        results = _retrieve(step, node, rows, state)
+
+        def visit(at: int, row: Any) -> None:
+            out.at = at
+            node.function.execute(row, results[at], out)
+
+        _collect(step, table, node, out, poison, visit)
+    parents = pa.array(out.parents, pa.int64())
+    return _append(Step(step, "", node, columns), node.outputs.names, table, parents, out.columns())
+
+
+def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:
+    from trident.runtime.rows import Failure, failure_of
+
+    try:
+        results = list(node.function.batch_retrieve(state, rows))
+    except Exception as error:
+        raise StepFailed(failure_of(step, error)) from error
+    if len(results) != len(rows):
+        cause = (
+            f"batch_retrieve of {type(node.function).__name__} returned {len(results)} results for {len(rows)} tuples; "
+            "it must return one per tuple, in order"
+        )
+        raise StepFailed(Failure(step, None, cause, retry=False))
+    return results

@@ -1,0 +1,99 @@
+"""Reading states: by queries of a running batch, by `RunningTopology.state` and by other processes (R12)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from trident.errors import StaleTransactionError, UnsupportedOperation
+from trident.runtime.partitions import partitions_of
+from trident.state.interfaces import ITupleCollection, Key, SnapshotReadable
+from trident.state.txid import Snapshot
+
+__all__ = ["StateView"]
+
+_ROUNDS = 100
+
+
+class StateView:
+    """All partitions of a state as one map (or one value) at a committed snapshot.
+
+    An opaque state shows exactly the batches 1 … T, over any number of keys, while T+1 is being written. Values of other
+    kinds hold no `prev`: their reads are of the latest write.
+
+    Parameters
+    ----------
+    partitions
+        The state's instances, by partition.
+    snapshot
+        Gives the snapshot to read at; asked again when a key turns out to be newer.
+    """
+
+    def __init__(self, partitions: Sequence[Any], snapshot: Callable[[], Snapshot], name: str = "state") -> None:
+        self._partitions, self._snapshot, self._name = partitions, snapshot, name
+
+    @staticmethod
+    def for_query(partitions: Sequence[Any], snapshot: Snapshot) -> Any:
+        """Return what a query function is given: this view, or a user's own kind of state itself."""
+        if isinstance(partitions[0], SnapshotReadable) or hasattr(partitions[0], "multi_get"):
+            return StateView(partitions, lambda: snapshot)
+        return partitions[0]
+
+    def multi_get(self, keys: Sequence[Any]) -> list[Any]:
+        """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
+
+        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one part.
+        """
+        wanted = [key if isinstance(key, tuple) else (key,) for key in keys]
+        values: list[Any] = self._retried(lambda: self._read_at(wanted, self._snapshot()))
+        return values
+
+    def get(self) -> Any:
+        """Read the single value of a snapshottable state."""
+        state = self._partitions[0]
+        if isinstance(state, SnapshotReadable) and hasattr(state, "get_at"):
+            return self._retried(lambda: state.get_at(self._snapshot()))
+        if not hasattr(state, "get"):
+            raise UnsupportedOperation(f"state {self._name!r} is not snapshottable; read it with multi_get(keys)")
+        return state.get()
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over all rows: the parts of the key, then the value."""
+        yield from self._retried(lambda: self._rows_at(self._snapshot()))
+
+    def close(self) -> None:
+        """Close the instances."""
+        for state in self._partitions:
+            if hasattr(state, "close"):
+                state.close()
+
+    def _retried(self, read: Callable[[], Any]) -> Any:
+        for _ in range(_ROUNDS - 1):
+            try:
+                return read()
+            except StaleTransactionError:  # two batches were committed since the snapshot was taken: take a newer one
+                continue
+        return read()
+
+    def _rows_at(self, snapshot: Snapshot) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = []
+        for state in self._partitions:
+            if isinstance(state, SnapshotReadable) and hasattr(state, "get_tuples_at"):
+                rows.extend(state.get_tuples_at(snapshot))
+            elif isinstance(state, ITupleCollection):
+                rows.extend(state.get_tuples())
+            else:
+                raise UnsupportedOperation(f"the store of state {self._name!r} cannot list its keys")
+        return rows
+
+    def _read_at(self, keys: list[Key], snapshot: Snapshot) -> list[Any]:
+        values: list[Any] = [None] * len(keys)
+        for partition, places in partitions_of(keys, len(self._partitions)).items():
+            state, wanted = self._partitions[partition], [keys[at] for at in places]
+            if isinstance(state, SnapshotReadable):
+                found = state.multi_get_at(wanted, snapshot)
+            else:
+                found = state.multi_get(wanted)
+            for at, value in zip(places, found, strict=True):
+                values[at] = value
+        return values

@@ -1,0 +1,122 @@
+"""What a spout is. The coordinator runs in the driver and fixes what a batch is; the emitter runs in workers and reads it.
+
+A *definition* says what one batch contains (byte ranges of files, offset ranges of partitions, row numbers). It is plain
+data (None, bool, int, float, str, bytes, list, dict), small, and written to the transaction log. An attempt's definition
+never changes; another definition is another attempt. A definition is cut into *parts*, one or more per Spark task; a part
+is any picklable object and may carry rows when the source lives in the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+
+from trident.fields import Fields
+from trident.tuples import TridentCollector
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "BatchCoordinator",
+    "Definition",
+    "Emitter",
+    "IBatchSpout",
+    "ITridentSpout",
+    "SpoutType",
+    "TransactionAttempt",
+]
+
+Definition = Any
+
+
+class SpoutType(Enum):
+    """What a spout promises about the replay of a batch; see the guarantee matrix."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+
+
+class TransactionAttempt(NamedTuple):
+    """One try at a batch. Attempts grow for ever, across restarts."""
+
+    txid: int
+    attempt: int
+
+    def __str__(self) -> str:
+        return f"{self.txid}:{self.attempt >> 20}.{self.attempt & 0xFFFFF}"
+
+
+class BatchCoordinator(Protocol):
+    """The driver's side of a spout. Called from one thread."""
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Fix what batch `txid` contains, given the definition of the batch before (None: the first batch ever).
+
+        Returns None if there is nothing (more) to emit now; it is asked again later. Of a transactional spout the
+        definition is logged before anything reads the source, and a replay uses the logged one; an opaque spout is
+        asked again for every attempt.
+        """
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
+        """Cut a definition into picklable parts for about `parallelism` tasks. The same definition, the same rows."""
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Batch `txid` is committed; nothing before it is ever asked for again."""
+
+    def close(self) -> None:
+        """Release what the coordinator holds."""
+
+
+class Emitter(Protocol):
+    """The worker's side of a spout. Pickled to the worker; opens what it needs there."""
+
+    def emit(self, part: Any) -> Iterable[pa.RecordBatch | pa.Table]:
+        """Read one part: Arrow data whose columns are the output fields, in order.
+
+        Raise `SpoutError` (what was tried, what was found) if the source cannot be read, and `ReplayMismatchError` if
+        it can be read but is no longer what the definition says.
+        """
+
+
+@runtime_checkable
+class ITridentSpout(Protocol):
+    """A source of batches. The object itself is only a description: picklable, no connection."""
+
+    @property
+    def spout_type(self) -> SpoutType:
+        """What is promised about replays."""
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> BatchCoordinator:
+        """Open the driver's side. `conf` holds the settings of the topology."""
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
+        """Return the worker's side."""
+
+
+@runtime_checkable
+class IBatchSpout(Protocol):
+    """The simplest source, in the driver: emits a batch's rows to a collector; called again with the same id on replay.
+
+    Non-transactional unless it has a `spout_type` attribute that says otherwise.
+    """
+
+    def open(self, conf: Mapping[str, Any]) -> None:
+        """Called once before the first batch."""
+
+    def emit_batch(self, batch_id: int, collector: TridentCollector) -> None:
+        """Emit the rows of a batch."""
+
+    def ack(self, batch_id: int) -> None:
+        """The batch is committed."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""

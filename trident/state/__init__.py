@@ -1,0 +1,105 @@
+"""State: interfaces, the maps that make a plain key-value store exact, their values, caches and serializers."""
+
+from trident.state.cached import CachedBatchReadsMap, CachedMap
+from trident.state.chunked import MicroBatchIBackingMap
+from trident.state.codec import decode, encode
+from trident.state.interfaces import (
+    BackingMapLifecycle,
+    FencedMap,
+    IBackingMap,
+    ITupleCollection,
+    Key,
+    MapState,
+    QueryFunction,
+    ReadOnlyMapState,
+    ReadOnlySnapshottable,
+    RemovableMapState,
+    Resettable,
+    SnapshotReadable,
+    Snapshottable,
+    State,
+    StateConf,
+    StateFactory,
+    StateSpec,
+    StateType,
+    StateUpdater,
+    ValueUpdater,
+)
+from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state, state_type
+from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
+from trident.state.serialized import SerializedMap
+from trident.state.serializers import (
+    CodecSerializer,
+    JSONNonTransactionalSerializer,
+    JSONOpaqueSerializer,
+    JSONTransactionalSerializer,
+    Serializer,
+)
+from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
+from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
+from trident.state.values import (
+    CombinerValueUpdater,
+    OpaqueValue,
+    ReducerValueUpdater,
+    TransactionalValue,
+    opaque_base,
+)
+
+__all__ = [
+    "DEFAULT_SNAPSHOT_KEY",
+    "EVERYTHING_WON",
+    "SENTINEL_KEY",
+    "BackingMapFactory",
+    "BackingMapLifecycle",
+    "CachedBatchReadsMap",
+    "CachedMap",
+    "CodecSerializer",
+    "CombinerValueUpdater",
+    "FencedMap",
+    "IBackingMap",
+    "ITupleCollection",
+    "JSONNonTransactionalSerializer",
+    "JSONOpaqueSerializer",
+    "JSONTransactionalSerializer",
+    "Key",
+    "MapState",
+    "MapStateFactory",
+    "MicroBatchIBackingMap",
+    "NonTransactionalMap",
+    "OpaqueMap",
+    "OpaqueValue",
+    "QueryFunction",
+    "ReadOnlyMapState",
+    "ReadOnlySnapshottable",
+    "ReducerValueUpdater",
+    "RemovableMapState",
+    "ReservedKeySentinel",
+    "Resettable",
+    "Sentinel",
+    "SerializedMap",
+    "Serializer",
+    "Snapshot",
+    "SnapshotReadable",
+    "Snapshottable",
+    "SnapshottableMap",
+    "State",
+    "StateConf",
+    "StateFactory",
+    "StateSpec",
+    "StateType",
+    "StateUpdater",
+    "TransactionalMap",
+    "TransactionalValue",
+    "Txid",
+    "ValueUpdater",
+    "Winners",
+    "check_sentinel",
+    "decode",
+    "encode",
+    "fenced",
+    "map_for",
+    "map_state",
+    "opaque_base",
+    "state_type",
+]

@@ -1,0 +1,35 @@
+"""Lets a wrapper offer what the object that it wraps offers, and nothing else.
+
+The optional abilities of a map (`FencedMap`, `Resettable`, `BackingMapLifecycle` …) are found by their methods. A
+wrapper that simply defined them all would claim abilities that its delegate does not have; one that forwarded them
+through `__getattr__` would hide abilities that it has, because `isinstance` against a protocol looks at real attributes
+only (since Python 3.12). So a wrapper takes over the delegate's bound methods as its own attributes when it is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+__all__ = ["BACKING_ABILITIES", "STATE_ABILITIES", "offer"]
+
+BACKING_ABILITIES = ("begin", "end", "read_sentinel", "move_sentinel", "reset", "close")
+"""Methods that a backing map may have besides `multi_get` and `multi_put`."""
+
+STATE_ABILITIES = (
+    "multi_get_at",
+    "read_sentinel",
+    "move_sentinel",
+    "reset",
+    "close",
+    "multi_remove",
+    "get_tuples",
+)
+"""Methods that a map state may have besides those of `MapState`."""
+
+
+def offer(wrapper: object, delegate: object, names: Iterable[str]) -> None:
+    """Give `wrapper` each method of `names` that `delegate` has and the wrapper's own class does not define."""
+    for name in names:
+        method = getattr(delegate, name, None)
+        if method is not None and not hasattr(type(wrapper), name):
+            setattr(wrapper, name, method)

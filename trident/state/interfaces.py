@@ -1,0 +1,259 @@
+"""What a state is. Users implement these; the framework calls them.
+
+A *key* is a tuple of the values of the grouping fields, in field order. Lists of keys and the lists of values that
+answer them always have the same length and order; None in an answer means "never written".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+if TYPE_CHECKING:
+    from trident.state.txid import Sentinel, Snapshot, Txid
+    from trident.tuples import TridentCollector, TridentTuple
+
+__all__ = [
+    "BackingMapLifecycle",
+    "FencedMap",
+    "IBackingMap",
+    "ITupleCollection",
+    "Key",
+    "MapState",
+    "QueryFunction",
+    "ReadOnlyMapState",
+    "ReadOnlySnapshottable",
+    "RemovableMapState",
+    "Resettable",
+    "SnapshotReadable",
+    "Snapshottable",
+    "State",
+    "StateConf",
+    "StateFactory",
+    "StateSpec",
+    "StateType",
+    "StateUpdater",
+    "ValueUpdater",
+]
+
+Key = tuple[Any, ...]
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+V_contra = TypeVar("V_contra", contravariant=True)
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class StateType(Enum):
+    """How a state undoes what a failed attempt wrote; see the guarantee matrix."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+
+
+@dataclass(frozen=True)
+class StateConf(Mapping[str, Any]):
+    """What a `StateFactory` is told; also a read-only mapping of the settings of the topology.
+
+    Attributes
+    ----------
+    topology, state
+        Their names; together the default key prefix, so that two topologies may share a store.
+    key_fields
+        `(name, DDL type)` of each grouping field; empty for an ungrouped aggregate or `partition_persist`.
+    value_type
+        DDL type of the aggregate; None where the state is fed by a user's `StateUpdater`.
+    settings
+        The configuration of the topology by key.
+    read_only
+        True for an instance that only answers reads (from any process).
+    """
+
+    topology: str = "topology"
+    state: str = "state"
+    key_fields: tuple[tuple[str, str], ...] = ()
+    value_type: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    read_only: bool = False
+
+    def __getitem__(self, key: str) -> Any:
+        return self.settings[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.settings)
+
+    def __len__(self) -> int:
+        return len(self.settings)
+
+    @property
+    def prefix(self) -> str:
+        """`topology/state`: what every key of this state starts with in a shared store."""
+        return f"{self.topology}/{self.state}"
+
+
+@runtime_checkable
+class State(Protocol):
+    """Any state: told when the updates of a batch begin and when they are complete.
+
+    `txid` is an `int`; inside the framework it also carries its attempt (see `trident.state.Txid`). Neither method is
+    called for a partition without input. `commit` ends the updates of this partition; the batch as a whole is committed
+    only by its record in the log. After an exception from either, the same or another instance gets `begin_commit`
+    with the same txid and a higher attempt.
+    """
+
+    def begin_commit(self, txid: int) -> None:
+        """Updates of batch `txid` follow."""
+
+    def commit(self, txid: int) -> None:
+        """All updates of batch `txid` to this partition were made; return once they are durable."""
+
+
+class StateFactory(Protocol):
+    """Makes one partition of a state. Pickled to where it is used, so it connects in `make_state`, not before."""
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
+        """Return the `State` of partition `partition_index` (0 … num_partitions - 1)."""
+
+
+@dataclass(frozen=True)
+class StateSpec:
+    """A factory and the number of partitions that it insists on (None: as the topology asks)."""
+
+    factory: StateFactory
+    required_num_partitions: int | None = None
+
+
+class ValueUpdater(Protocol[V]):
+    """Turns the stored value of one key into the new one."""
+
+    def update(self, stored: V | None) -> V:
+        """Return the new value; `stored` is None if there is none. Must not change `stored` in place."""
+
+
+@runtime_checkable
+class IBackingMap(Protocol[V]):
+    """A plain key-value store: two methods. The maps above it add transactions, caches and fencing."""
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[V | None]:
+        """Read many keys: one entry per key, in the order asked, None where never written."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
+        """Write many keys; `keys` are distinct. Return once all are written; on an error any part may be."""
+
+
+class ReadOnlyMapState(Protocol[V]):
+    """A map that can be read in bulk."""
+
+    def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
+        """Read many keys: one entry per key, in the order asked, None where absent."""
+
+
+class MapState(State, Protocol[V]):
+    """A map that a grouped `persistent_aggregate` can keep its values in."""
+
+    def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
+        """Read many keys, as `ReadOnlyMapState.multi_get`."""
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[V]]) -> list[V]:
+        """Update distinct keys, each by its updater, with one read and one write; return the new values."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
+        """Replace the values of distinct keys."""
+
+
+class RemovableMapState(State, Protocol):
+    """A map whose keys can be removed; exact under replay."""
+
+    def multi_remove(self, keys: Sequence[Key]) -> None:
+        """Remove keys as part of the current batch; absent keys are ignored."""
+
+
+@runtime_checkable
+class ITupleCollection(Protocol):
+    """A state that can list what it holds."""
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over rows: the parts of the key, then the value. No order is promised."""
+
+
+class ReadOnlySnapshottable(Protocol[V_co]):
+    """A single value that can be read."""
+
+    def get(self) -> V_co | None:
+        """Return the value, None if never written."""
+
+
+class Snapshottable(State, Protocol[V]):
+    """A single value that an ungrouped `persistent_aggregate` can be kept in."""
+
+    def get(self) -> V | None:
+        """Return the value, None if never written."""
+
+    def update(self, updater: ValueUpdater[V]) -> V:
+        """Update the value and return the new one."""
+
+    def set(self, value: V) -> None:
+        """Replace the value."""
+
+
+class StateUpdater(Protocol[S_contra]):
+    """Applies the tuples of one batch partition to a state, between `begin_commit` and `commit`."""
+
+    def update_state(self, state: S_contra, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        """Apply `tuples`; what is emitted to `collector` flows on in `new_values_stream()`."""
+
+
+class QueryFunction(Protocol[S_contra, V]):
+    """Looks tuples up in a state, in bulk."""
+
+    def batch_retrieve(self, state: S_contra, args: Sequence[TridentTuple]) -> Sequence[V]:
+        """Return one result per tuple, in order."""
+
+    def execute(self, tuple: TridentTuple, result: V, collector: TridentCollector) -> None:
+        """Emit 0 … n value lists for one tuple and its result; each is appended to the tuple."""
+
+
+# ---- what a backing map may offer besides its two methods ----------------------------------------------------------
+
+
+@runtime_checkable
+class BackingMapLifecycle(Protocol):
+    """A backing map that is told about commits: to write all puts of a commit at once, or to drop a stale cache."""
+
+    def begin(self, txid: Txid) -> None:
+        """A commit begins; unfinished business of an earlier one is void."""
+
+    def end(self, txid: Txid) -> None:
+        """The commit's puts are complete; return once they are durable."""
+
+
+@runtime_checkable
+class FencedMap(Protocol):
+    """A backing map that keeps the sentinel itself, so that a writer that was replaced cannot write (R9)."""
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return the sentinel of this partition, None if there is none."""
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Move the sentinel forward; from now on puts succeed only while it stands.
+
+        Raises `FencedError` if the store has a higher one, unless `force` (which lays the sentinel anew).
+        """
+
+
+@runtime_checkable
+class Resettable(Protocol):
+    """A state or backing map that can be emptied, for `state_recovery="restart"`."""
+
+    def reset(self) -> None:
+        """Forget every key and the sentinel of this partition."""
+
+
+@runtime_checkable
+class SnapshotReadable(Protocol):
+    """A map that can be read as of a committed txid while a later batch is being written (R12)."""
+
+    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
+        """Read many keys as they were after `snapshot.txid`; raise `StaleTransactionError` if it is too old."""

@@ -1,0 +1,96 @@
+"""map_state: a state over any two-method backing map, as a spec that a topology can take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trident.errors import ConfigError
+from trident.state.cached import CachedMap
+from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType
+from trident.state.maps import map_for
+from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
+
+__all__ = ["BackingMapFactory", "MapStateFactory", "map_state", "state_type"]
+
+
+class BackingMapFactory(Protocol):
+    """Opens the backing map of one partition. Pickled to where it is used: connect in the call, not before."""
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int, /) -> IBackingMap[Any]:
+        """Return the map of partition `partition_index`; keys of a shared store start with `conf.prefix`."""
+
+
+@dataclass(frozen=True)
+class MapStateFactory:
+    """The `StateFactory` behind `map_state`.
+
+    Attributes
+    ----------
+    backing_map_factory
+        Opens the backing map of a partition.
+    kind
+        The rule that values are kept by.
+    cache
+        How many entries of a partition are remembered between commits (`CachedMap`); 0: none.
+    snapshot_key
+        The key of the single value of an ungrouped aggregate: a tuple, or its only part.
+    """
+
+    backing_map_factory: BackingMapFactory
+    kind: StateType = StateType.OPAQUE
+    cache: int = 0
+    snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
+        """Open one partition. An instance that only answers reads has no cache: it would not see commits."""
+        backing = self.backing_map_factory(conf, partition_index, num_partitions)
+        if self.cache and not conf.read_only:
+            backing = CachedMap(backing, self.cache)
+        return SnapshottableMap(map_for(self.kind, backing, conf.prefix, partition_index), self.snapshot_key)
+
+
+def map_state(
+    backing_map_factory: BackingMapFactory,
+    kind: StateType | str = StateType.OPAQUE,
+    cache: int = 0,
+    snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY,
+    num_partitions: int | None = None,
+) -> StateSpec:
+    """Make a state of a backing map: exactly-once counts over any store that has `multi_get` and `multi_put`.
+
+    Parameters
+    ----------
+    backing_map_factory
+        `(conf, partition_index, num_partitions) -> IBackingMap`; picklable.
+    kind
+        `"opaque"`, `"transactional"`, `"non-transactional"`, or the `StateType`.
+    cache
+        How many entries of a partition are remembered between commits; 0: none.
+    snapshot_key
+        The key of the single value of an ungrouped aggregate.
+    num_partitions
+        The number of partitions that the state insists on; None: as the topology asks.
+    """
+    if not callable(backing_map_factory):
+        raise TypeError(
+            f"backing_map_factory is a {type(backing_map_factory).__name__}; give a function "
+            "(conf, partition_index, num_partitions) -> IBackingMap, not an open map"
+        )
+    if cache < 0 or (num_partitions is not None and num_partitions < 1):
+        raise ConfigError(
+            f"a map state with cache={cache} and num_partitions={num_partitions}: cache is 0 (none) or a number of "
+            "entries, num_partitions is None or at least 1"
+        )
+    return StateSpec(MapStateFactory(backing_map_factory, state_type(kind), cache, snapshot_key), num_partitions)
+
+
+def state_type(kind: StateType | str) -> StateType:
+    """Return the `StateType` of a name, `_` and `-` alike."""
+    if isinstance(kind, StateType):
+        return kind
+    try:
+        return StateType(kind.replace("_", "-"))
+    except (ValueError, AttributeError) as error:
+        names = ", ".join(repr(known.value) for known in StateType)
+        raise ConfigError(f"state kind {kind!r} is unknown; use one of {names}") from error

@@ -1,0 +1,315 @@
+"""OpaqueMap, TransactionalMap and NonTransactionalMap: the value rules over any two-method backing map.
+
+The way of one commit is the same for all three::
+
+    begin_commit(txid)   the sentinel is compared, then moved forward: from here on an older writer is fenced
+    multi_update(...)    one read, the rule of the kind, one write (of a TransactionalMap: at the commit)
+    commit(txid)         the backing map makes the puts durable
+
+What this very commit wrote is remembered until the commit ends and laid over what the store shows, so a key may be
+updated in several calls. An updater gets an object of its own: if it changes it in place, nothing stored changes (R13).
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from decimal import Decimal
+from functools import partial
+from itertools import repeat
+from typing import Any
+from uuid import UUID
+
+from trident.errors import CommitOrderError, StaleTransactionError, UnsupportedOperation
+from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key, Resettable, StateType, ValueUpdater
+from trident.state.sentinel import ReservedKeySentinel, check_sentinel, fenced
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.values import OpaqueValue, TransactionalValue, opaque_base
+
+__all__ = ["NonTransactionalMap", "OpaqueMap", "TransactionalMap", "map_for"]
+
+
+class _CommittedMap(ABC):
+    """What the three kinds share: the commit's life cycle, the sentinel, and the keys that it wrote so far."""
+
+    kind: StateType
+    _puts_at_commit = False
+
+    def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
+        self.backing, self.name, self.partition = backing, name, partition
+        self._guard = fenced(backing, partition)
+        self._txid: Txid | None = None
+        self._written: dict[Key, Any] = {}
+
+    def begin_commit(self, txid: int) -> None:
+        """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""
+        commit = Txid.of(txid)
+        self._txid, self._written = None, {}
+        sentinel = commit.sentinel
+        if sentinel is not None:
+            check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit)
+        reserved_key = isinstance(self._guard, ReservedKeySentinel)
+        if reserved_key:
+            self._begin(commit)  # a sentinel under a reserved key is one of the puts of the commit
+        if sentinel is not None:
+            # Before the first put: whoever held the partition until now is fenced from here on.
+            self._guard.move_sentinel(sentinel)
+        if not reserved_key:
+            self._begin(commit)
+        self._txid = commit
+
+    def commit(self, txid: int) -> None:
+        """Make the puts durable."""
+        begun = self._txid
+        if begun is None or begun != txid or (isinstance(txid, Txid) and txid.attempt != begun.attempt):
+            found = "no commit began" if begun is None else f"the commit that began is of batch {begun!s}"
+            raise CommitOrderError(f"commit({txid!s}) of state {self.name!r} without its begin_commit: {found}")
+        if self._puts_at_commit and self._written:
+            self.backing.multi_put(list(self._written), list(self._written.values()))
+        if isinstance(self.backing, BackingMapLifecycle):
+            self.backing.end(begun)
+        self._txid, self._written = None, {}
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
+        txid = self._txid
+        if txid is None:
+            return [None if stored is None else self._latest(stored) for stored in self._read(keys)]
+        return self._bases(keys, txid)
+
+    @abstractmethod
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        """Update distinct keys by the rule of the kind; return the values that now stand."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Replace the values of distinct keys, by the rule of the kind."""
+        self.multi_update(keys, [_Replace(value) for value in values])
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return what the store says of this partition's last commit."""
+        return self._guard.read_sentinel()
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Lay the sentinel; `force` also moves it back."""
+        self._guard.move_sentinel(sentinel, force)
+
+    def reset(self) -> None:
+        """Empty the partition, sentinel included; the backing map must be able to."""
+        if not isinstance(self.backing, Resettable):
+            raise UnsupportedOperation(
+                f"empty state {self.name!r}: a {type(self.backing).__name__} has no reset(); empty the store by its "
+                "own means, or give the state a new key prefix"
+            )
+        self._txid, self._written = None, {}
+        self.backing.reset()
+
+    def close(self) -> None:
+        """Close the backing map, if it has something to close."""
+        close = getattr(self.backing, "close", None)
+        if close is not None:
+            close()
+
+    def _begin(self, commit: Txid) -> None:
+        if isinstance(self.backing, BackingMapLifecycle):
+            self.backing.begin(commit)
+
+    @abstractmethod
+    def _latest(self, stored: Any) -> Any:
+        """Return the value of the latest write."""
+
+    @abstractmethod
+    def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
+        """Return the values that the updates of the commit `txid` start from."""
+
+    def _read(self, keys: Sequence[Key]) -> Sequence[Any]:
+        # A store may show a commit's own puts late (buffered until the end) or never (evicted at once).
+        if not keys:
+            return []
+        stored, written = self.backing.multi_get(keys), self._written
+        if not written:
+            return stored
+        return [written.get(key, found) for key, found in zip(keys, stored, strict=True)]
+
+    def _put(self, keys: list[Key], stored: list[Any]) -> None:
+        if keys:
+            # Store first, memory second: a failed put must not look written (R10).
+            if not self._puts_at_commit:
+                self.backing.multi_put(keys, stored)
+            self._written.update(zip(keys, stored, strict=True))
+
+    def _current(self) -> Txid:
+        if self._txid is None:
+            raise CommitOrderError(f"state {self.name!r} was updated outside begin_commit and commit")
+        return self._txid
+
+    def _check_distinct(self, keys: Sequence[Key]) -> None:
+        # Two updaters of one key would both see the old value and one of them would be lost (H11).
+        if len(set(keys)) != len(keys):
+            seen: set[Key] = set()
+            twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise ValueError(f"key {twice!r} occurs more than once in one update of state {self.name!r}")
+
+
+class OpaqueMap(_CommittedMap):
+    """Exact with transactional and opaque spouts, whatever a replay adds or drops.
+
+    Different from Storm: values carry the attempt (H1 closed), a stored txid above the current one is an error before
+    anything is written, and the same key twice in one update is refused.
+    """
+
+    kind = StateType.OPAQUE
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        """Write `[txid, attempt, base, f(base)]` for each key, where base is what stood before this batch."""
+        txid = self._current()
+        self._check_distinct(keys)
+        bases = self._bases(keys, txid)
+        values = [
+            updater.update(base if type(base) in _IMMUTABLE else _own(base))
+            for base, updater in zip(bases, updaters, strict=True)
+        ]
+        written = self._written
+        # What this commit wrote before is a base, but what stood before the batch stays `prev`.
+        prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
+        puts = list(map(_opaque_value, zip(repeat(int(txid)), repeat(txid.attempt), prevs, values, strict=False)))
+        self._put(list(keys), puts)
+        return values
+
+    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
+        """Read keys as they were after `snapshot.txid` (R12), without a lock, from any process.
+
+        Raises
+        ------
+        StaleTransactionError
+            A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot and read again.
+        """
+        if not keys:
+            return []
+        # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
+        read = getattr(self.backing, "multi_get_stored", self.backing.multi_get)
+        values: list[Any] = []
+        for key, stored in zip(keys, read(keys), strict=True):
+            if stored is not None and stored.txid > snapshot.txid + 1:
+                raise StaleTransactionError(self.name, key, snapshot.txid, stored.txid)
+            values.append(None if stored is None else stored.at(snapshot))
+        return values
+
+    def _latest(self, stored: OpaqueValue) -> Any:
+        return stored.curr
+
+    def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
+        number, winners, written = int(txid), txid.winners, self._written
+        bases: list[Any] = []
+        for key, stored in zip(keys, self._read(keys), strict=True):
+            if stored is None:
+                bases.append(None)
+            elif stored.txid > number:
+                raise StaleTransactionError(self.name, key, number, stored.txid)
+            elif written and key in written:
+                bases.append(stored.curr)
+            else:
+                bases.append(opaque_base(stored, number, winners))
+        return bases
+
+
+class TransactionalMap(_CommittedMap):
+    """Exact with transactional spouts: a batch that is already in a value is not applied again.
+
+    Different from Storm: a stored txid above the current one is an error (H5), and all puts are made at the commit. If
+    a key that is updated twice were put twice, a crash between the puts would leave the first update under this txid,
+    and the replay would skip the second.
+    """
+
+    kind = StateType.TRANSACTIONAL
+    _puts_at_commit = True
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        """Apply each updater unless the stored value already includes this txid; return what stands."""
+        commit = self._current()
+        txid = int(commit)
+        self._check_distinct(keys)
+        values: list[Any] = []
+        put_keys: list[Key] = []
+        puts: list[Any] = []
+        for key, stored, updater in zip(keys, self._read_not_after(keys, commit), updaters, strict=True):
+            if stored is not None and stored.txid == txid and key not in self._written:
+                values.append(stored.value)  # an earlier attempt of this very batch wrote it; a replay is identical
+                continue
+            value = updater.update(None if stored is None else _own(stored.value))
+            values.append(value)
+            put_keys.append(key)
+            puts.append(TransactionalValue(txid, value))
+        self._put(put_keys, puts)
+        return values
+
+    def _latest(self, stored: TransactionalValue) -> Any:
+        return stored.value
+
+    def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
+        return [None if stored is None else stored.value for stored in self._read_not_after(keys, txid)]
+
+    def _read_not_after(self, keys: Sequence[Key], txid: Txid) -> Sequence[TransactionalValue | None]:
+        found = self._read(keys)
+        for key, stored in zip(keys, found, strict=True):
+            if stored is not None and stored.txid > txid:
+                raise StaleTransactionError(self.name, key, int(txid), stored.txid)
+        return found
+
+
+class NonTransactionalMap(_CommittedMap):
+    """The bare value: a replay applies twice. For states where that is harmless."""
+
+    kind = StateType.NON_TRANSACTIONAL
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        """Apply each updater to the stored value."""
+        txid = self._current()
+        self._check_distinct(keys)
+        values = [updater.update(_own(old)) for old, updater in zip(self._bases(keys, txid), updaters, strict=True)]
+        self._put(list(keys), values)
+        return values
+
+    def _latest(self, stored: Any) -> Any:
+        return stored
+
+    def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
+        return list(self._read(keys))
+
+
+# OpaqueValue._make without its check of the length: it runs once per key of a batch.
+_opaque_value: Callable[[tuple[Any, ...]], OpaqueValue] = partial(tuple.__new__, OpaqueValue)
+
+_IMMUTABLE: frozenset[type[Any]] = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, dt.date, dt.datetime, dt.time, dt.timedelta)
+)
+
+
+def _own(base: Any) -> Any:
+    """Return what an updater may change in place: a copy, unless the value cannot change."""
+    if type(base) in _IMMUTABLE or (type(base) is tuple and all(type(part) in _IMMUTABLE for part in base)):
+        return base
+    return deepcopy(base)
+
+
+class _Replace:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def update(self, stored: Any) -> Any:
+        return self.value
+
+
+_KINDS: dict[StateType, Callable[..., _CommittedMap]] = {
+    StateType.OPAQUE: OpaqueMap,
+    StateType.TRANSACTIONAL: TransactionalMap,
+    StateType.NON_TRANSACTIONAL: NonTransactionalMap,
+}
+
+
+def map_for(kind: StateType, backing: IBackingMap[Any], name: str, partition: int) -> Any:
+    """Return the map of `kind` over `backing`."""
+    return _KINDS[kind](backing, name, partition)

@@ -1,0 +1,104 @@
+"""SnapshottableMap: a map that is also a single value, kept under one fixed key.
+
+It lets one store serve grouped and ungrouped `persistent_aggregate` alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trident.errors import UnsupportedOperation
+from trident.state.forwarding import STATE_ABILITIES, offer
+from trident.state.interfaces import Key, MapState, SnapshotReadable, StateType, ValueUpdater
+from trident.state.txid import Sentinel, Snapshot
+
+__all__ = ["DEFAULT_SNAPSHOT_KEY", "SnapshottableMap"]
+
+DEFAULT_SNAPSHOT_KEY = "$GLOBAL$"
+"""The one part of the key that the single value is kept under, unless a store says otherwise."""
+
+
+class SnapshottableMap:
+    """`MapState` and `Snapshottable` over one map state.
+
+    Everything else that the map can do (`multi_get_at`, `read_sentinel`, `move_sentinel`, `reset`, `close`,
+    `multi_remove`, `get_tuples`) is a method of this object too; what the map cannot do, this object does not have.
+
+    Parameters
+    ----------
+    map_state
+        The map to forward to.
+    snapshot_key
+        The key of the single value: a tuple, or its only part.
+    """
+
+    # Declared for readers and type checkers; there only where the map has them.
+    multi_get_at: Callable[[Sequence[Key], Snapshot], list[Any]]
+    read_sentinel: Callable[[], Sentinel | None]
+    move_sentinel: Callable[..., None]
+    reset: Callable[[], None]
+    close: Callable[[], None]
+
+    def __init__(self, map_state: MapState[Any], snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY) -> None:
+        self.map_state = map_state
+        self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
+        offer(self, map_state, STATE_ABILITIES)
+
+    @property
+    def kind(self) -> StateType | None:
+        """How the map undoes a failed attempt; None for a map that does not say."""
+        kind = getattr(self.map_state, "kind", None)
+        return kind if isinstance(kind, StateType) else None
+
+    def begin_commit(self, txid: int) -> None:
+        """Forward to the map."""
+        self.map_state.begin_commit(txid)
+
+    def commit(self, txid: int) -> None:
+        """Forward to the map."""
+        self.map_state.commit(txid)
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Forward to the map."""
+        return self.map_state.multi_get(keys)
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        """Forward to the map."""
+        return self.map_state.multi_update(keys, updaters)
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Forward to the map."""
+        self.map_state.multi_put(keys, values)
+
+    def get(self) -> Any:
+        """Return the single value, None if never written."""
+        (value,) = self.map_state.multi_get([self.snapshot_key])
+        return value
+
+    def get_at(self, snapshot: Snapshot) -> Any:
+        """Return the single value as it was after `snapshot.txid`, None if not yet written then.
+
+        Raises
+        ------
+        StaleTransactionError
+            The snapshot is too old: take a newer one and read again.
+        UnsupportedOperation
+            The map keeps no earlier values (only an opaque one does).
+        """
+        if not isinstance(self.map_state, SnapshotReadable):
+            raise UnsupportedOperation(
+                f"read as of batch {snapshot.txid}: a {type(self.map_state).__name__} keeps the latest value only; "
+                "use an opaque state, or get() for the latest write"
+            )
+        (value,) = self.map_state.multi_get_at([self.snapshot_key], snapshot)
+        return value
+
+    def update(self, updater: ValueUpdater[Any]) -> Any:
+        """Update the single value and return the new one."""
+        (value,) = self.map_state.multi_update([self.snapshot_key], [updater])
+        return value
+
+    def set(self, value: Any) -> None:
+        """Replace the single value."""
+        self.map_state.multi_put([self.snapshot_key], [value])

@@ -1,0 +1,144 @@
+"""What a commit knows: the txid, its attempt, who won the txids before, and the sentinel that must be found.
+
+`Txid` is an `int`, so `State.begin_commit(txid)` keeps Trident's signature and any wrapper that forwards it forwards
+everything. A plain `int` works as well: attempt 0, every earlier attempt counts as the winner, no sentinel check;
+this is Storm's three-field rule.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+__all__ = ["EVERYTHING_WON", "Sentinel", "Snapshot", "Txid", "Winners"]
+
+
+class Sentinel(NamedTuple):
+    """The last commit that touched one partition of a state, as the store itself records it (R8, R9)."""
+
+    incarnation: str
+    txid: int
+    attempt: int
+
+    @property
+    def version(self) -> int:
+        """A number that rises with every legal move of the sentinel; for stores that fence by a single version.
+
+        txid and attempt never fall along a legal history and one of them rises with each move, so their sum does.
+        """
+        return self.txid + self.attempt
+
+    def __str__(self) -> str:
+        return f"batch {self.txid} attempt {self.attempt} of incarnation {self.incarnation}"
+
+
+@dataclass(frozen=True)
+class Winners:
+    """Which attempt of each committed txid won, as ranges: `(first txid, attempt)`, ascending.
+
+    The winner of txid t is the attempt of the last range that starts at or before t. The list grows with failures,
+    not with batches. Txids up to `adopted` were written by a lost or foreign log: each value stands as it is.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+    adopted: int = 0
+    _starts: tuple[int, ...] = field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_starts", tuple(start for start, _ in self.ranges))
+
+    def winner(self, txid: int) -> int | None:
+        """Return the attempt that won `txid`; None if the log knows no winner (adopted, or never committed)."""
+        at = bisect_right(self._starts, txid) - 1
+        return self.ranges[at][1] if at >= 0 else None
+
+    def won(self, txid: int, attempt: int) -> bool:
+        """Whether what `attempt` wrote in `txid` (a committed txid) stands."""
+        at = bisect_right(self._starts, txid)  # `winner` spelt out: this runs once per key of a batch
+        return (at > 0 and self.ranges[at - 1][1] == attempt) or txid <= self.adopted
+
+    def with_winner(self, txid: int, attempt: int) -> Winners:
+        """Return the winners after `txid` was committed by `attempt`; itself if nothing changes."""
+        if self.ranges and self.ranges[-1][1] == attempt:
+            return self
+        return Winners((*self.ranges, (txid, attempt)), self.adopted)
+
+    def with_adopted(self, txid: int) -> Winners:
+        """Return the winners with every txid up to `txid` taken as it is found."""
+        return Winners(self.ranges, max(txid, self.adopted))
+
+    @staticmethod
+    def of(ranges: Iterable[Iterable[int]], adopted: int = 0) -> Winners:
+        """Build from plain lists, as the log stores them."""
+        return Winners(tuple((first, attempt) for first, attempt in ranges), adopted)
+
+
+class _EverythingWon(Winners):
+    """For a plain `int` txid: no log to ask, so every earlier write stands (Storm's rule)."""
+
+    def won(self, txid: int, attempt: int) -> bool:
+        return True
+
+
+EVERYTHING_WON: Winners = _EverythingWon()
+
+
+class Txid(int):
+    """The txid of a commit together with what the value rules need to know about it.
+
+    Attributes
+    ----------
+    attempt
+        Which try this is; grows for ever, across restarts.
+    winners
+        The winning attempts of all earlier txids.
+    incarnation
+        The identity of the log; None for a commit without a log (no sentinel is kept then).
+    expected
+        The sentinel that the log says this partition has (its last committed touch); None if it was never touched.
+    """
+
+    attempt: int
+    winners: Winners
+    incarnation: str | None
+    expected: Sentinel | None
+
+    def __new__(
+        cls,
+        txid: int,
+        attempt: int = 0,
+        winners: Winners = EVERYTHING_WON,
+        incarnation: str | None = None,
+        expected: Sentinel | None = None,
+    ) -> Txid:
+        """Make the number and what it carries."""
+        self = super().__new__(cls, txid)
+        self.attempt, self.winners, self.incarnation, self.expected = attempt, winners, incarnation, expected
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Txid, (int(self), self.attempt, self.winners, self.incarnation, self.expected))
+
+    @staticmethod
+    def of(txid: int) -> Txid:
+        """Return `txid` itself if it carries its commit, else the commit of a plain number."""
+        return txid if isinstance(txid, Txid) else Txid(txid)
+
+    @property
+    def sentinel(self) -> Sentinel | None:
+        """What `begin_commit` leaves in the store; None without a log."""
+        return None if self.incarnation is None else Sentinel(self.incarnation, int(self), self.attempt)
+
+    def for_partition(self, expected: Sentinel | None) -> Txid:
+        """Return the same commit as seen by one partition, with the sentinel that must be found there."""
+        return Txid(int(self), self.attempt, self.winners, self.incarnation, expected)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A committed point of the log: reads at it see exactly the batches 1 … txid (R12)."""
+
+    txid: int
+    winners: Winners = EVERYTHING_WON

@@ -1,0 +1,81 @@
+"""What is stored per key, and the rules by which a commit reads it (R6).
+
+The two rules are the whole of the exactly-once promise; everything else only makes sure that they are asked with the
+right txid, attempt and winners.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from trident.state.txid import Snapshot, Winners
+
+__all__ = ["CombinerValueUpdater", "OpaqueValue", "ReducerValueUpdater", "TransactionalValue", "opaque_base"]
+
+V = TypeVar("V")
+
+
+class OpaqueValue(NamedTuple):
+    """`[txid, attempt, prev, curr]`: `curr` was written by `attempt` of batch `txid`, `prev` stood before it.
+
+    Storm stores no attempt, so it cannot tell a value of a failed attempt from a committed one once the txid has moved
+    on (H1). The fourth field and the log's winners mend that.
+    """
+
+    txid: int
+    attempt: int
+    prev: Any
+    curr: Any
+
+    def at(self, snapshot: Snapshot) -> Any:
+        """Return the value as of a committed snapshot that is at most one batch behind this write (R12)."""
+        if self.txid <= snapshot.txid and snapshot.winners.won(self.txid, self.attempt):
+            return self.curr
+        return self.prev
+
+
+class TransactionalValue(NamedTuple):
+    """`[txid, value]`: `value` includes batch `txid`."""
+
+    txid: int
+    value: Any
+
+
+def opaque_base(stored: OpaqueValue, txid: int, winners: Winners) -> Any:
+    """Return what stood before batch `txid`, given what is stored (with `stored.txid <= txid`).
+
+    Written by this txid, whatever the attempt: an earlier attempt of it, or a retried task of this one; `prev` stood
+    before. Written by an earlier txid: `curr` if that attempt won its txid, else the write never happened.
+    """
+    written_by, attempt, prev, curr = stored
+    return curr if written_by != txid and winners.won(written_by, attempt) else prev
+
+
+class CombinerValueUpdater(Generic[V]):
+    """Combines what is stored with the batch's partial aggregate; the partial alone where nothing is stored."""
+
+    __slots__ = ("arg", "combine")
+
+    def __init__(self, combine: Callable[[V, V], V], arg: V) -> None:
+        self.combine, self.arg = combine, arg
+
+    def update(self, stored: V | None) -> V:
+        """Return `combine(stored, arg)`; `arg` if nothing is stored."""
+        return self.arg if stored is None else self.combine(stored, self.arg)
+
+
+class ReducerValueUpdater(Generic[V]):
+    """Folds the batch's tuples over what is stored, or over `init()` where nothing is."""
+
+    __slots__ = ("init", "reduce", "tuples")
+
+    def __init__(self, init: Callable[[], V], reduce: Callable[[V, Any], V], tuples: list[Any]) -> None:
+        self.init, self.reduce, self.tuples = init, reduce, tuples
+
+    def update(self, stored: V | None) -> V:
+        """Return the fold of all tuples."""
+        value = self.init() if stored is None else stored
+        for tuple_ in self.tuples:
+            value = self.reduce(value, tuple_)
+        return value

@@ -1,0 +1,324 @@
+"""Stream, GroupedStream and TridentState: the fluent surface. Every call checks its fields, then adds one node.
+
+Handles are cheap and never change: a stream may be used several times, which forks it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields, FieldsLike
+from trident.graph import (
+    Aggregation,
+    EachNode,
+    FilterNode,
+    MapNode,
+    Node,
+    PeekNode,
+    PersistNode,
+    ProjectNode,
+    QueryNode,
+    StateNode,
+)
+from trident.naming import TridentNames
+from trident.operations.adapters import (
+    PlainConsumer,
+    PlainFilter,
+    PlainFlatMap,
+    PlainFunction,
+    PlainMap,
+    adapt,
+    aggregate_type,
+    output_fields,
+    query_types,
+)
+from trident.state.interfaces import StateFactory, StateSpec
+from trident.topology import spec_of
+
+if TYPE_CHECKING:
+    from trident.topology import TridentTopology
+
+__all__ = ["GroupedStream", "Stream", "TridentState"]
+
+
+class Stream(TridentNames):
+    """Tuples of known fields, batch by batch."""
+
+    def __init__(self, topology: TridentTopology, node: Node, label: str | None = None) -> None:
+        self._topology, self._node, self._label = topology, node, label
+
+    @property
+    def fields(self) -> Fields:
+        """Names and types of the tuples' values."""
+        return self._node.fields
+
+    def get_output_fields(self) -> Fields:
+        """Return `fields`."""
+        return self.fields
+
+    def get_name(self) -> str:
+        """Return the label given by `name`, else the id of the last step."""
+        return self._label or self._node.id
+
+    def name(self, name: str) -> Stream:
+        """Label the stream: the next step and the next state that is declared on it carry the name."""
+        return Stream(self._topology, self._node, name)
+
+    def parallelism_hint(self, parallelism: int) -> Stream:
+        """Ask for about this many Spark tasks for the steps up to here. The largest hint of a stage counts."""
+        self._topology._hint(self._node.id, parallelism)
+        return self
+
+    def each(self, *args: Any) -> Stream:
+        """Apply a function or a filter to some fields: `each(in, function, out)`, `each(function, out)`, `each(in, filter)`.
+
+        The fields that a function emits are appended to the tuple; it emits any number of value lists per tuple, none
+        drops it. A plain function gets the values of the input fields as arguments; a generator emits what it yields.
+
+        Raises
+        ------
+        TopologyError
+            An input field that is not there, an output field that is already there or whose type nobody knows.
+
+        Examples
+        --------
+        `each("line", Split(), "word")`, `each("line", lambda line: len(line), "n: int")`, `each("word", FilterNull())`
+        """
+        inputs, operation, out = self._each_args(args)
+        if out is None:
+            return self._filter(inputs, operation, spread=True)
+        function = adapt(operation, PlainFunction, spread=True, stream=self.get_name())
+        outputs = output_fields(function, out, self.get_name())
+        fields = self.fields.concat(outputs, self.get_name())
+        return self._then("each", EachNode, fields, inputs=inputs, function=function, outputs=outputs)
+
+    def filter(self, *args: Any) -> Stream:
+        """Keep tuples: `filter(predicate)` sees the whole tuple, `filter(in, predicate)` the given fields."""
+        if len(args) == 1:
+            return self._filter(self.fields, args[0], spread=False)
+        if len(args) == 2:
+            return self._filter(self._select(args[0]), args[1], spread=True)
+        raise TopologyError(f"stream {self.get_name()!r}: filter takes (predicate) or (fields, predicate)")
+
+    def map(self, function: Any, out: FieldsLike | None = None) -> Stream:
+        """Replace every tuple by exactly one other. Without `out` the fields (and types) stay as they are."""
+        return self._map(adapt(function, PlainMap, spread=False, stream=self.get_name()), out, flat=False)
+
+    def flat_map(self, function: Any, out: FieldsLike | None = None) -> Stream:
+        """Replace every tuple by any number of others. Without `out` the fields (and types) stay as they are."""
+        return self._map(adapt(function, PlainFlatMap, spread=False, stream=self.get_name()), out, flat=True)
+
+    def peek(self, consumer: Any) -> Stream:
+        """Call `consumer` for every tuple, for its side effect, on the worker that has it."""
+        consumer = adapt(consumer, PlainConsumer, spread=False, stream=self.get_name())
+        return self._then("peek", PeekNode, self.fields, inputs=self.fields, consumer=consumer)
+
+    def project(self, *fields: FieldsLike) -> Stream:
+        """Keep the named fields, in the order named."""
+        return self._then("project", ProjectNode, self._select(Fields(*fields)))
+
+    def group_by(self, *fields: FieldsLike) -> GroupedStream:
+        """Group by fields; the next step works per distinct key."""
+        group = self._select(Fields(*fields))
+        if not len(group):
+            raise TopologyError(f"stream {self.get_name()!r}: group_by needs at least one field")
+        for name, type_ in zip(group.names, group.types, strict=True):
+            if type_ is not None and type_.startswith(("array<", "map<", "struct<")):
+                raise TopologyError(
+                    f"stream {self.get_name()!r}: cannot group by {name!r}, which is {type_}; a key is made of plain "
+                    "values. Derive a text or a number from it with each, and group by that"
+                )
+        return GroupedStream(self, group)
+
+    def persistent_aggregate(
+        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
+    ) -> TridentState:
+        """Keep one aggregate of the whole stream in a snapshottable state: `(state, [in,] aggregator, out)`.
+
+        A combiner writes in every batch, with `zero()` for an empty one; a reducer only if there are tuples.
+        `state_name` is the stream's label (`name`) or the output field unless given.
+        """
+        return self._aggregate(Fields(), False, state, args, state_name)
+
+    def partition_persist(
+        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
+    ) -> TridentState:
+        """Give the tuples of each batch to a `StateUpdater`: `(state, [in,] updater[, out])`.
+
+        What the updater emits, with the fields `out`, flows on in `new_values_stream()`.
+        """
+        inputs, updater, out = self._persist_args(args)
+        if not hasattr(updater, "update_state"):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: {updater!r} is no StateUpdater, it has no method update_state"
+            )
+        name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
+        outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
+        declared = self._topology._add_state(name, spec_of(state))
+        node = self._child("persist", PersistNode, outputs, state=name, inputs=inputs, updater=updater)
+        return TridentState(self._topology, declared, node)
+
+    def state_query(self, state: TridentState, *args: Any) -> Stream:
+        """Look tuples up in a state: `(state, [in,] query_function, out)`; what it emits is appended.
+
+        Different from Storm: a query in batch t sees the state exactly as after batch t-1, also in a replay.
+        """
+        inputs, function, out = self._persist_args(args)
+        if out is None or not hasattr(function, "batch_retrieve"):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: state_query takes (state, [fields,] query function, output fields); "
+                f"got {function!r}, a query function has batch_retrieve and execute"
+            )
+        if state._topology is not self._topology:
+            raise TopologyError(f"stream {self.get_name()!r} queries state {state.state_name!r} of another topology")
+        value = state._state.value
+        outputs = query_types(function, value.types[0] if len(value) else None, out, self.get_name())
+        fields = self.fields.concat(outputs, self.get_name())
+        return self._then(
+            "query", QueryNode, fields, state=state.state_name, inputs=inputs, function=function, outputs=outputs
+        )
+
+    def _filter(self, inputs: Fields, operation: Any, spread: bool) -> Stream:
+        filter_ = adapt(operation, PlainFilter, spread=spread, stream=self.get_name())
+        return self._then("filter", FilterNode, self.fields, inputs=inputs, filter=filter_)
+
+    def _map(self, function: Any, out: FieldsLike | None, flat: bool) -> Stream:
+        fields = self.fields if out is None else output_fields(function, Fields(out), self.get_name())
+        label = "flat_map" if flat else "map"
+        return self._then(label, MapNode, fields, inputs=self.fields, function=function, flat=flat)
+
+    def _aggregate(
+        self, group: Fields, grouped: bool, state: StateFactory | StateSpec, args: Sequence[Any], name: str | None
+    ) -> TridentState:
+        inputs, aggregator, out = self._persist_args(args)
+        combines, reduces = hasattr(aggregator, "combine"), hasattr(aggregator, "reduce")
+        if out is None or not (combines or reduces) or isinstance(aggregator, type):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: persistent_aggregate takes (state, [fields,] aggregator, output field); "
+                f"got {aggregator!r}, expected an object with combine (CombinerAggregator) or reduce (ReducerAggregator)"
+            )
+        output = aggregate_type(aggregator, inputs, out, self.get_name())
+        if combines and len(inputs) > 1:
+            raise TopologyError(f"stream {self.get_name()!r}: a combiner takes one field, got {list(inputs.names)}")
+        fields = group.concat(output, self.get_name())
+        state_name = name or self._label or output.names[0]
+        declared = self._topology._add_state(state_name, spec_of(state), key_fields=group, value=output)
+        aggregation = Aggregation(group, grouped, inputs, aggregator, output, combines)
+        node = self._child("aggregate", PersistNode, fields, state=state_name, inputs=inputs, aggregation=aggregation)
+        return TridentState(self._topology, declared, node)
+
+    def _each_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
+        if len(args) == 3:
+            return self._select(args[0]), args[1], Fields(args[2])
+        if len(args) == 2 and _is_fields(args[0]):
+            return self._select(args[0]), args[1], None
+        if len(args) == 2:
+            return Fields(), args[0], Fields(args[1])
+        raise TopologyError(
+            f"stream {self.get_name()!r}: each takes (fields, function, output fields), (function, output fields) "
+            f"or (fields, filter); got {len(args)} arguments"
+        )
+
+    def _persist_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
+        rest = list(args)
+        inputs = self._select(rest.pop(0)) if rest and _is_fields(rest[0]) else None
+        if not rest or len(rest) > 2:
+            raise TopologyError(
+                f"stream {self.get_name()!r}: expected ([fields,] operation[, output fields]), got {args!r}"
+            )
+        out = Fields(rest[1]) if len(rest) == 2 else None
+        if inputs is None:
+            # as in Storm, an aggregator without input fields sees empty tuples; an updater sees everything
+            inputs = self.fields if hasattr(rest[0], "update_state") else Fields()
+        return inputs, rest[0], out
+
+    def _select(self, fields: FieldsLike) -> Fields:
+        return self.fields.select(Fields(fields).names, self.get_name())
+
+    def _child(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
+        node_id = self._topology._child_id(self._node.id, self._label or label)
+        return self._topology._add(kind(node_id, (self._node.id,), fields, **rest))
+
+    def _then(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Stream:
+        return Stream(self._topology, self._child(label, kind, fields, **rest))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.get_name()!r}: {self.fields})"
+
+
+class GroupedStream(TridentNames):
+    """A stream with a key. Each distinct key of a batch is one call to the aggregator and one entry of the state."""
+
+    def __init__(self, stream: Stream, group: Fields) -> None:
+        self._stream, self._group = stream, group
+
+    def get_group_fields(self) -> Fields:
+        """Return the grouping fields."""
+        return self._group
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields of the stream."""
+        return self._stream.fields
+
+    def to_stream(self) -> Stream:
+        """Return the stream without its key."""
+        return self._stream
+
+    def name(self, name: str) -> GroupedStream:
+        """Label the stream, as `Stream.name`."""
+        return GroupedStream(self._stream.name(name), self._group)
+
+    def persistent_aggregate(
+        self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
+    ) -> TridentState:
+        """Keep one aggregate per key in a map state: `(state, [in,] aggregator, out)`.
+
+        The key is the tuple of the grouping fields' values. A combiner is aggregated in the tasks first; a reducer
+        sees every tuple where the state is. `new_values_stream()` gives the grouping fields and the new value.
+        """
+        return self._stream._aggregate(self._group, True, state, args, state_name)
+
+    def state_query(self, state: TridentState, *args: Any) -> Stream:
+        """Look tuples up in a state, as `Stream.state_query`."""
+        return self._stream.state_query(state, *args)
+
+    def __repr__(self) -> str:
+        return f"GroupedStream({self._stream.get_name()!r} by {list(self._group.names)})"
+
+
+class TridentState(TridentNames):
+    """A declared state: a handle for `state_query`, for `RunningTopology.state` and for the stream of new values."""
+
+    def __init__(self, topology: TridentTopology, state: StateNode, node: Node | None) -> None:
+        self._topology, self._state, self._node = topology, state, node
+
+    @property
+    def state_name(self) -> str:
+        """The state's name in the topology."""
+        return self._state.name
+
+    def parallelism_hint(self, parallelism: int) -> TridentState:
+        """Ask for this many state partitions, where the store does not fix the number itself."""
+        self._topology._hint(self._state.name if self._node is None else self._node.id, parallelism)
+        return self
+
+    def new_values_stream(self) -> Stream:
+        """Return the stream of what the updates gave: key fields and new value, or what the updater emitted."""
+        if self._node is None:
+            raise TopologyError(f"state {self.state_name!r} is static: nothing updates it, so it has no new values")
+        if not len(self._node.fields):
+            raise TopologyError(
+                f"state {self.state_name!r} gives no new values: name the updater's output fields in partition_persist"
+            )
+        return Stream(self._topology, self._node)
+
+    def __repr__(self) -> str:
+        return f"TridentState({self.state_name!r})"
+
+
+def _is_fields(value: object) -> bool:
+    return isinstance(value, (str, Fields)) or (
+        isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
+    )

@@ -1,0 +1,1 @@
+"""What users test their own topologies and back-ends with."""

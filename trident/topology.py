@@ -1,0 +1,163 @@
+"""TridentTopology: where a declaration begins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields
+from trident.graph import Graph, Node, SpoutNode, StateNode
+from trident.naming import TridentNames
+from trident.spout.interfaces import IBatchSpout, ITridentSpout
+from trident.state.interfaces import StateFactory, StateSpec
+
+if TYPE_CHECKING:
+    from trident.config import Config
+    from trident.runtime.running import RunningTopology
+    from trident.stream import Stream, TridentState
+
+__all__ = ["TridentTopology"]
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class TridentTopology(TridentNames):
+    """A named topology: streams, states and what connects them. Nothing runs until `start`.
+
+    Parameters
+    ----------
+    name
+        Letters, digits, `_`, `.` and `-`. Names the log and prefixes the keys in shared stores, so a topology keeps its
+        name for as long as its state lives.
+
+    Examples
+    --------
+    >>> from trident import TridentTopology
+    >>> from trident.operations import Count, Split
+    >>> from spouts import FixedBatchSpout
+    >>> from states.memory import MemoryMapState
+    >>> topology = TridentTopology("word-count")
+    >>> counts = (
+    ...     topology.new_stream("lines", FixedBatchSpout("line", 2, ["the cow"], ["the moon"]))
+    ...     .each("line", Split(), "word")
+    ...     .group_by("word")
+    ...     .persistent_aggregate(MemoryMapState(), Count(), "count")
+    ... )
+    """
+
+    def __init__(self, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            raise TopologyError(f"{name!r} cannot name a topology; use letters, digits, '_', '.' and '-'")
+        self.name = name
+        self._nodes: dict[str, Node] = {}
+        self._states: dict[str, StateNode] = {}
+        self._hints: dict[str, int] = {}
+        self._memory_log: Any = None
+
+    def new_stream(self, name: str, spout: ITridentSpout | IBatchSpout) -> Stream:
+        """Declare a stream from a spout. `name` identifies the spout's progress in the log: keep it across restarts."""
+        from trident.stream import Stream
+
+        if not _NAME.fullmatch(name):
+            raise TopologyError(f"{name!r} cannot name a stream; use letters, digits, '_', '.' and '-'")
+        if not isinstance(spout, (ITridentSpout, IBatchSpout)):
+            raise TopologyError(
+                f"stream {name!r} got {type(spout).__name__}, which is no spout: it has neither the methods of "
+                "ITridentSpout nor those of IBatchSpout (trident.spout)"
+            )
+        fields = spout.get_output_fields()
+        unknown = [field for field, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
+        if unknown:
+            raise TopologyError(f"stream {name!r}: the spout does not say the type of its field {unknown[0]!r}")
+        return Stream(self, self._add(SpoutNode(name, (), fields, spout=spout)))
+
+    def new_static_state(self, state: StateFactory | StateSpec, name: str | None = None) -> TridentState:
+        """Declare a state that no stream updates, for `state_query`."""
+        from trident.stream import TridentState
+
+        return TridentState(
+            self, self._add_state(name or f"static{len(self._states)}", spec_of(state), static=True), None
+        )
+
+    def start(self, conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> RunningTopology:
+        """Check the whole declaration, open the log, recover, and begin to run batches.
+
+        Parameters
+        ----------
+        conf
+            A `Config` or a mapping of its keys; `settings` override single keys. Unknown keys are refused.
+
+        Raises
+        ------
+        InexactPairingError
+            A spout feeds a state with which it cannot be exact, and `allow_inexact` is not set.
+        LogHeldError, ForeignLogError, CorruptLogError, LogError
+            The log cannot be taken.
+        StateMismatchError
+            Log and store do not belong together.
+        EnvironmentProblem
+            No Java, or one that is too old.
+        """
+        from trident.config import Config
+        from trident.coordination.log import MemoryLog
+        from trident.runtime.running import start
+
+        self._memory_log = self._memory_log or MemoryLog(self.name)
+        return start(self.graph(), Config.of(conf, **settings), self._memory_log)
+
+    def graph(self) -> Graph:
+        """Return the declaration so far as frozen data."""
+        return Graph(self.name, tuple(self._nodes.values()), tuple(self._states.values()), dict(self._hints))
+
+    def __repr__(self) -> str:
+        return f"TridentTopology({self.name!r}: {len(self._nodes)} steps, states {list(self._states)})"
+
+    def _add(self, node: Node) -> Node:
+        if node.id in self._nodes:
+            raise TopologyError(
+                f"topology {self.name!r} already has a stream {node.id!r}; every stream needs its own name"
+            )
+        self._nodes[node.id] = node
+        return node
+
+    def _child_id(self, parent: str, label: str) -> str:
+        """`parent/label`, with `.2`, `.3` … for further children of the same label."""
+        wanted, number = f"{parent}/{label}", 1
+        while (node_id := wanted if number == 1 else f"{wanted}.{number}") in self._nodes:
+            number += 1
+        return node_id
+
+    def _add_state(
+        self,
+        name: str,
+        spec: StateSpec,
+        static: bool = False,
+        key_fields: Fields | None = None,
+        value: Fields | None = None,
+    ) -> StateNode:
+        if not _NAME.fullmatch(name):
+            raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-'")
+        if name in self._states:
+            raise TopologyError(
+                f"topology {self.name!r} already has a state {name!r}; give this one a name of its own: state_name=..."
+            )
+        node = StateNode(name, spec, static, key_fields or Fields(), value or Fields())
+        self._states[name] = node
+        return node
+
+    def _hint(self, node_id: str, parallelism: int) -> None:
+        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
+            raise TopologyError(f"parallelism_hint({parallelism!r}): expected a whole number of at least 1")
+        self._hints[node_id] = max(parallelism, self._hints.get(node_id, 0))
+
+
+def spec_of(state: StateFactory | StateSpec) -> StateSpec:
+    if isinstance(state, StateSpec):
+        return state
+    if hasattr(state, "make_state") and not isinstance(state, type):
+        return StateSpec(state)
+    raise TopologyError(
+        f"{state!r} is no state: expected a StateSpec (as MemoryMapState() gives) or an object with make_state(...)"
+    )
