@@ -27,7 +27,7 @@ __all__ = [
     "too_long",
 ]
 
-_MIN_PART_BYTES = 256 << 10
+_MIN_PART_BYTES = 1 << 20  # below this a Spark task costs more than what it would take over
 _WINDOW = 256 << 10
 _CHECKED = 256
 

@@ -101,10 +101,9 @@ class TridentTopology(TridentNames):
             No Java, or one that is too old.
         """
         from trident.config import Config
-        from trident.coordination.log import MemoryLog
-        from trident.runtime.running import start
+        from trident.runtime.running import new_memory_log, start
 
-        self._memory_log = self._memory_log or MemoryLog(self.name)
+        self._memory_log = self._memory_log or new_memory_log(self.name)
         return start(self.graph(), Config.of(conf, **settings), self._memory_log)
 
     def graph(self) -> Graph:

@@ -127,6 +127,8 @@ def test_new_values_begin_a_fragment_of_their_own(topology: TridentTopology) -> 
         MemoryMapState(), "count", Sum(), "all"
     )
     plan = plan_of(topology)
+    assert kept(plan, "lines") == {}
+    assert [sink.target for sink in plan.fragments["lines"].sinks] == ["lines/aggregate"]
     assert kept(plan, "lines/aggregate") == {"lines/aggregate/filter": ("count",)}
     assert plan.fragments["lines/aggregate"].fields == Fields("line: string, count: bigint")
     assert order(plan) == ["lines/aggregate", "lines/aggregate/filter/aggregate"]

@@ -470,7 +470,11 @@ class Blocking(Function):
 
 
 def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
-    topology: TridentTopology, tmp_path: Path, gate: str, caplog: pytest.LogCaptureFixture
+    topology: TridentTopology,
+    tmp_path: Path,
+    gate: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = keep(topology.new_stream("s", letters("ab")).each("x", Blocking(gate, tmp_path), "n"))
     clock, points, ignored = HandClock(), Points(), threading.Event()
@@ -484,6 +488,8 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
     caplog.set_level(logging.DEBUG, "trident.runtime.loop")
     loop_logger.addFilter(heard)
     with looping(topology, clock, points, engine="in_process", message_timeout_s=60, max_spout_pending=1) as loop:
+        cancelled: list[str] = []
+        monkeypatch.setattr(loop._runner, "cancel", cancelled.append)
         GATES.await_reached(gate)
         clock.settle(loop.drain)
         assert len(points.attempts("defined")) == 1
@@ -495,6 +501,7 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
         points.await_point("succeeded", 2)
         GATES.open(gate)
         assert ignored.wait(WAIT_S)
+        assert cancelled == [str(points.attempts("defined")[0])]
     loop_logger.removeFilter(heard)
     assert rows.batches == {1: [("a", 1)], 2: [("b", 2)]}
     assert len(points.attempts("processed")) == 2

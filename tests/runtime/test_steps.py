@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from trident import Fields, TridentTuple
+from trident import Fields, TridentCollector, TridentTuple
 from trident.arrow import arrow_type
 from trident.graph import Aggregation, EachNode, FilterNode
 from trident.operations import CombinerAggregator, Count, FilterNull, Max, Min, Split, Sum
@@ -74,6 +74,23 @@ def test_split_drops_the_columns_that_nobody_reads(lines: Any) -> None:
     assert each(table, Split(), ("word",)) == whole.select(["word"])
     assert each(table, Split(), ("n",)) == whole.select(["n"])
     assert each(table, Split(), ()).num_rows == each(table, row_by_row(Split()), ()).num_rows == whole.num_rows
+
+
+class Shout(Split):
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit([tuple[0].upper()])
+
+
+class Positive(FilterNull):
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        return super().is_keep(tuple) and tuple[0] > 0
+
+
+def test_what_a_subclass_of_a_builtin_says_counts() -> None:
+    table = pa.table({"line": ["a b"], "n": [-1]})
+    assert each(table, Shout())["word"].to_pylist() == ["A B"]
+    node = FilterNode("f", ("s",), Fields("n: bigint"), Fields("n: bigint"), Positive())
+    assert apply_step(Step("f", "s", node, ("n",)), table, Poison(), no_state).num_rows == 0
 
 
 def test_split_needs_a_separator() -> None:

@@ -31,7 +31,7 @@ from trident.state.interfaces import StateConf, StateType
 if TYPE_CHECKING:
     from trident.stream import TridentState
 
-__all__ = ["RunningTopology", "log_dir_of", "open_view", "start"]
+__all__ = ["RunningTopology", "log_dir_of", "new_memory_log", "open_view", "start"]
 
 logger = logging.getLogger(__name__)
 
@@ -294,6 +294,11 @@ def start(
         if log is not None:
             log.close()
         raise
+
+
+def new_memory_log(topology: str) -> MemoryLog:
+    """Return an empty log in memory; `start` goes on with it each time, so the states in memory keep their log."""
+    return MemoryLog(topology)
 
 
 def lives_in_memory(plan: Plan) -> bool:
