@@ -45,9 +45,11 @@ class Config:
     state_recovery
         What to do when log and store do not belong together: `"refuse"`; `"adopt"` takes the store as it is (after a
         lost log the spouts begin anew, so this is for spouts that do not repeat themselves); `"restart"` empties the
-        states that do not match.
+        states that do not match and counts on from where the spouts stand (to count everything anew, remove `log_dir`
+        as well).
     engine
-        `"spark"`, or `"in_process"`: the same stages in this process, without Spark (for tests and small jobs).
+        `"spark"`, or `"in_process"`: the same stages in this process, without Spark (for tests and small jobs; with more
+        than one batch in work, several threads call the same operation objects).
     master
         Spark master URL; default `local[*]`, or that of the active session.
     spark_conf

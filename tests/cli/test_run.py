@@ -93,7 +93,7 @@ def test_a_batch_that_fails_for_good_is_one_message_and_a_trace_only_on_demand(t
     assert done.returncode == 1
     assert ("Traceback" in done.stderr) == debug
     if not debug:
-        assert done.stderr.startswith("error: batch 1 failed 1 times in step 'lines/")
+        assert done.stderr.startswith("error: batch 1 failed once in step 'lines/")
         assert done.stderr.count("no good: a") == 1
 
 

@@ -131,7 +131,7 @@ def test_winners_grow_with_failures_only() -> None:
     assert state.winners == Winners.of([(1, A), (50, B)])
     assert state.winners.won(49, A)
     assert not state.winners.won(50, A)
-    assert state.snapshot() == Snapshot(99, state.winners)
+    assert state.snapshot("s") == Snapshot(99, state.winners)
 
 
 def test_counts_are_summed_and_batches_counted() -> None:
@@ -165,16 +165,17 @@ def test_another_layout_before_any_commit_expects_nothing_in_the_store() -> None
     assert state.touched["s"] == {}
 
 
-def test_the_same_number_of_partitions_of_another_kind_keeps_the_sentinels() -> None:
+def test_another_layout_of_any_sort_lays_the_sentinels_anew() -> None:
     state = folded(LayoutRecord("s", 2, "opaque"), commit(1, touched={"s": [0]}), LayoutRecord("s", 2, "transactional"))
     assert state.layouts == {"s": (2, "transactional")}
-    assert state.touched["s"] == {0: Sentinel("abc", 1, A)}
+    assert state.touched["s"] == dict.fromkeys((0, 1), Sentinel("abc", 1, A))
 
 
 def test_adopting_a_foreign_store_goes_on_after_it_and_takes_every_value_as_found() -> None:
     state = folded(commit(1, touched={"s": [0, 1]}), AdoptRecord("s", 40, True, {0: (40, 0)}))
     assert state.txid == 40
-    assert state.winners.won(40, 123456)
+    assert state.winners_of("s").won(40, 123456)
+    assert not state.winners_of("t").won(1, 123456), "what was adopted with one state says nothing of another"
     assert state.touched["s"] == {0: Sentinel("abc", 40, 0)}
     state.apply(commit(41, B))
     assert not state.winners.won(41, A)
@@ -189,7 +190,7 @@ def test_adopting_an_older_store_of_this_log_keeps_txid_and_winners() -> None:
 
 def test_batches_beyond_the_end_of_the_log_have_no_known_winner_whoever_wrote_them() -> None:
     state = folded(commit(1, A), AdoptRecord("s", 3, False, {0: (3, B)}))
-    assert state.winners.won(3, B)
+    assert state.winners_of("s").won(3, B)
 
 
 def test_the_source_goes_on_after_an_adopted_batch_that_was_defined() -> None:
@@ -275,7 +276,8 @@ class Model:
 
     def __init__(self) -> None:
         self.commits: list[CommitRecord] = []
-        self.txid, self.attempt, self.adopted = 0, A, 0
+        self.txid, self.attempt = 0, A
+        self.adopted: dict[str, int] = {}
         self.defined: dict[tuple[int, str], int] = {}
         self.touched: dict[tuple[str, int], tuple[int, int]] = {}
         self.partitions: dict[str, int] = {}
@@ -297,7 +299,7 @@ class Model:
                 )
                 return self.commits[-1]
             case ("layout", state, partitions):
-                if self.partitions.get(state, partitions) != partitions:
+                if state in self.partitions:
                     self.forget(state)
                     if self.txid:
                         attempt = self.commits[-1].attempt if self.commits else 0
@@ -305,7 +307,7 @@ class Model:
                 self.partitions[state] = partitions
                 return LayoutRecord(state, partitions, "opaque")
             case ("adopt", state, txid):
-                self.txid = self.adopted = max(txid, self.txid)
+                self.txid = self.adopted[state] = max(txid, self.txid)
                 for (at, spout), definition in sorted(self.defined.items()):
                     if at <= self.txid and not any(each.txid == at for each in self.commits):
                         self.spouts[spout] = definition
@@ -315,6 +317,7 @@ class Model:
                 return AdoptRecord(state, txid, True, {0: (self.txid, 0)})
             case (_, state):
                 self.forget(state)
+                self.adopted.pop(state, None)
                 return ResetRecord(state)
         raise AssertionError(step)
 
@@ -334,7 +337,9 @@ class Model:
         assert state.totals.get("tuples", 0) == sum(each.counts["tuples"] for each in self.commits)
         for each in self.commits:
             assert state.winners.won(each.txid, each.attempt)
-            assert state.winners.won(each.txid, each.attempt + 1) == (each.txid <= self.adopted)
+            for name in ("s", "t"):
+                stands = each.txid <= self.adopted.get(name, 0)
+                assert state.winners_of(name).won(each.txid, each.attempt + 1) == stands
 
 
 @settings(max_examples=150, deadline=None)

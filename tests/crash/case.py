@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -220,7 +220,7 @@ def stored(case: Case, directory: Path, log: LogState) -> Contents:
     graph, config = case.topology(directory).graph(), case.config(directory)
     contents: Contents = {}
     for name, keys in KEYS.items():
-        view = open_view(graph, config, name, log.snapshot)
+        view = open_view(graph, config, name, partial(log.snapshot, name))
         found = zip(keys, view.multi_get(keys), strict=True)
         contents[name] = {key: value for key, value in found if value is not None}
         view.close()

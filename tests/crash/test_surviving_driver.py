@@ -16,7 +16,7 @@ from tests.crash.case import Case, Pairing
 from tests.crash.lives import run_here
 from trident.config import Config
 from trident.coordination.log import MemoryLog
-from trident.errors import BackendError, FencedError
+from trident.errors import BackendError, FencedError, LogHeldError
 from trident.operations import Count, ReducerAggregator
 from trident.runtime.partitions import partition_of
 from trident.runtime.running import start
@@ -128,8 +128,12 @@ def test_a_memory_log_goes_on_in_the_next_epoch_and_fences_who_had_it() -> None:
     assert (second.epoch, second.state.incarnation) == (first.epoch + 1, first.state.incarnation)
     with pytest.raises(FencedError, match="this writer is epoch 1, but epoch 2 has taken over"):
         first.check_owner()
-    second.close()
-    second.reopened().check_owner()
+    with pytest.raises(LogHeldError, match="in memory is held by a running topology of this process"):
+        second.reopened()
+    third = second.reopened(takeover=True)
+    third.check_owner()
+    third.close()
+    third.reopened().check_owner()
 
 
 def test_a_driver_that_finds_later_batches_in_the_store_says_that_it_was_replaced(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def counts(stream: Stream) -> Any:
 WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
     "too many values": (
         lambda s: keep(s.each("line", three, "a: int, b: int")), 1,
-        r"batch 1 failed 1 times in step 'lines/each' on tuple \[line='a'\]: emitted 3 values \(1, 2, 3\) for the 2 "
+        r"batch 1 failed once in step 'lines/each' on tuple \[line='a'\]: emitted 3 values \(1, 2, 3\) for the 2 "
         r"output fields \['a', 'b'\]; emit one value per field, as a tuple or list",
     ),
     "a bare value where two are due": (

@@ -699,7 +699,7 @@ def test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left(
     spout = RowsSpout("x: string", {1: [["a"]], 2: [["b"]]})
     failing = FailTimes(tmp_path / "calls", "b", 1, ConnectionError("away"))
     rows = keep(topology.new_stream("s", spout).each("x", failing, "y").project("y"))
-    with pytest.raises(BatchFailedError, match="batch 2 failed 1 times in step 's/each' on tuple .*: ConnectionError"):
+    with pytest.raises(BatchFailedError, match="batch 2 failed once in step 's/each' on tuple .*: ConnectionError"):
         run_all(topology, engine, max_batch_attempts=1, log_dir=tmp_path / "log")
     run_all(topology, engine, max_batch_attempts=1, log_dir=tmp_path / "log")
     assert rows.batches == {1: [("a",)], 2: [("b",)]}
@@ -718,7 +718,7 @@ def test_a_batch_that_failed_for_good_lets_those_before_it_be_committed(
         assert not running.await_termination(0.01)
     assert (running.is_active, running.txid) == (True, 0)
     GATES.open(gate)
-    with pytest.raises(BatchFailedError, match="batch 2 failed 1 times"):
+    with pytest.raises(BatchFailedError, match="batch 2 failed once"):
         running.await_termination(WAIT_S)
     assert (running.txid, state.rows) == (1, [("a",)])
 

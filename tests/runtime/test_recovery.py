@@ -15,11 +15,12 @@ from states.memory import MemoryMapState
 from tests.runtime.support import Keep, RowsState, dict_state, run_all, start
 from tests.state.faults import DictMap
 from trident import BatchFailedError, TridentTopology
+from trident.coordination.log import LogReader
 from trident.errors import StateMismatchError, UnsupportedOperation
 from trident.operations import Count
 from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
-from trident.state import OpaqueValue, Sentinel, StateSpec, map_state
+from trident.state import SENTINEL_KEY, OpaqueValue, Sentinel, StateSpec, map_state
 
 Store = dict[Any, Any]
 
@@ -171,6 +172,20 @@ def test_another_number_of_partitions_leaves_the_keys_where_they_are(world: Worl
     assert world.run("a", "b", partitions=after) == {"a": 3, "b": 2, "c": 1, "d": 1}
     assert world.run("d", partitions=after) == {"a": 3, "b": 2, "c": 1, "d": 2}
     assert world.run("c", partitions=before) == {"a": 3, "b": 2, "c": 2, "d": 2}
+
+
+@pytest.mark.parametrize("then", [2, 3])
+def test_a_start_that_was_killed_while_it_laid_sentinels_anew_is_made_up_for(world: World, then: int) -> None:
+    world.shared = True
+    world.run("a", "b", "c")
+    assert world.run("a")["a"] == 2
+    log = LogReader(world.log).refresh()
+    anew = Sentinel(log.incarnation, log.txid, log.winners.winner(log.txid) or 0)
+    older = next(partition for partition in range(2) if log.expected("count", partition) != anew)
+    # killed between the sentinels and the record: the store is ahead of the log
+    world.store[0][SENTINEL_KEY, older] = anew
+    assert world.run("a", partitions=then)["a"] == 3
+    assert world.run("a", partitions=then)["a"] == 4
 
 
 def test_another_number_of_partitions_does_not_hide_a_lost_store(world: World) -> None:

@@ -193,10 +193,10 @@ def test_another_process_reads_through_the_graph(topology: TridentTopology, tmp_
     running = run_all(topology, "in_process", log_dir=tmp_path)
     config, snapshot = Config(engine="in_process", log_dir=str(tmp_path)), running._log.state.snapshot
     for partitions in (None, 2):
-        view = open_view(topology.graph(), config, "count", snapshot, partitions)
+        view = open_view(topology.graph(), config, "count", lambda: snapshot("count"), partitions)
         assert view.multi_get(KEYS) == [2] * len(KEYS)
         view.close()
-    assert open_view(topology.graph(), config, total.state_name, snapshot).get() == 0
+    assert open_view(topology.graph(), config, total.state_name, lambda: snapshot("sum")).get() == 0
 
 
 def test_a_view_closes_what_it_opened(topology: TridentTopology, tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def _counts(folder: DemoFolder, topology: TridentTopology) -> dict[str, int]:
     log = folder.log()
     assert log is not None, "a topology that ran has a log"
     config = Config.of(log_dir=str(folder.log_dir))
-    with closing(open_view(topology.graph(), config, "count", log.snapshot, 1)) as view:
+    with closing(open_view(topology.graph(), config, "count", lambda: log.snapshot("count"), 1)) as view:
         return dict(view.get_tuples())
 
 

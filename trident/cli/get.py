@@ -96,10 +96,10 @@ def read(topology: TridentTopology, config: Config, name: str, texts: Sequence[s
     log = reader.refresh()
     if log.topology != topology.name:
         raise ForeignLogError(log_dir, f"topology {log.topology!r}", f"topology {topology.name!r}")
-    snapshots = [log.snapshot()]
+    snapshots = [log.snapshot(name)]
 
     def snapshot() -> Any:
-        snapshots.append(reader.refresh().snapshot())
+        snapshots.append(reader.refresh().snapshot(name))
         return snapshots[-1]
 
     partitions = log.layouts[name][0] if name in log.layouts else None

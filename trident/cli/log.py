@@ -57,7 +57,7 @@ def report(directory: Path, last: int) -> dict[str, Any]:
         "writer": _writer(directory),
         "txid": state.txid,
         "winners": [{"from": first, "attempt": _attempt(attempt)} for first, attempt in state.winners.ranges],
-        "adopted": state.winners.adopted,
+        "adopted": dict(state.adopted),
         "totals": dict(state.totals),
         "states": _states(state),
         "commits": [_commit(record) for record in list(state.history)[-last:]] if last else [],
@@ -141,7 +141,7 @@ def _print(found: Mapping[str, Any], console: Console) -> None:
     facts = Table.grid(padding=(0, 2))
     winners = ", ".join(f"{each['attempt']} from batch {each['from']}" for each in found["winners"])
     totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(found["totals"].items()))
-    adopted = f" (up to batch {found['adopted']} every value stands as it was found)" if found["adopted"] else ""
+    adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in found["adopted"].items())
     for name, value in {
         "topology": found["topology"],
         "log": f"{os.path.relpath(found['path'])}, incarnation {found['incarnation']}, epoch {found['epoch']}",

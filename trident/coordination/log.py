@@ -24,7 +24,7 @@ from trident.coordination.lock import Claim, os_error_text
 from trident.coordination.reader import LogReader, exists
 from trident.coordination.records import LogState, Record, record_from_data
 from trident.coordination.segment import SegmentWriter
-from trident.errors import FencedError, ForeignLogError, LogError
+from trident.errors import FencedError, ForeignLogError, LogError, LogHeldError
 
 __all__ = ["FileLog", "LogReader", "MemoryLog", "TransactionLog", "exists"]
 
@@ -65,13 +65,22 @@ class MemoryLog:
         self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=1)
         self.closed = False
         self._lock = threading.Lock()
+        self._holders: set[int] = set()  # epochs of writers that are not closed; shared by all writers of the log
 
-    def reopened(self) -> MemoryLog:
-        """Return the writer of the next epoch of the same log; every earlier one is fenced."""
+    def reopened(self, takeover: bool = False) -> MemoryLog:
+        """Return the writer of the next epoch of the same log; every earlier one is fenced.
+
+        Raises `LogHeldError` if a topology of this process still writes it, unless `takeover`.
+        """
         successor = copy(self)
         with self._lock:
+            if self._holders and not takeover:
+                where = f"of topology {self.state.topology!r} in memory"
+                raise LogHeldError(where, "a running topology of this process")
             self.state.epoch += 1
             successor.epoch, successor.closed = self.state.epoch, False
+            self._holders.clear()
+            self._holders.add(successor.epoch)
         return successor
 
     def append(self, record: Record) -> None:
@@ -90,8 +99,10 @@ class MemoryLog:
             raise FencedError(what, f"epoch {self.epoch}", f"epoch {self.state.epoch}")
 
     def close(self) -> None:
-        """Refuse further records."""
+        """Refuse further records, and let the next writer in."""
         self.closed = True
+        with self._lock:
+            self._holders.discard(self.epoch)
 
 
 class FileLog:

@@ -85,7 +85,7 @@ class CommitRecord(Record):
 class LayoutRecord(Record):
     """How a state is laid out: the number of its partitions and its kind.
 
-    With another number than before, the sentinels of all new partitions were laid anew at the last committed txid.
+    Of a state that the log knew already, the sentinels of all partitions were laid anew at the last committed txid.
     """
 
     tag = "layout"
@@ -157,6 +157,8 @@ class LogState:
         Last committed definition per spout; a spout without one in a batch keeps its older one.
     touched
         State -> partition -> the sentinel that its last committed touch left in the store.
+    adopted
+        State -> the batch up to which every value of it stands as it was found.
     layouts
         State -> (number of partitions, kind).
     totals
@@ -173,6 +175,7 @@ class LogState:
     definitions: dict[int, dict[str, Any]] = field(default_factory=dict)
     spouts: dict[str, Any] = field(default_factory=dict)
     touched: dict[str, dict[int, Sentinel]] = field(default_factory=dict)
+    adopted: dict[str, int] = field(default_factory=dict)
     layouts: dict[str, tuple[int, str]] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -205,13 +208,18 @@ class LogState:
                 self._adopt(record)
             case ResetRecord():
                 self.touched[record.state] = {}
+                self.adopted.pop(record.state, None)
             case _:
                 raise ValueError(f"not a record of this log: {record!r}")
 
-    def snapshot(self) -> Snapshot:
-        """Return the committed point to read at. May be called while another thread applies a commit."""
+    def snapshot(self, state: str) -> Snapshot:
+        """Return the committed point to read a state at. May be called while another thread applies a commit."""
         txid = self.txid  # before the winners: winners that are ahead of the txid are harmless, the reverse is not
-        return Snapshot(txid, self.winners)
+        return Snapshot(txid, self.winners_of(state))
+
+    def winners_of(self, state: str) -> Winners:
+        """Return the winners as a state must see them: what was adopted with it stands, whoever wrote it."""
+        return self.winners.with_adopted(self.adopted[state]) if state in self.adopted else self.winners
 
     def expected(self, state: str, partition: int) -> Sentinel | None:
         """Return the sentinel that this partition must have; None if no committed batch ever touched it."""
@@ -231,7 +239,7 @@ class LogState:
 
     def _lay_out(self, record: LayoutRecord) -> None:
         before = self.layouts.get(record.state)
-        if before is not None and before[0] != record.partitions:
+        if before is not None:
             laid = Sentinel(self.incarnation, self.txid, self.winners.winner(self.txid) or 0)
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid) if self.txid else {}
         self.layouts[record.state] = (record.partitions, record.kind)
@@ -240,7 +248,7 @@ class LogState:
         txid = max(self.txid, record.txid)
         # Nobody knows the winners of batches beyond the log's own end either, even if this very log once knew them.
         if record.foreign or record.txid > self.txid:
-            self.winners = self.winners.with_adopted(txid)
+            self.adopted[record.state] = txid
         # An adopted batch counts as committed, so the source goes on after it: as defined, where that was logged.
         for passed in sorted(each for each in self.definitions if each <= txid):
             self.spouts.update(self.definitions.pop(passed))
@@ -252,7 +260,7 @@ class LogState:
     def to_data(self) -> dict[str, Any]:
         """Return the state as plain data."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
-        values["winners"] = [list(self.winners.ranges), self.winners.adopted]
+        values["winners"] = list(self.winners.ranges)
         values["history"] = [record.to_data() for record in self.history]
         return values
 
@@ -260,10 +268,10 @@ class LogState:
     def from_data(cls, data: Mapping[str, Any]) -> LogState:
         """Build the state that `to_data` gave; ValueError if it is not that."""
         try:
-            ranges, adopted = data["winners"]
             commits = (record_from_data(each) for each in data["history"])
             changed = {
-                "winners": Winners.of(ranges, adopted),
+                "winners": Winners.of(data["winners"]),
+                "adopted": dict(data["adopted"]),
                 "definitions": {txid: dict(spouts) for txid, spouts in data["definitions"].items()},
                 "spouts": dict(data["spouts"]),
                 "touched": {

@@ -1,4 +1,7 @@
-"""The built-in operations. Each also has an Arrow kernel (`trident.runtime.kernels`) that gives equal results."""
+"""The built-in operations.
+
+Most also have an Arrow kernel that gives equal results (`trident.runtime.steps`, `trident.runtime.aggregates`).
+"""
 
 from __future__ import annotations
 

@@ -67,15 +67,13 @@ class Committer:
         self._plan, self._states, self._static_state = plan, states, static_state
         self._in_parallel = in_parallel
 
-    def commit(self, txids: Mapping[str, Sequence[Txid]], snapshot: Snapshot, output: TaskOutput) -> Committed:
+    def commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput) -> Committed:
         """Apply a batch to all states.
 
         Parameters
         ----------
         txids
             By state, this batch's txid as each partition must see it.
-        snapshot
-            The state of things after the batch before; queries see this.
         output
             What the workers made of the batch.
 
@@ -85,16 +83,16 @@ class Committer:
             Something raised; the batch is to be tried again with another attempt.
         """
         with _no_garbage_collection():
-            return self._commit(txids, snapshot, output)
+            return self._commit(txids, output)
 
-    def _commit(self, txids: Mapping[str, Sequence[Txid]], snapshot: Snapshot, output: TaskOutput) -> Committed:
+    def _commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput) -> Committed:
         done = Committed()
         inputs = {target: list(tables) for target, tables in output.sinks.items()}
         poison = Poison()
         for node in self._plan.commits:
             tables = inputs.pop(node.id, [])
             if isinstance(node, QueryNode):
-                answers = self._query(node, tables, snapshot, poison)
+                answers = self._query(node, tables, txids[node.state][0], poison)
             else:
                 answers = self._persist(node, tables, txids[node.state], poison, done)
             if answers is not None and answers.num_rows:
@@ -103,10 +101,11 @@ class Committer:
                     inputs.setdefault(target, []).extend(more)
         return done
 
-    def _query(self, node: QueryNode, tables: list[pa.Table], snapshot: Snapshot, poison: Poison) -> pa.Table | None:
+    def _query(self, node: QueryNode, tables: list[pa.Table], txid: Txid, poison: Poison) -> pa.Table | None:
         if not tables:
             return None
-        view = StateView.for_query(self._states[node.state], snapshot)
+        before = Snapshot(txid - 1, txid.winners)  # a query sees the state after the batch before, in a replay as well
+        view = StateView.for_query(self._states[node.state], before)
         return apply_query(node.id, node, pa.concat_tables(tables), view, poison)
 
     def _persist(

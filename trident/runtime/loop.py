@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
-from typing import Any
 
 from trident.config import Config
 from trident.coordination.coordinator import MasterBatchCoordinator
@@ -287,21 +286,23 @@ class BatchLoop:
         self._log.check_owner()  # a fenced driver must not begin to write
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
-        self._commit_thread.submit(self._commit, batch, self._txids(attempt), self._log.state.snapshot())
+        self._commit_thread.submit(self._commit, batch, self._txids(attempt))
 
     def _txids(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
         """The batch's txid as each state partition must see it."""
         state = self._log.state
-        txid = Txid(attempt.txid, attempt.attempt, state.winners, state.incarnation)
         return {
-            name: [txid.for_partition(state.expected(name, partition)) for partition in range(count)]
+            name: [
+                Txid(*attempt, state.winners_of(name), state.incarnation, state.expected(name, partition))
+                for partition in range(count)
+            ]
             for name, count in self._plan.partitions.items()
         }
 
-    def _commit(self, batch: _Batch, txids: dict[str, list[Txid]], snapshot: Any) -> None:
+    def _commit(self, batch: _Batch, txids: dict[str, list[Txid]]) -> None:
         try:
             self._observe("committing", batch.attempt)
-            committed = self._committer.commit(txids, snapshot, batch.output)
+            committed = self._committer.commit(txids, batch.output)
             self._observe("committed", batch.attempt)
             self._events.put(_Event(batch.attempt, committed=committed))
         except StepFailed as error:

@@ -40,20 +40,24 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
         recorded = log.state.layouts.get(name)
         count = recorded[0] if recorded is not None else len(partitions)
         laid_out = partitions if count == len(partitions) else [make(name, p, count) for p in range(count)]
+        layout = (len(partitions), getattr(getattr(partitions[0], "kind", None), "value", "custom"))
+        unfinished = False
         if hasattr(partitions[0], "read_sentinel"):
-            _reconcile_state(log, name, laid_out, policy)
-            if laid_out is not partitions:
+            unfinished = _reconcile_state(log, name, laid_out, policy)
+            if unfinished or (recorded is not None and recorded != layout):
                 _lay_anew(log, name, partitions)
-        kind = getattr(getattr(partitions[0], "kind", None), "value", "custom")
-        if recorded != (len(partitions), kind):
-            log.append(LayoutRecord(name, len(partitions), kind))
+        if unfinished or recorded != layout:
+            log.append(LayoutRecord(name, *layout))
 
 
-def _reconcile_state(log: TransactionLog, name: str, partitions: Sequence[Any], policy: str) -> None:
+def _reconcile_state(log: TransactionLog, name: str, partitions: Sequence[Any], policy: str) -> bool:
+    """Check every partition; returns whether an earlier start was killed while it laid the sentinels anew."""
     found = [state.read_sentinel() for state in partitions]
+    anew = {p for p, sentinel in enumerate(found) if sentinel is not None and sentinel == _anew(log)}
     try:
         for partition, sentinel in enumerate(found):
-            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition))
+            if partition not in anew:
+                check_sentinel(name, partition, sentinel, _next_txid(log, name, partition))
     except StateMismatchError as mismatch:
         if policy == "refuse":
             raise
@@ -64,13 +68,21 @@ def _reconcile_state(log: TransactionLog, name: str, partitions: Sequence[Any], 
             log.append(ResetRecord(name))
         else:
             _adopt(log, name, partitions, found)
+        return False
+    return any(found[partition] != log.state.expected(name, partition) for partition in anew)
+
+
+def _anew(log: TransactionLog) -> Sentinel | None:
+    """The sentinel of a partition that is laid anew: at the last committed batch."""
+    state = log.state
+    return Sentinel(state.incarnation, state.txid, state.winners.winner(state.txid) or 0) if state.txid else None
 
 
 def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
     """The commit that would come next, with an attempt above all of this epoch: only earlier drivers are legal."""
     state = log.state
     attempt = (log.epoch + 1 << RETRY_BITS) - 1
-    return Txid(state.txid + 1, attempt, state.winners, state.incarnation, state.expected(name, partition))
+    return Txid(state.txid + 1, attempt, state.winners_of(name), state.incarnation, state.expected(name, partition))
 
 
 def _adopt(log: TransactionLog, name: str, partitions: Sequence[Any], found: Sequence[Sentinel | None]) -> None:
@@ -89,8 +101,7 @@ def _adopt(log: TransactionLog, name: str, partitions: Sequence[Any], found: Seq
 
 def _lay_anew(log: TransactionLog, name: str, partitions: Sequence[Any]) -> None:
     """Another number of partitions: keys stay where they are, each new partition gets the last committed sentinel."""
-    state = log.state
-    if state.txid:
-        sentinel = Sentinel(state.incarnation, state.txid, state.winners.winner(state.txid) or 0)
+    sentinel = _anew(log)
+    if sentinel is not None:
         for instance in partitions:
             instance.move_sentinel(sentinel, force=True)

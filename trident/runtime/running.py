@@ -151,7 +151,7 @@ class RunningTopology:
         name = state if isinstance(state, str) else state.state_name
         if name not in self._plan.states:
             raise TridentError(f"topology {self.name!r} has no state {name!r}; it has {list(self._plan.states)}")
-        return self._parts.view(name, self._log.state.snapshot)
+        return self._parts.view(name, lambda: self._log.state.snapshot(name))
 
     def __enter__(self) -> RunningTopology:
         return self
@@ -180,16 +180,7 @@ class RunningTopology:
         """Release everything; what one part raises does not keep the others open."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         self._commit_thread.shutdown(wait=True)
-        closers = [
-            *(spout.coordinator.close for spout in self._parts.spouts.values()),
-            self._parts.close,
-            self._log.close,
-        ]
-        for close in closers:
-            try:
-                close()
-            except Exception:
-                logger.exception("topology %s: closing failed", self.name)
+        close_all(self.name, [self._parts.close, self._log.close])
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -202,7 +193,7 @@ class _Parts:
     def __init__(self, plan: Plan, config: Config) -> None:
         self._plan, self._config = plan, config
         self._states: dict[str, list[Any]] = {}
-        self._views: list[StateView] = []
+        self._views: dict[str, StateView] = {}
         self.spouts: dict[str, SpoutHandle] = {}
         self.runner: Runner
         self.committer: Committer
@@ -249,26 +240,24 @@ class _Parts:
 
     def view(self, name: str, snapshot: Any) -> StateView:
         """Open a state for reading; closed with the topology."""
-        count = self._plan.partitions.get(name, 1)
-        instances = [self.make_state(name, partition, count, read_only=True) for partition in range(count)]
-        view = StateView(instances, snapshot, name)
-        self._views.append(view)
-        return view
+        if name not in self._views:
+            count = self._plan.partitions.get(name, 1)
+            instances = [self.make_state(name, partition, count, read_only=True) for partition in range(count)]
+            self._views[name] = StateView(instances, snapshot, name)
+        return self._views[name]
 
     def close(self) -> None:
-        """Close states, views and the runner."""
+        """Close all of it, spouts first; what one part raises does not keep the others open."""
+        closers: list[Callable[[], Any]] = [spout.coordinator.close for spout in self.spouts.values()]
         if self._in_parallel is not None:
-            self._in_parallel.shutdown(wait=True)
+            closers.append(self._in_parallel.shutdown)
         if self._driver is not None:
-            self._driver.cleanup()
-        for view in self._views:
-            view.close()
-        for partitions in self._states.values():
-            for state in partitions:
-                if hasattr(state, "close"):
-                    state.close()
+            closers.append(self._driver.cleanup)
+        closers += [view.close for view in self._views.values()]
+        closers += [state.close for states in self._states.values() for state in states if hasattr(state, "close")]
         if hasattr(self, "runner"):
-            self.runner.close()
+            closers.append(self.runner.close)
+        close_all(self._plan.topology, closers)
 
 
 def start(
@@ -288,12 +277,19 @@ def start(
         parts.open_runner(parts.open_spouts())
         return RunningTopology(plan, config, log, parts, observer)
     except BaseException:
-        for spout in parts.spouts.values():
-            spout.coordinator.close()
         parts.close()
         if log is not None:
             log.close()
         raise
+
+
+def close_all(topology: str, closers: Sequence[Callable[[], Any]]) -> None:
+    """Call every one of `closers`; what one of them raises is logged and does not keep the others open."""
+    for close in closers:
+        try:
+            close()
+        except Exception:
+            logger.exception("topology %s: closing failed", topology)
 
 
 def new_memory_log(topology: str) -> MemoryLog:
@@ -322,7 +318,7 @@ def dead_letter_dir_of(config: Config, topology: str) -> str:
 
 def _open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:
     if config.log_dir is None and lives_in_memory(plan):
-        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened()
+        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
     return FileLog.open(log_dir_of(config, plan.topology), plan.topology, takeover=config.takeover)
 
 
