@@ -14,7 +14,7 @@ from pyspark.sql import functions as fn
 
 from tests.benchmarks.corpus import WORDS_PER_SENTENCE, Corpus
 
-__all__ = ["bare_spark", "foreach_batch"]
+__all__ = ["bare_spark", "counted", "foreach_batch"]
 
 
 def bare_spark(corpus: Corpus, overlapping: int) -> dict[str, float]:
@@ -22,7 +22,7 @@ def bare_spark(corpus: Corpus, overlapping: int) -> dict[str, float]:
     spark = SparkSession.active()
 
     def count(path: Path) -> float:
-        assert _counted(spark.read.text(str(path))).toArrow().num_rows > 0
+        assert counted(spark.read.text(str(path))).toArrow().num_rows > 0
         return time.monotonic()
 
     started = time.monotonic()
@@ -38,7 +38,7 @@ def foreach_batch(corpus: Corpus) -> dict[str, float]:
     ended: list[float] = []
 
     def add(batch: DataFrame, _: int) -> None:
-        for row in _counted(batch).toArrow().to_pylist():
+        for row in counted(batch).toArrow().to_pylist():
             totals[row["word"]] += row["count"]
         ended.append(time.monotonic())
 
@@ -52,7 +52,8 @@ def foreach_batch(corpus: Corpus) -> dict[str, float]:
     return _warm(corpus, started, ended)
 
 
-def _counted(lines: DataFrame) -> DataFrame:
+def counted(lines: DataFrame) -> DataFrame:
+    """Return the words of lines and how often each occurs, by native expressions."""
     words = lines.select(fn.explode(fn.split("value", " ")).alias("word")).where("word != ''")
     return words.groupBy("word").count()
 

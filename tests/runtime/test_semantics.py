@@ -9,6 +9,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import pyarrow as pa
 import pytest
 
@@ -16,7 +17,7 @@ from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.runtime.support import Keep, RowsSpout, RowsState, counted, dict_state, keep, run_all, start
 from tests.state.faults import DictMap
-from trident import Fields, Stream, TridentCollector, TridentTopology, TridentTuple
+from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
     BaseQueryFunction,
     BaseStateUpdater,
@@ -37,6 +38,7 @@ from trident.operations import (
     Split,
     Sum,
 )
+from trident.runtime import worker
 from trident.spout.interfaces import SpoutType
 from trident.state import StateSpec, map_state
 
@@ -182,6 +184,35 @@ class Prepared(Function):
 
     def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
         collector.emit([self.setting])
+
+
+class CannotPrepare(Function):
+    output_types = ("string",)
+
+    def prepare(self, conf: Mapping[str, Any], context: Any) -> None:
+        raise ConnectionError("no answer from the lookup service")
+
+
+def test_what_prepare_raises_fails_the_batch_with_its_cause(spark: Any, topology: TridentTopology) -> None:
+    topology.new_stream("s", FixedBatchSpout("k", 1, ["a"])).each("k", CannotPrepare(), "v").peek(print)
+    with (
+        pytest.raises(
+            BatchFailedError, match=r"in step 'prepare': ConnectionError: no answer from the lookup service\."
+        ),
+        topology.start(engine="spark", max_batch_attempts=1) as running,
+    ):
+        running.process_all_available()
+
+
+def test_a_worker_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, worker.WorkerProgram] = {}
+    monkeypatch.setattr(worker, "_programs", kept)
+    pickled = cloudpickle.dumps(worker.Program("t", {}, {}, {}, {}))
+    for number in range(20):
+        assert list(worker.run_task("first", pickled, iter(()))) == []
+        assert list(worker.run_task(str(number), pickled, iter(()))) == []
+    assert len(kept) == 8
+    assert "first" in kept
 
 
 def test_an_operation_is_prepared_once_in_each_process(engine: str, topology: TridentTopology, tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_parts_have_about_equal_bytes_and_together_each_line_once(tmp_path: Path
     for name in "abc":
         write(
             tmp_path / name,
-            b"".join(b"%s %d " % (name.encode(), k) * random_.randrange(20) + b"\n" for k in range(12_000)),
+            b"".join(b"%s %d " % (name.encode(), k) * random_.randrange(20) + b"\n" for k in range(40_000)),
         )
     spout = TextFileSpout(tmp_path, max_batch_bytes=1 << 30)
     coordinator = spout.get_coordinator({})
@@ -523,7 +523,7 @@ def test_a_start_without_files_may_be_allowed(tmp_path: Path) -> None:
 
 
 def test_parts_are_read_in_spark_tasks(tmp_path: Path, spark: SparkSession) -> None:
-    data = "".join(f"line {k}\n" for k in range(200_000))
+    data = "".join(f"line {k}\n" for k in range(500_000))
     write(tmp_path / "a", data.encode())
     spout = TextFileSpout(tmp_path)
     coordinator = spout.get_coordinator({})

@@ -175,15 +175,36 @@ def run_fragment(
 
 # ---- in a Spark task --------------------------------------------------------------------------------------------------
 
+_PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
+
+
+def _worker(program_id: str, pickled: bytes) -> WorkerProgram:
+    """Return the program as this process has it; that of the topology served longest ago makes room for a new one."""
+    if program_id not in _programs:
+        if len(_programs) == _PROGRAMS_KEPT:
+            _programs.pop(next(iter(_programs))).cleanup()
+        _programs[program_id] = WorkerProgram(cloudpickle.loads(pickled))
+    _programs[program_id] = _programs.pop(program_id)
+    return _programs[program_id]
+
+
+def _cleanup() -> None:
+    for worker in _programs.values():
+        worker.cleanup()
+
+
+atexit.register(_cleanup)
 
 
 def run_task(program_id: str, pickled: bytes, parts: Iterator[tuple[str, Any, bool]]) -> Iterator[bytes]:
     """The body of a Spark task: run parts one after the other; each gives one frame of bytes."""
-    worker = _programs.get(program_id)
-    if worker is None:
-        worker = _programs[program_id] = WorkerProgram(cloudpickle.loads(pickled))
-        atexit.register(worker.cleanup)
+    try:
+        worker = _worker(program_id, pickled)
+    except Exception as error:  # noqa: BLE001  an operation's prepare may raise anything; it fails the attempt as data
+        list(parts)  # Spark keeps a worker only if it reads all of its input
+        yield pack(TaskOutput(failure=failure_of("prepare", error)))
+        return
     for spout, part, capture in parts:
         yield pack(run_part(worker, spout, part, capture))
 
