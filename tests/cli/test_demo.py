@@ -6,7 +6,9 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -60,12 +62,22 @@ def test_the_command_that_it_offers_works(folder: Path) -> None:
     done = trident("demo", "text", *IN_PROCESS, "--state-dir", "my state", cwd=folder)
     (offered,) = re.findall("ask for more: (.*)", done.stdout)
     program, *words = shlex.split(offered)
-    assert program == "trident"
+    assert Path(program).name == "trident"
     read = trident(*words, "--json", cwd=folder)
     values = {pair["key"][0]: pair["value"] for pair in json.loads(read.stdout)["values"]}
     counted = count_words(find_text([folder / "text"]).files)
     assert len(values) == 2
     assert values == {word: counted[word] for word in values}
+
+
+@pytest.mark.parametrize(("found", "offered"), [("/usr/bin/trident", "trident"), (None, "bin/trident")])
+def test_it_offers_its_own_path_where_it_is_not_on_the_path(
+    found: str | None, offered: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [str(tmp_path / "bin" / "trident"), "demo"])
+    monkeypatch.setattr(shutil, "which", lambda name: found)
+    assert DemoFolder(Path("demo")).command("the")[0] == offered
 
 
 def test_text_that_comes_is_counted_and_text_that_changes_is_noticed(folder: Path) -> None:

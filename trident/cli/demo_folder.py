@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,8 +112,8 @@ class DemoFolder:
         return LogReader(self.log_dir).refresh() if exists(self.log_dir) else None
 
     def command(self, *words: str) -> list[str]:
-        """Return the words of a command that reads this demo: `trident get …`."""
-        return ["trident", "get", self.target, "count", *words, "--log-dir", _near(self.log_dir)]
+        """Return the words of a command that reads this demo: `trident get …`, callable as it stands."""
+        return [_program(), "get", self.target, "count", *words, "--log-dir", _near(self.log_dir)]
 
     def _known(self) -> dict[str, Any]:
         try:
@@ -128,6 +129,12 @@ class DemoFolder:
             )
         if self.path.exists() and not self.path.is_dir():
             raise StateError(f"{_near(self.path)} is not a folder. Name another one with --state-dir")
+
+
+def _program() -> str:
+    """Return how this program can be called: by its name, or by its path where it is not on the PATH."""
+    called = Path(sys.argv[0])
+    return _near(called) if called.name == "trident" and shutil.which("trident") is None else "trident"
 
 
 def _near(path: Path) -> str:
