@@ -104,7 +104,9 @@ class SparkRunner:
     def close(self) -> None:
         """Stop Spark if this topology started it."""
         if self._owned:
-            self._spark.stop()
+            from trident.runtime.session import stop_session
+
+            stop_session(self._spark)
 
     def _tag(self, attempt: str) -> str:
         return f"{self._id}/{attempt}"  # another topology in the same session has attempts of the same number

@@ -31,7 +31,7 @@ from trident.runtime.environment import check_java, pin_worker_python
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
-__all__ = ["spark_session"]
+__all__ = ["spark_session", "stop_session"]
 
 _REQUIRED = {
     "spark.sql.adaptive.enabled": "false",
@@ -86,6 +86,17 @@ def spark_session(app_name: str, master: str | None = None, conf: Mapping[str, s
     return _start(app_name, asked) if active is None else _adapt(active, asked)
 
 
+def stop_session(spark: SparkSession) -> None:
+    """Stop Spark, without what its processes print while they end.
+
+    A Python worker that is idle when the JVM goes may find its pipe broken and print a traceback that says nothing of
+    the topology.
+    """
+    for output in _jvm_outputs:
+        output.hold()
+    spark.stop()
+
+
 def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
     current = {key: active.conf.get(key, None) for key in asked}
     differing = {key: value for key, value in asked.items() if current[key] != value}
@@ -113,7 +124,7 @@ def _start(app_name: str, asked: dict[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call tells
-    output = _JvmOutput() if quiet and running is None else None
+    output = _JvmOutput() if quiet and running is None else _jvm_outputs[-1] if running and _jvm_outputs else None
     try:
         with _sigint_handler_kept():
             gateway = running or _launch(asked, output)
@@ -126,6 +137,7 @@ def _start(app_name: str, asked: dict[str, str]) -> SparkSession:
     finally:
         if output is not None:
             output.release()
+            _jvm_outputs[:] = [output]
     return SparkSession.builder.getOrCreate()
 
 
@@ -198,6 +210,9 @@ def _cause(error: Exception) -> str:
     return text.rstrip(".")
 
 
+_jvm_outputs: list[_JvmOutput] = []  # that of the JVM of this process, if we read it
+
+
 class _JvmOutput:
     """What the JVM writes to stderr: held back while Spark starts, passed on afterwards.
 
@@ -228,6 +243,11 @@ class _JvmOutput:
         with self._lock:
             held, self._held = bytes(self._held or b""), None
             _print(b"".join(line for line in held.splitlines(keepends=True) if b" ERROR " in line))
+
+    def hold(self) -> None:
+        """Hold back what comes from now on."""
+        with self._lock:
+            self._held = bytearray()
 
     def _close_write_end(self) -> None:
         if self.write_end >= 0:
