@@ -212,3 +212,28 @@ def test_a_view_closes_what_it_opened(topology: TridentTopology, tmp_path: Path)
         running.state(state)
         assert closed == []
     assert len(set(closed)) == 4  # two writers, two readers
+
+
+class OneReaderMap:
+    """A store that must not be read by two threads at once; tells whether it was."""
+
+    def __init__(self) -> None:
+        self.inside, self.both = threading.Lock(), threading.Event()
+
+    def multi_get(self, keys: Sequence[Any]) -> list[Any]:
+        if not self.inside.acquire(blocking=False):
+            self.both.set()
+            return [None] * len(keys)
+        try:
+            self.both.wait(0.2)  # time enough for another reader to get in, if anything lets it
+            return [1] * len(keys)
+        finally:
+            self.inside.release()
+
+
+def test_threads_that_share_a_view_take_turns_at_the_store() -> None:
+    store = OneReaderMap()
+    view = StateView([store], lambda: Snapshot(0))
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(view.multi_get, [["a"], ["b"]])) == [[1], [1]]
+    assert not store.both.is_set()

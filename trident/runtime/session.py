@@ -124,7 +124,7 @@ def _start(app_name: str, asked: dict[str, str]) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call tells
-    output = _JvmOutput() if quiet and running is None else _jvm_outputs[-1] if running and _jvm_outputs else None
+    output = _jvm_output(quiet, running is not None)
     try:
         with _sigint_handler_kept():
             gateway = running or _launch(asked, output)
@@ -139,6 +139,13 @@ def _start(app_name: str, asked: dict[str, str]) -> SparkSession:
             output.release()
             _jvm_outputs[:] = [output]
     return SparkSession.builder.getOrCreate()
+
+
+def _jvm_output(quiet: bool, running: bool) -> _JvmOutput | None:
+    """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
+    if running:
+        return _jvm_outputs[0] if _jvm_outputs else None
+    return _JvmOutput() if quiet else None
 
 
 def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str]) -> SparkConf:

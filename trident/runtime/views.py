@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ class StateView:
 
     def __init__(self, partitions: Sequence[Any], snapshot: Callable[[], Snapshot], name: str = "state") -> None:
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
+        self._lock = threading.Lock()  # threads share the instances of a running topology; a store need not bear it
 
     @staticmethod
     def for_query(partitions: Sequence[Any], snapshot: Snapshot) -> Any:
@@ -55,7 +57,7 @@ class StateView:
             return self._retried(lambda: state.get_at(self._snapshot()))
         if not hasattr(state, "get"):
             raise UnsupportedOperation(f"state {self._name!r} is not snapshottable; read it with multi_get(keys)")
-        return state.get()
+        return self._retried(state.get)
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over all rows: the parts of the key, then the value."""
@@ -68,12 +70,15 @@ class StateView:
                 state.close()
 
     def _retried(self, read: Callable[[], Any]) -> Any:
-        for _ in range(_ROUNDS - 1):
-            try:
-                return read()
-            except StaleTransactionError:  # two batches were committed since the snapshot was taken: take a newer one
-                continue
-        return read()
+        with self._lock:
+            for _ in range(_ROUNDS - 1):
+                try:
+                    return read()
+                except (
+                    StaleTransactionError
+                ):  # two batches were committed since the snapshot was taken: take a newer one
+                    continue
+            return read()
 
     def _rows_at(self, snapshot: Snapshot) -> list[tuple[Any, ...]]:
         rows: list[tuple[Any, ...]] = []
