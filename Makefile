@@ -7,7 +7,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-LOCK_EXTRAS := dev delta redis memcached
+LOCK_EXTRAS := dev delta redis memcached cassandra
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
 # The name of the stamp says what is installed: another lock or another pyproject.toml is another stamp.
@@ -17,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo test check lint format types bench soak lock clean install java
+.PHONY: help demo test check lint format types bench soak servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -26,7 +26,7 @@ help: ## show this list
 demo: install java ## count the words of a stream, kill the driver, and see the counts come out exact
 	@$(BIN)/trident demo
 
-test: install java ## run the test suite (ARGS="-k name" for a part of it)
+test: install java servers ## run the test suite (ARGS="-k name" for a part of it)
 	@$(BIN)/python -m pytest $(ARGS)
 
 check: lint types test ## what a change must pass: format, lint, types, tests
@@ -42,11 +42,13 @@ format: install ## format the sources and mend what lint can mend
 types: install ## check the types
 	@$(BIN)/mypy $(SOURCES)
 
-bench: install java ## measure the persistent word count (ARGS="--help" lists what can be chosen)
+bench: install java servers ## measure the persistent word count (ARGS="--help" lists what can be chosen)
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)
 
-soak: install java ## the long tests: random failures, for minutes to hours
+soak: install java servers ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
+
+servers: java build/services/redis-server build/services/memcached build/services/cassandra ## install the servers that tests start
 
 lock: build/uv.path ## refresh requirements.lock (without names of hosts, so that any mirror will do)
 	@$$(cat build/uv.path) pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-emit-index-url \
@@ -89,6 +91,30 @@ build/python.path:
 	echo "Python 3.11 or newer is needed; neither python3 nor python3.11, 3.12 or 3.13 on PATH is one." >&2; \
 	echo "Install one (Debian, Ubuntu: apt-get install python3), then run make again." >&2; \
 	exit 1
+
+# Debian's names of the packages are those of the commands. Its packages of servers start nothing where no init runs;
+# tests never use a server that was there before.
+build/services/redis-server build/services/memcached build/services/mvn: build/services/%:
+	@mkdir -p $(@D); package=$(*:mvn=maven); \
+	if ! command -v $* >/dev/null; then \
+		root=; if [ "$$(id -u)" != 0 ]; then root="sudo -n"; fi; \
+		echo "installing $$package" >&2; \
+		if ! { command -v apt-get && $$root apt-get -qq update && DEBIAN_FRONTEND=noninteractive \
+			$$root apt-get -qq -y install --no-install-recommends $$package; } >&2; \
+		then \
+			echo "The tests need $*, and it could not be installed. Install $$package (Debian, Ubuntu: apt-get install" >&2; \
+			echo "$$package; Fedora: dnf install $$package; macOS: brew install $$package), then run make again." >&2; \
+			exit 1; \
+		fi; \
+	fi; \
+	touch $@
+
+# Copied aside and then moved: a folder that is there is complete.
+build/services/cassandra: tests/services/pom.xml | build/services/mvn
+	@echo "fetching Cassandra into $@" >&2; rm -rf $@ $@.part; \
+	mvn -B -q -Dstyle.color=never -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part >&2; \
+	mv $@.part $@ && touch $@
 
 java:
 	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \

@@ -4,9 +4,6 @@ The data belong to the factory, not to the state object: a process-wide registry
 when the factory is made, kept by pickling), state and partition, so a state that is built again in the same process
 finds them. Values are kept by reference. Every `MemoryBackingMap` is one *writer* over its partition's data: once
 another writer has moved the sentinel, its puts raise `FencedError` (R9).
-
-A removed key is first stored as None by the rule of the kind, so a replay finds what it needs; it disappears when a
-later batch begins and the removal is known to be committed.
 """
 
 from __future__ import annotations
@@ -16,16 +13,14 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 from uuid import uuid4
 
-from trident.errors import ConfigError, FencedError, StaleTransactionError, UnsupportedOperation
-from trident.state.interfaces import Key, SnapshotReadable, StateConf, StateSpec, StateType, ValueUpdater
+from trident.errors import ConfigError, FencedError, UnsupportedOperation
+from trident.state.interfaces import Key, StateConf, StateSpec, StateType
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
-from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.state.values import OpaqueValue, TransactionalValue
+from trident.state.txid import Sentinel
 
 __all__ = ["LRUMemoryMapState", "MemoryBackingMap", "MemoryData", "MemoryMap", "MemoryMapState"]
 
@@ -34,7 +29,7 @@ V = TypeVar("V")
 
 
 class MemoryData:
-    """What one partition holds: its entries, its sentinel, and the removals that may still be undone.
+    """What one partition holds: its entries and its sentinel.
 
     Parameters
     ----------
@@ -47,14 +42,11 @@ class MemoryData:
         self.max_size = max_size
         self.entries: dict[Key, Any] = OrderedDict() if max_size else {}
         self.sentinel: Sentinel | None = None
-        self.removed: dict[Key, Any] = {}  # key -> the stored None that removed it
-        self.removed_up_to = 0  # the highest txid of a removal that is carried out
 
     def clear(self) -> None:
         """Forget everything."""
         self.entries.clear()
-        self.removed.clear()
-        self.sentinel, self.removed_up_to = None, 0
+        self.sentinel = None
 
 
 class MemoryBackingMap(Generic[V]):
@@ -85,14 +77,26 @@ class MemoryBackingMap(Generic[V]):
         """
         data = self.data
         with data.lock:
-            if data.sentinel != self._own:
-                raise FencedError(f"put {len(keys)} keys to memory", str(self._own), str(data.sentinel))
+            self._check_fence(f"put {len(keys)} keys to memory")
             data.entries.update(zip(keys, values, strict=True))
             if isinstance(data.entries, OrderedDict):
                 for key in keys:
                     data.entries.move_to_end(key)
                 while len(data.entries) > data.max_size:
                     data.entries.popitem(last=False)
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete many keys, all or none; fenced as `multi_put` is."""
+        with self.data.lock:
+            self._check_fence(f"delete {len(keys)} keys from memory")
+            for key in keys:
+                self.data.entries.pop(key, None)
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys as of one moment: a single page."""
+        with self.data.lock:
+            keys = list(self.data.entries)
+        yield keys
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the last commit that touched these data."""
@@ -113,13 +117,9 @@ class MemoryBackingMap(Generic[V]):
             self.data.clear()
             self._own = None
 
-    def items(self) -> list[tuple[Key, V]]:
-        """Return what is stored, as of one moment."""
-        with self.data.lock:
-            return list(self.data.entries.items())
-
-    def __iter__(self) -> Iterator[Key]:
-        return iter([key for key, _ in self.items()])
+    def _check_fence(self, doing: str) -> None:
+        if self.data.sentinel != self._own:
+            raise FencedError(doing, str(self._own), str(self.data.sentinel))
 
     def __len__(self) -> int:
         return len(self.data.entries)
@@ -135,106 +135,8 @@ class MemoryMap(SnapshottableMap):
     """One partition of a `MemoryMapState`: a map, a single value, removable keys and a list of rows."""
 
     def __init__(self, kind: StateType, data: MemoryData, name: str = "state", partition: int = 0) -> None:
-        self.name, self.data = name, data
-        self._backing: MemoryBackingMap[Any] = MemoryBackingMap(data)
-        self._removing: set[Key] = set()
-        super().__init__(map_for(kind, self._backing, name, partition), MEMORY_SNAPSHOT_KEY)
-        if isinstance(self.map_state, SnapshotReadable):
-            self.multi_get_at = partial(self._multi_get_at, self.map_state)
-
-    def begin_commit(self, txid: int) -> None:
-        """Begin, and carry out the removals that are committed by now."""
-        self._removing = set()
-        super().begin_commit(txid)
-        self._carry_out_removals(Txid.of(txid))
-
-    def commit(self, txid: int) -> None:
-        """Commit, and note what was removed."""
-        super().commit(txid)
-        data = self.data
-        with data.lock:
-            # `removed` holds the very objects stored: a later write of the key replaces the object and undoes the note.
-            data.removed.update({key: data.entries[key] for key in self._removing if key in data.entries})
-        self._removing = set()
-
-    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        """Update; a key that this batch removed before is back again."""
-        values = super().multi_update(keys, updaters)
-        self._removing.difference_update(keys)
-        return values
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Replace; a key that this batch removed before is back again."""
-        super().multi_put(keys, values)
-        self._removing.difference_update(keys)
-
-    def multi_remove(self, keys: Sequence[Key]) -> None:
-        """Remove keys as part of the current batch; absent keys are ignored."""
-        distinct = list(dict.fromkeys(keys))
-        super().multi_put(distinct, [None] * len(distinct))
-        self._removing.update(distinct)
-
-    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows as of the call: the parts of the key, then the value of the latest write.
-
-        A key whose value is None is no row: it was removed, or is as good as never written.
-        """
-        keys = [key for key, _ in self._backing.items()]
-        return _rows(keys, self.map_state.multi_get(keys))
-
-    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
-
-        Raises
-        ------
-        StaleTransactionError
-            A later batch than `snapshot.txid + 1` wrote an entry, or a removal was carried out since: take a newer
-            snapshot.
-        UnsupportedOperation
-            The state is not opaque, so it keeps no earlier values.
-        """
-        if not isinstance(self.map_state, SnapshotReadable):
-            raise UnsupportedOperation(
-                f"list state {self.name!r} as of batch {snapshot.txid}: a {type(self.map_state).__name__} keeps the "
-                "latest values only; use an opaque state, or get_tuples() for the latest writes"
-            )
-        keys = [key for key, _ in self._backing.items()]
-        values = self.map_state.multi_get_at(keys, snapshot)
-        if snapshot.txid < self.data.removed_up_to:
-            raise StaleTransactionError(self.name, "all rows", snapshot.txid, self.data.removed_up_to)
-        return _rows(keys, values)
-
-    def _carry_out_removals(self, txid: Txid) -> None:
-        data = self.data
-        with data.lock:
-            for key, stored in list(data.removed.items()):
-                if data.entries.get(key, _NOTHING) is not stored:
-                    del data.removed[key]  # written again since
-                    continue
-                removed_by = stored.txid if isinstance(stored, (OpaqueValue, TransactionalValue)) else 0
-                if removed_by >= txid:
-                    continue  # a replay of the batch that removed it: it may still decide otherwise
-                del data.removed[key]
-                if isinstance(stored, OpaqueValue) and not txid.winners.won(stored.txid, stored.attempt):
-                    continue  # the removal lost; what stood before it stands
-                del data.entries[key]
-                data.removed_up_to = max(data.removed_up_to, removed_by)
-
-    def _multi_get_at(self, opaque: SnapshotReadable, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
-        values = opaque.multi_get_at(keys, snapshot)
-        if snapshot.txid < self.data.removed_up_to:
-            # After the read, so that a removal carried out meanwhile is seen here.
-            for key, value in zip(keys, values, strict=True):
-                if value is None and key not in self.data.entries:
-                    raise StaleTransactionError(self.name, key, snapshot.txid, self.data.removed_up_to)
-        return values
-
-
-_NOTHING = object()
-
-
-def _rows(keys: Sequence[Key], values: Sequence[Any]) -> Iterator[tuple[Any, ...]]:
-    return iter([(*key, value) for key, value in zip(keys, values, strict=True) if value is not None])
+        self.data = data
+        super().__init__(map_for(kind, MemoryBackingMap(data), name, partition), MEMORY_SNAPSHOT_KEY)
 
 
 # ---- the factories ---------------------------------------------------------------------------------------------------

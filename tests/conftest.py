@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
+from tests.servers import Server, start_cassandra, start_memcached, start_redis
 from trident.runtime.environment import pin_worker_python
 
 if TYPE_CHECKING:
@@ -32,3 +34,29 @@ def spark() -> Iterator[SparkSession]:
     session = spark_session("tests", "local[2]")
     yield session
     session.stop()
+
+
+def _server(start: Callable[[Path], Server], factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = start(factory.mktemp("server"))
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture(scope="session")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Redis that keeps nothing over a restart. Who kills it starts it again."""
+    yield from _server(start_redis, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def memcached_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Memcached of 64 MB. Who kills it starts it again."""
+    yield from _server(start_memcached, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def cassandra_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A Cassandra node. Who kills it starts it again."""
+    yield from _server(start_cassandra, tmp_path_factory)

@@ -18,6 +18,7 @@
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
+    │   ├── StateLossDetected        the store lost what it had acknowledged (restart, eviction, expiry)
     │   ├── CommitOrderError         begin_commit/commit called out of order
     │   ├── CorruptValueError        a stored value cannot be read
     │   ├── UnsupportedOperation     the store cannot do this
@@ -212,6 +213,29 @@ class StateMismatchError(StateError):
             "The store was wiped, rolled back or belongs to another topology, or the log was lost. Nothing was "
             'written. Start with state_recovery="adopt" to go on with the store as it is, or with '
             'state_recovery="restart" to empty the state and begin a new incarnation'
+        )
+
+
+class StateLossDetected(StateError):
+    """The store lost data that it had acknowledged: a restart without persistence, an eviction, an expiry.
+
+    Parameters
+    ----------
+    what
+        The state, its partition and the server.
+    found
+        What told of the loss.
+    """
+
+    def __init__(self, what: str, found: str) -> None:
+        super().__init__(what, found)
+
+    def __str__(self) -> str:
+        what, found = self.args
+        return (
+            f"{what} lost data that it had acknowledged: {found}. The batch was not committed. Restore the store from a "
+            'copy and start with state_recovery="adopt", or start with state_recovery="restart" to empty the state and '
+            "begin a new incarnation"
         )
 
 

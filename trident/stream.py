@@ -173,8 +173,8 @@ class Stream(TridentNames):
             )
         if state._topology is not self._topology:
             raise TopologyError(f"stream {self.get_name()!r} queries state {state.state_name!r} of another topology")
-        value = state._state.value
-        outputs = query_types(function, value.types[0] if len(value) else None, out, self.get_name())
+        row_types = (*state._state.key_fields.types, *state._state.value.types)
+        outputs = query_types(function, row_types, out, self.get_name())
         fields = self.fields.concat(outputs, self.get_name())
         return self._then(
             "query", QueryNode, fields, state=state.state_name, inputs=inputs, function=function, outputs=outputs

@@ -37,6 +37,7 @@ from trident.operations import (
     SnapshotGet,
     Split,
     Sum,
+    TupleCollectionGet,
 )
 from trident.runtime import worker
 from trident.spout.interfaces import SpoutType
@@ -564,6 +565,16 @@ def test_a_query_sees_the_state_after_the_batch_before(
     kept = keep(asked)
     run_all(topology, engine)
     assert kept.rows == [("a", None, None), ("a", 1, 1), ("b", None, 2), ("a", 2, 3)]
+
+
+def test_a_state_is_listed_as_after_the_batch_before(engine: str, topology: TridentTopology) -> None:
+    stream = lines(topology, "a", "b", "c", size=1)
+    counts = stream.group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(2)
+    listed = stream.state_query(counts, "line", TupleCollectionGet(), "key, before")
+    assert listed.get_output_fields().types == ("string", "string", "bigint")
+    kept = keep(listed)
+    run_all(topology, engine)
+    assert sorted(kept.rows) == [("b", "a", 1), ("c", "a", 1), ("c", "b", 1)]
 
 
 def test_a_query_of_new_values_still_sees_the_batch_before(engine: str, topology: TridentTopology) -> None:

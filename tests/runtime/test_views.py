@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -117,6 +117,24 @@ def test_other_kinds_show_their_latest_writes(kind: Callable[[], StateSpec], top
     assert sorted(view.get_tuples()) == sorted((*key, 3) for key in KEYS)
 
 
+class PagedMap(DictMap):
+    """Lists the keys of all partitions, its reserved ones too, three to a page."""
+
+    def key_pages(self) -> Iterator[list[Any]]:
+        keys = list(self.entries)
+        yield from (keys[at : at + 3] for at in range(0, len(keys), 3))
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_store_that_all_partitions_share_is_listed_page_by_page_and_once(
+    partitions: int, topology: TridentTopology, tmp_path: Path
+) -> None:
+    entries: dict[Any, Any] = {}
+    state = counting(topology, map_state(lambda conf, partition, count: PagedMap(entries)), partitions, 2)
+    running = run_all(topology, "in_process", log_dir=tmp_path)
+    assert sorted(running.state(state).get_tuples()) == sorted((*key, 2) for key in KEYS)
+
+
 def test_a_bare_value_is_a_key_of_one_part(topology: TridentTopology) -> None:
     state = counting(topology, MemoryMapState(), 2, 1)
     view = run_all(topology, "in_process").state(state)
@@ -128,7 +146,10 @@ def test_what_a_state_cannot_do_is_said(topology: TridentTopology, tmp_path: Pat
     mapped = counting(topology, dict_state({}), 1, 1)
     rows = keep(topology.new_stream("other", FixedBatchSpout("x: string", 1, ["a"])))
     running = run_all(topology, "in_process", log_dir=tmp_path)
-    with pytest.raises(UnsupportedOperation, match="the store of state 'count' cannot list its keys"):
+    with pytest.raises(
+        UnsupportedOperation,
+        match="list state 't/count': a DictMap cannot list its keys; ask for the keys that you know",
+    ):
         list(running.state(mapped).get_tuples())
     with pytest.raises(
         UnsupportedOperation, match=r"state 'kept' is not snapshottable; read it with multi_get\(keys\)"

@@ -10,18 +10,15 @@ import pytest
 
 from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
 from tests.state.faults import Add, commit
-from trident.errors import ConfigError, FencedError, StaleTransactionError, UnsupportedOperation
+from trident.errors import ConfigError, FencedError, UnsupportedOperation
 from trident.state import (
     FencedMap,
     ITupleCollection,
     Sentinel,
-    Snapshot,
     SnapshotReadable,
     StateConf,
     StateSpec,
     StateType,
-    Txid,
-    Winners,
 )
 
 CONF = StateConf("shop", "counts")
@@ -31,14 +28,6 @@ every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
 
 def open_state(kind: StateType = StateType.OPAQUE) -> MemoryMap:
     return MemoryMapState(kind=kind).make_state(CONF, 0, 1)
-
-
-def remove(state: MemoryMap, txid: int, *keys: str, **increments: int) -> None:
-    """Run one commit that adds to some keys and removes others."""
-    state.begin_commit(txid)
-    state.multi_update([(key,) for key in increments], [Add(n) for n in increments.values()])
-    state.multi_remove([(key,) for key in keys])
-    state.commit(txid)
 
 
 @every_kind
@@ -130,110 +119,14 @@ def test_the_sentinel_moves_forward_only(back: tuple[str, int, int]) -> None:
 def test_a_backing_map_lists_what_it_holds() -> None:
     store: MemoryBackingMap[int] = MemoryBackingMap()
     store.multi_put([("a",), ("b",)], [1, 2])
-    assert (list(store), len(store), store.items()) == ([("a",), ("b",)], 2, [(("a",), 1), (("b",), 2)])
+    assert (list(store.key_pages()), len(store)) == ([[("a",), ("b",)]], 2)
+    store.multi_delete([("a",), ("never",)])
+    assert (list(store.key_pages()), len(store)) == ([[("b",)]], 1)
     store.reset()
-    assert (list(store), len(store)) == ([], 0)
+    assert (list(store.key_pages()), len(store)) == ([[]], 0)
 
 
-# ---- removal ---------------------------------------------------------------------------------------------------------
-
-
-@every_kind
-def test_a_removed_key_is_absent_at_once_and_gone_when_the_next_batch_begins(kind: StateType) -> None:
-    state = open_state(kind)
-    commit(state, 1, a=5, b=1)
-    state.begin_commit(2)
-    state.multi_remove([("a",), ("never",), ("a",)])
-    assert state.multi_get([("a",), ("b",)]) == [None, 1] if kind is StateType.NON_TRANSACTIONAL else True
-    state.commit(2)
-    assert state.multi_get([("a",), ("b",)]) == [None, 1]
-    assert list(state.get_tuples()) == [("b", 1)]
-    assert len(state.data.entries) == 3
-    state.begin_commit(3)
-    assert list(state.data.entries) == [("b",)]
-    assert state.data.removed == {}
-
-
-@every_kind
-def test_a_removed_key_starts_anew(kind: StateType) -> None:
-    state = open_state(kind)
-    commit(state, 1, a=5)
-    remove(state, 2, "a")
-    assert commit(state, 3, a=1) == [1]
-    state.begin_commit(4)
-    assert state.multi_get([("a",)]) == [1]
-
-
-@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
-def test_a_replayed_removal_counts_once(kind: StateType) -> None:
-    state = open_state(kind)
-    commit(state, 1, a=5)
-    for _ in range(2):
-        remove(state, 2, "a", b=1)
-    assert state.multi_get([("a",), ("b",)]) == [None, 1]
-    state.begin_commit(3)
-    assert list(state.data.entries) == [("b",)]
-
-
-def test_a_replay_that_no_longer_removes_the_key_finds_it() -> None:
-    state = open_state()
-    commit(state, Txid(1, 0, Winners()), a=5)
-    remove(state, Txid(2, 0, Winners(((1, 0),))), "a")
-    assert commit(state, Txid(2, 1, Winners(((1, 0),))), a=1) == [6]
-    state.begin_commit(Txid(3, 1, Winners(((1, 0), (2, 1)))))
-    assert state.multi_get([("a",)]) == [6]
-
-
-def test_a_removal_that_the_replay_drops_never_happened() -> None:
-    state = open_state()
-    commit(state, Txid(1, 0, Winners()), a=5)
-    remove(state, Txid(2, 0, Winners(((1, 0),))), "a")
-    winners = Winners(((1, 0), (2, 1)))
-    commit(state, Txid(2, 1, Winners(((1, 0),))), z=1)
-    assert list(state.get_tuples_at(Snapshot(2, winners))) == [("a", 5), ("z", 1)]
-    assert commit(state, Txid(3, 1, winners), z=1) == [2]
-    assert commit(state, Txid(4, 1, winners), a=1) == [6]
-
-
-@every_kind
-def test_a_key_that_comes_back_in_the_same_batch_stays(kind: StateType) -> None:
-    state = open_state(kind)
-    commit(state, 1, a=5, b=5)
-    state.begin_commit(2)
-    state.multi_remove([("a",), ("b",)])
-    assert state.multi_update([("a",)], [Add(1)]) == [1]
-    state.multi_put([("b",)], [2])
-    state.commit(2)
-    state.begin_commit(3)
-    assert state.multi_get([("a",), ("b",)]) == [1, 2]
-
-
-def test_a_snapshot_from_before_the_removal_sees_the_key_or_an_error() -> None:
-    state = open_state()
-    commit(state, 1, a=5, b=1)
-    remove(state, 2, "a")
-    assert isinstance(state, SnapshotReadable)
-    assert state.multi_get_at([("a",), ("b",)], Snapshot(1)) == [5, 1]
-    assert list(state.get_tuples_at(Snapshot(1))) == [("a", 5), ("b", 1)]
-    state.begin_commit(3)
-    assert state.multi_get_at([("a",), ("b",)], Snapshot(2)) == [None, 1]
-    assert state.multi_get_at([("b",)], Snapshot(1)) == [1]
-    with pytest.raises(
-        StaleTransactionError, match=r"batch 1 is behind batch 2 stored for \('a',\) in state 'shop/counts'"
-    ):
-        state.multi_get_at([("b",), ("a",)], Snapshot(1))
-    with pytest.raises(StaleTransactionError, match="stored for 'all rows'"):
-        state.get_tuples_at(Snapshot(1))
-
-
-def test_an_entry_that_was_emptied_meanwhile_is_no_removal() -> None:
-    state = open_state()
-    commit(state, 1, a=5)
-    remove(state, 2, "a")
-    state.reset()
-    commit(state, 1, a=7)
-    state.begin_commit(2)
-    assert state.multi_get([("a",)]) == [7]
+# ---- rows -------------------------------------------------------------------------------------------------------------
 
 
 @every_kind
@@ -246,10 +139,7 @@ def test_rows_are_the_parts_of_the_key_and_the_value(kind: StateType) -> None:
     assert sorted(state.get_tuples()) == [("a", 1, 10), ("b", 2, 20)]
     if kind is not StateType.OPAQUE:
         assert not isinstance(state, SnapshotReadable)
-        with pytest.raises(
-            UnsupportedOperation, match="list state 'shop/counts' as of batch 1: a .* latest values only"
-        ):
-            state.get_tuples_at(Snapshot(1))
+        assert not hasattr(state, "get_tuples_at")
 
 
 # ---- LRU -------------------------------------------------------------------------------------------------------------
@@ -274,8 +164,6 @@ def test_an_lru_batch_larger_than_the_state_adds_up_while_it_lasts() -> None:
     state.multi_remove(keys)
     state.commit(1)
     assert len(state.data.entries) == 2
-    state.begin_commit(2)
-    assert len(state.data.entries) == 0
 
 
 def test_an_lru_survives_like_any_other_and_needs_room() -> None:

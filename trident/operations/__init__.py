@@ -1,6 +1,17 @@
 """Operations: the interfaces that users implement, and the built-ins."""
 
-from trident.operations.builtin import Count, Debug, FilterNull, MapGet, Max, Min, SnapshotGet, Split, Sum
+from trident.operations.builtin import (
+    Count,
+    Debug,
+    FilterNull,
+    MapGet,
+    Max,
+    Min,
+    SnapshotGet,
+    Split,
+    Sum,
+    TupleCollectionGet,
+)
 from trident.operations.interfaces import (
     Aggregator,
     BaseAggregator,
@@ -46,4 +57,5 @@ __all__ = [
     "Split",
     "Sum",
     "TridentOperationContext",
+    "TupleCollectionGet",
 ]

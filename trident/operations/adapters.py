@@ -15,7 +15,7 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, type_of_hint
-from trident.operations.builtin import MapGet, Max, Min, SnapshotGet, Sum
+from trident.operations.builtin import MapGet, Max, Min, SnapshotGet, Sum, TupleCollectionGet
 from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -155,15 +155,15 @@ def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) ->
     return output_fields(aggregator, out, stream)
 
 
-def query_types(function: Any, value_type: str | None, out: Fields, stream: str) -> Fields:
-    """Return the output fields of a query; `MapGet` and `SnapshotGet` give the state's own value type."""
-    if (
-        isinstance(function, (MapGet, SnapshotGet))
-        and len(out) == 1
-        and out.types[0] is None
-        and value_type is not None
-    ):
-        return Fields.of(out.names, [value_type])
+def query_types(function: Any, row_types: Sequence[str | None], out: Fields, stream: str) -> Fields:
+    """Return the output fields of a query; the built-in ones give the types that the state's rows have."""
+    known = tuple(row_types)
+    if isinstance(function, (MapGet, SnapshotGet)):
+        known = known[-1:]
+    elif not isinstance(function, TupleCollectionGet):
+        known = ()
+    if len(known) == len(out) and None not in known and not any(out.types):
+        return Fields.of(out.names, known)
     return output_fields(function, out, stream)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator, Filter, Function
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["Count", "Debug", "FilterNull", "MapGet", "Max", "Min", "SnapshotGet", "Split", "Sum"]
+__all__ = ["Count", "Debug", "FilterNull", "MapGet", "Max", "Min", "SnapshotGet", "Split", "Sum", "TupleCollectionGet"]
 
 logger = logging.getLogger(__name__)
 
@@ -169,3 +169,19 @@ class SnapshotGet(BaseQueryFunction[Any, Any]):
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
         """Emit the value."""
         collector.emit([result])
+
+
+class TupleCollectionGet(BaseQueryFunction[Any, Any]):
+    """Lists a state: emits one tuple per row (the parts of the key, then the value) for every tuple.
+
+    The rows are read once per batch. A store that cannot list its keys raises `UnsupportedOperation`.
+    """
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        """Read all rows once."""
+        return [list(state.get_tuples())] * len(args)
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        """Emit the rows."""
+        for row in result:
+            collector.emit(list(row))

@@ -8,7 +8,8 @@ from typing import Any
 
 from trident.errors import StaleTransactionError, UnsupportedOperation
 from trident.runtime.partitions import partitions_of
-from trident.state.interfaces import ITupleCollection, Key, SnapshotReadable
+from trident.state.interfaces import ITupleCollection, Key, ListableMap, SnapshotReadable
+from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
 
 __all__ = ["StateView"]
@@ -60,8 +61,22 @@ class StateView:
         return self._retried(state.get)
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over all rows: the parts of the key, then the value."""
-        yield from self._retried(lambda: self._rows_at(self._snapshot()))
+        """Iterate over all rows: the parts of the key, then the value. No order is promised.
+
+        A state whose partitions each list their keys in one page (memory, Delta) is listed at one committed snapshot. Of
+        any other each page is read at one, and the next page may be of a later one.
+        """
+        if not isinstance(self._partitions[0], ListableMap):
+            yield from self._users_rows()
+            return
+        rows = self._retried(lambda: self._whole_listing(self._snapshot()))
+        if rows is not None:
+            yield from rows
+            return
+        for index, state in enumerate(self._partitions):
+            for page in self._locked(state.key_pages()):
+                keys = self._own(page, index)
+                yield from _rows(keys, self.multi_get(keys))
 
     def close(self) -> None:
         """Close the instances."""
@@ -74,24 +89,41 @@ class StateView:
             for _ in range(_ROUNDS - 1):
                 try:
                     return read()
-                except (
-                    StaleTransactionError
-                ):  # two batches were committed since the snapshot was taken: take a newer one
+                except StaleTransactionError:  # batches were committed since the snapshot was taken: take a newer one
                     continue
             return read()
 
-    def _rows_at(self, snapshot: Snapshot) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = []
-        for state in self._partitions:
-            if isinstance(state, SnapshotReadable) and hasattr(state, "get_tuples_at"):
-                rows.extend(state.get_tuples_at(snapshot))
-            elif isinstance(state, ITupleCollection):
-                rows.extend(state.get_tuples())
-            else:
-                raise UnsupportedOperation(f"the store of state {self._name!r} cannot list its keys")
-        return rows
+    def _users_rows(self) -> list[tuple[Any, ...]]:
+        """The rows of a state that is no map of ours."""
+        if not isinstance(self._partitions[0], ITupleCollection):
+            raise UnsupportedOperation(f"the store of state {self._name!r} cannot list its keys")
+        with self._lock:
+            return [row for state in self._partitions for row in state.get_tuples()]
 
-    def _read_at(self, keys: list[Key], snapshot: Snapshot) -> list[Any]:
+    def _whole_listing(self, snapshot: Snapshot) -> list[tuple[Any, ...]] | None:
+        """All rows at a snapshot that was taken before the keys were listed; None if a partition has several pages."""
+        keys: list[Key] = []
+        for index, state in enumerate(self._partitions):
+            pages = state.key_pages()
+            keys += self._own(next(pages, ()), index)
+            if next(pages, None) is not None:
+                return None
+        return _rows(keys, self._read_at(keys, snapshot))
+
+    def _own(self, page: Sequence[Key], partition: int) -> list[Key]:
+        """The keys that this partition answers for: partitions that share a store may each list the keys of all."""
+        places = partitions_of(page, len(self._partitions))
+        return [page[at] for at in places.get(partition, ())]
+
+    def _locked(self, pages: Iterator[Sequence[Key]]) -> Iterator[Sequence[Key]]:
+        while True:
+            with self._lock:
+                page = next(pages, None)
+            if page is None:
+                return
+            yield page
+
+    def _read_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
         values: list[Any] = [None] * len(keys)
         for partition, places in partitions_of(keys, len(self._partitions)).items():
             state, wanted = self._partitions[partition], [keys[at] for at in places]
@@ -101,4 +133,11 @@ class StateView:
                 found = state.multi_get(wanted)
             for at, value in zip(places, found, strict=True):
                 values[at] = value
+        if None in values and (now := self._snapshot().txid) >= snapshot.txid + REMOVAL_LAG:
+            # What was there at the snapshot may have been removed and deleted while this was read.
+            raise StaleTransactionError(self._name, "an absent key", snapshot.txid, now)
         return values
+
+
+def _rows(keys: Sequence[Key], values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    return [(*key, value) for key, value in zip(keys, values, strict=True) if value is not None]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from trident.state.forwarding import BACKING_ABILITIES, offer
-from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key, Resettable
+from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key, RemovableMap, Resettable
 from trident.state.sentinel import SENTINEL_KEY
 from trident.state.txid import Txid
 
@@ -46,9 +46,11 @@ class CachedMap:
         self._cache: OrderedDict[Key, Any] = OrderedDict()
         self._committing: int | None = None  # the thread that is inside a commit
         self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
-        offer(self, delegate, [name for name in BACKING_ABILITIES if name != "reset"])
+        offer(self, delegate, [name for name in BACKING_ABILITIES if name not in ("reset", "multi_delete")])
         if isinstance(delegate, Resettable):
             self.reset = partial(self._reset, delegate)
+        if isinstance(delegate, RemovableMap):
+            self.multi_delete = partial(self._multi_delete, delegate)
 
     def begin(self, txid: Txid) -> None:
         """Keep the memory if this commit follows directly on this instance's last one; else empty it."""
@@ -112,6 +114,11 @@ class CachedMap:
         else:
             for key in keys:
                 cache.pop(key, None)
+
+    def _multi_delete(self, delegate: RemovableMap, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self._cache.pop(key, None)
+        delegate.multi_delete(keys)
 
     def _reset(self, delegate: Resettable) -> None:
         self._cache.clear()

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 __all__ = ["BACKING_ABILITIES", "STATE_ABILITIES", "offer"]
 
-BACKING_ABILITIES = ("begin", "end", "read_sentinel", "move_sentinel", "reset", "close")
+BACKING_ABILITIES = ("begin", "end", "read_sentinel", "move_sentinel", "multi_delete", "key_pages", "reset", "close")
 """Methods that a backing map may have besides `multi_get` and `multi_put`."""
 
 STATE_ABILITIES = (
@@ -22,7 +22,9 @@ STATE_ABILITIES = (
     "reset",
     "close",
     "multi_remove",
+    "key_pages",
     "get_tuples",
+    "get_tuples_at",
 )
 """Methods that a map state may have besides those of `MapState`."""
 

@@ -21,10 +21,12 @@ __all__ = [
     "IBackingMap",
     "ITupleCollection",
     "Key",
+    "ListableMap",
     "MapState",
     "QueryFunction",
     "ReadOnlyMapState",
     "ReadOnlySnapshottable",
+    "RemovableMap",
     "RemovableMapState",
     "Resettable",
     "SnapshotReadable",
@@ -240,6 +242,26 @@ class FencedMap(Protocol):
         """Move the sentinel forward; from now on puts succeed only while it stands.
 
         Raises `FencedError` if the store has a higher one, unless `force` (which lays the sentinel anew).
+        """
+
+
+@runtime_checkable
+class RemovableMap(Protocol):
+    """A backing map that can delete keys. In any other, a removed key stays as a stored None."""
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete keys; absent ones are ignored. Fenced as `multi_put` is."""
+
+
+@runtime_checkable
+class ListableMap(Protocol):
+    """A backing map that can list its keys."""
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys, in pages of a size that the store finds right.
+
+        A key that is there from the first page to the last comes exactly once; the sentinel's key does not come.
+        Partitions that share a store may each list the keys of all.
         """
 
 

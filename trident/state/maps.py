@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from copy import deepcopy
 from decimal import Decimal
 from functools import partial
@@ -23,8 +23,17 @@ from typing import Any
 from uuid import UUID
 
 from trident.errors import CommitOrderError, StaleTransactionError, UnsupportedOperation
-from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key, Resettable, StateType, ValueUpdater
-from trident.state.sentinel import ReservedKeySentinel, check_sentinel, fenced
+from trident.state.interfaces import (
+    BackingMapLifecycle,
+    IBackingMap,
+    Key,
+    ListableMap,
+    Resettable,
+    StateType,
+    ValueUpdater,
+)
+from trident.state.removals import Removals
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.values import OpaqueValue, TransactionalValue, opaque_base
 
@@ -40,6 +49,7 @@ class _CommittedMap(ABC):
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.partition = backing, name, partition
         self._guard = fenced(backing, partition)
+        self._removals = Removals(backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
 
@@ -58,6 +68,7 @@ class _CommittedMap(ABC):
             self._guard.move_sentinel(sentinel)
         if not reserved_key:
             self._begin(commit)
+        self._removals.begin(commit)
         self._txid = commit
 
     def commit(self, txid: int) -> None:
@@ -70,6 +81,7 @@ class _CommittedMap(ABC):
             self.backing.multi_put(list(self._written), list(self._written.values()))
         if isinstance(self.backing, BackingMapLifecycle):
             self.backing.end(begun)
+        self._removals.end(begun)
         self._txid, self._written = None, {}
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
@@ -87,6 +99,44 @@ class _CommittedMap(ABC):
         """Replace the values of distinct keys, by the rule of the kind."""
         self.multi_update(keys, [_Replace(value) for value in values])
 
+    def multi_remove(self, keys: Sequence[Key]) -> None:
+        """Remove keys as part of the current batch; absent keys are ignored.
+
+        A removal is a put of None by the rule of the kind, so a replay undoes it or does it again as it must. A store
+        that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
+        """
+        distinct = list(dict.fromkeys(keys))
+        there = [key for key, value in zip(distinct, self.multi_get(distinct), strict=True) if value is not None]
+        self.multi_put(there, [None] * len(there))
+        self._removals.note(there)
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows: the parts of each key, then the value of the latest write, page by page.
+
+        A key whose value is None is no row: it was removed, or is as good as never written.
+
+        Raises
+        ------
+        UnsupportedOperation
+            The store cannot list its keys.
+        """
+        return self._rows(self.multi_get)
+
+    def _rows(self, read: Callable[[Sequence[Key]], list[Any]]) -> Iterator[tuple[Any, ...]]:
+        for page in self.key_pages():
+            yield from [(*key, value) for key, value in zip(page, read(page), strict=True) if value is not None]
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys that the store holds, removed ones included, page by page."""
+        if not isinstance(self.backing, ListableMap):
+            raise UnsupportedOperation(
+                f"list state {self.name!r}: a {type(self.backing).__name__} cannot list its keys; ask for the keys that "
+                "you know with multi_get, or use a store that can (memory, Delta, Redis, Cassandra)"
+            )
+        if isinstance(self._guard, ReservedKeySentinel):
+            return ([key for key in page if key[0] != SENTINEL_KEY] for page in self.backing.key_pages())
+        return self.backing.key_pages()
+
     def read_sentinel(self) -> Sentinel | None:
         """Return what the store says of this partition's last commit."""
         return self._guard.read_sentinel()
@@ -103,6 +153,7 @@ class _CommittedMap(ABC):
                 "own means, or give the state a new key prefix"
             )
         self._txid, self._written = None, {}
+        self._removals.forget()
         self.backing.reset()
 
     def close(self) -> None:
@@ -195,6 +246,16 @@ class OpaqueMap(_CommittedMap):
                 raise StaleTransactionError(self.name, key, snapshot.txid, stored.txid)
             values.append(None if stored is None else stored.at(snapshot))
         return values
+
+    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
+
+        Raises
+        ------
+        StaleTransactionError
+            A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot.
+        """
+        return self._rows(partial(self.multi_get_at, snapshot=snapshot))
 
     def _latest(self, stored: OpaqueValue) -> Any:
         return stored.curr

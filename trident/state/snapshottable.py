@@ -5,7 +5,7 @@ It lets one store serve grouped and ungrouped `persistent_aggregate` alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trident.errors import UnsupportedOperation
@@ -37,6 +37,10 @@ class SnapshottableMap:
     multi_get_at: Callable[[Sequence[Key], Snapshot], list[Any]]
     read_sentinel: Callable[[], Sentinel | None]
     move_sentinel: Callable[..., None]
+    multi_remove: Callable[[Sequence[Key]], None]
+    key_pages: Callable[[], Iterator[Sequence[Key]]]
+    get_tuples: Callable[[], Iterator[tuple[Any, ...]]]
+    get_tuples_at: Callable[[Snapshot], Iterator[tuple[Any, ...]]]
     reset: Callable[[], None]
     close: Callable[[], None]
 

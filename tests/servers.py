@@ -1,0 +1,203 @@
+"""Real servers for tests, on free loopback ports: started, killed, paused, restarted and always stopped by process id.
+
+`make servers` installs what is started here: Redis and Memcached from the system's packages, the jars of Cassandra in
+`build/services/cassandra`. A server that is missing is a failure that says so, never a skip.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+__all__ = ["Server", "free_ports", "start_cassandra", "start_memcached", "start_redis"]
+
+ROOT = Path(__file__).parent.parent
+CONFIGURATION = Path(__file__).parent / "services"
+CASSANDRA_JARS = ROOT / "build" / "services" / "cassandra"
+_LAST_JAVA_OF_CASSANDRA = 21
+
+
+class Server:
+    """One server process.
+
+    Parameters
+    ----------
+    name
+        For messages.
+    argv
+        The command line.
+    port
+        Where it answers, on 127.0.0.1.
+    work
+        Its folder: data, and `server.log` with what it prints.
+    ready
+        Whether it answers yet; an `OSError` means not yet.
+    grace, limit
+        Seconds that it may take to stop, and to start.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        argv: Sequence[object],
+        port: int,
+        work: Path,
+        ready: Callable[[int], bool],
+        grace: float = 5.0,
+        limit: float = 120.0,
+    ) -> None:
+        self.name, self.argv, self.port, self.work = name, [str(word) for word in argv], port, work
+        self._ready, self._grace, self._limit = ready, grace, limit
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    @property
+    def address(self) -> str:
+        """`host:port`."""
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the running server."""
+        assert self._process is not None
+        return self._process.pid
+
+    def start(self) -> None:
+        """Start it, or start it again on the same data and port; return once it answers."""
+        assert self._process is None, f"{self.name} runs already"
+        log = self.work / "server.log"
+        with log.open("ab") as out:
+            # A session of its own: Ctrl-C at the tests reaches the fixture, which stops it.
+            process = subprocess.Popen(
+                self.argv, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.work,
+                start_new_session=True,
+            )  # fmt: skip
+        self._process = process
+        deadline = time.monotonic() + self._limit
+        while True:
+            with contextlib.suppress(OSError):
+                if self._ready(self.port):
+                    return
+            if process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                tail = log.read_text(errors="replace")[-3000:]
+                raise RuntimeError(f"{self.name} did not start: {' '.join(self.argv)[:300]}\n{tail}")
+            time.sleep(0.02)  # between two questions whether it is ready
+
+    def kill(self) -> None:
+        """End it as a crash does: SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        """End it in order, by force if that takes too long."""
+        if self._process is None:
+            return
+        self.resume()
+        self._process.terminate()
+        try:
+            self._process.wait(self._grace)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+    def pause(self) -> None:
+        """Let it hang: it keeps its connections and answers nobody."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        os.kill(self.pid, signal.SIGCONT)
+
+
+def free_ports(count: int) -> list[int]:
+    """Return so many different free ports."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def start_redis(work: Path, *arguments: object) -> Server:
+    """Start a Redis; without arguments it keeps nothing over a restart."""
+    (port,) = free_ports(1)
+    persistence = [] if "--appendonly" in arguments or "--save" in arguments else ["--save", "", "--appendonly", "no"]
+    argv = [_program("redis-server"), "--port", port, "--bind", "127.0.0.1", "--dir", work, *persistence, *arguments]
+    return Server("redis-server", argv, port, work, lambda port: b"+PONG" in _ask(port, b"PING\r\n", b"\r\n"))
+
+
+def start_memcached(work: Path, *arguments: object) -> Server:
+    """Start a Memcached of 64 MB, or as the arguments say."""
+    (port,) = free_ports(1)
+    user = ["-u", "root"] if os.geteuid() == 0 else []
+    memory = [] if "-m" in arguments else ["-m", 64]
+    argv = [_program("memcached"), "-l", "127.0.0.1", "-p", port, "-U", 0, "-t", 1, *memory, *user, *arguments]
+    return Server("memcached", argv, port, work, lambda port: b"VERSION" in _ask(port, b"version\r\n", b"\r\n"))
+
+
+def start_cassandra(work: Path) -> Server:
+    """Start a Cassandra that has each write on disk before it answers; takes 5 to 25 seconds."""
+    jars = sorted(CASSANDRA_JARS.glob("*.jar"))
+    if not jars:
+        raise RuntimeError(f"no jars of Cassandra in {CASSANDRA_JARS}; run: make servers")
+    java = _java()
+    cql, storage, jmx = free_ports(3)
+    yaml = (CONFIGURATION / "cassandra.yaml").read_text(encoding="utf-8")
+    for name, value in (("@WORK@", work), ("@CQL@", cql), ("@STORAGE@", storage)):
+        yaml = yaml.replace(name, str(value))
+    (work / "cassandra.yaml").write_text(yaml, encoding="utf-8")
+    lines = (CONFIGURATION / "cassandra.jvm.options").read_text(encoding="utf-8").splitlines()
+    options = [line for line in lines if line and not line.startswith("#")]
+    agent = [f"-javaagent:{jar}" for jar in jars if jar.name.startswith("jamm-")]
+    argv = [
+        *java, *agent, *options, f"-Dcassandra.config=file://{work}/cassandra.yaml", f"-Dcassandra.storagedir={work}",
+        f"-Dcassandra.jmx.local.port={jmx}", f"-Dlogback.configurationFile=file://{CONFIGURATION}/logback.xml",
+        "-Dcassandra-foreground=yes", "-cp", f"{CASSANDRA_JARS}/*", "org.apache.cassandra.service.CassandraDaemon",
+    ]  # fmt: skip
+    return Server("cassandra", argv, cql, work, lambda port: _ask(port) == b"", grace=10, limit=180)
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        raise RuntimeError(f"{name} is not on PATH; run: make servers")
+    return found
+
+
+def _java() -> list[str]:
+    home = os.environ.get("JAVA_HOME")
+    java = f"{home}/bin/java" if home else _program("java")
+    printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
+    version = int(printed.split('"')[1].split(".")[0])
+    if version > _LAST_JAVA_OF_CASSANDRA:
+        raise RuntimeError(
+            f"Cassandra runs on Java 17 to {_LAST_JAVA_OF_CASSANDRA}; {java} is {version}; set JAVA_HOME"
+        )
+    return [java, *(["-Djava.security.manager=allow"] if version > 17 else [])]
+
+
+def _ask(port: int, question: bytes = b"", until: bytes = b"") -> bytes:
+    """Connect, ask, and return the answer up to `until`; nothing if nothing is asked."""
+    answer = b""
+    with socket.create_connection(("127.0.0.1", port), 1) as connection:
+        connection.sendall(question)
+        while until not in answer:
+            received = connection.recv(4096)
+            if not received:
+                raise ConnectionError("closed before it answered")
+            answer += received
+    return answer
