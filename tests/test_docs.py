@@ -259,7 +259,9 @@ def test_every_operation_of_ours_is_among_the_names() -> None:
     ours = {
         f"{cls.__name__}.{name}"
         for cls in (lookup("trident", n) for n in ("Stream", "GroupedStream", "TridentState", "TridentTopology"))
-        for name, value in vars(cls).items()
+        for family in cls.__mro__
+        if family.__module__.startswith("trident.")
+        for name, value in vars(family).items()
         if callable(value) and not name.startswith("_")
     }
     assert ours - listed - {"TridentTopology.graph"} == set()

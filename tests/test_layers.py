@@ -32,6 +32,8 @@ VALUES = ("trident.errors", "trident.fields", "trident.tuples")
 INTERFACES = (*VALUES, "trident.state", "trident.spout")
 GRAPH = (
     "trident.config",
+    "trident.exchanges",
+    "trident.fluent",
     "trident.graph",
     "trident.naming",
     "trident.operations",

@@ -14,6 +14,7 @@ from trident.errors import (
     TridentError,
 )
 from trident.fields import Fields
+from trident.fluent.joining import JoinOutFieldsMode, JoinType
 from trident.stream import GroupedStream, Stream, TridentState
 from trident.topology import TridentTopology
 from trident.tuples import TridentCollector, TridentTuple
@@ -27,6 +28,8 @@ __all__ = [
     "FencedError",
     "Fields",
     "GroupedStream",
+    "JoinOutFieldsMode",
+    "JoinType",
     "ReportedFailedException",
     "Stream",
     "TopologyError",

@@ -14,11 +14,14 @@ from trident.fields import Fields
 from trident.state.interfaces import StateSpec
 
 __all__ = [
+    "AggregateNode",
     "Aggregation",
     "EachNode",
     "FilterNode",
     "Graph",
     "MapNode",
+    "Member",
+    "MergeNode",
     "Node",
     "PeekNode",
     "PersistNode",
@@ -92,6 +95,36 @@ class PeekNode(Node):
 @dataclass(frozen=True)
 class ProjectNode(Node):
     """`project`: keeps `fields`, in their order."""
+
+
+@dataclass(frozen=True)
+class MergeNode(Node):
+    """`merge`: the union of all parents, field by position. `inputs` are the fields of each parent."""
+
+    inputs: tuple[Fields, ...] = ()
+
+
+@dataclass(frozen=True)
+class Member:
+    """One aggregator of an `AggregateNode`: what it sees, and what it gives."""
+
+    inputs: Fields
+    aggregator: Any
+    outputs: Fields
+
+
+@dataclass(frozen=True)
+class AggregateNode(Node):
+    """Aggregates each partition of a batch; gives `group` and the members' outputs, their cross product if there are many.
+
+    A full aggregate is a partial one (`partial`: of any piece of a partition, nothing for an empty one), a
+    `RepartitionNode`, and a second one that merges; without combiners it is the last two.
+    """
+
+    group: Fields = Fields()
+    grouped: bool = False
+    members: tuple[Member, ...] = ()
+    partial: bool = False
 
 
 @dataclass(frozen=True)
@@ -192,8 +225,16 @@ class Graph:
 
     def sources_of(self, node_id: str) -> list[SpoutNode]:
         """Return the spouts whose tuples reach a node."""
-        node = self.node(node_id)
-        if isinstance(node, SpoutNode):
-            return [node]
-        found = {spout.id: spout for parent in node.parents for spout in self.sources_of(parent)}
-        return list(found.values())
+        above = {node_id, *self.above(node_id)}
+        return [spout for spout in self.spouts() if spout.id in above]
+
+    def above(self, node_id: str) -> set[str]:
+        """Return the ids of all nodes whose tuples reach a node, without itself."""
+        found: set[str] = set()
+        waiting = list(self.node(node_id).parents)
+        while waiting:
+            parent = waiting.pop()
+            if parent not in found:
+                found.add(parent)
+                waiting.extend(self.node(parent).parents)
+        return found

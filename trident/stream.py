@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
+from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, declare, member_of
+from trident.fluent.base import is_fields, key_of
+from trident.fluent.repartitioning import Repartitioning
 from trident.graph import (
     Aggregation,
     EachNode,
@@ -43,24 +46,12 @@ if TYPE_CHECKING:
 __all__ = ["GroupedStream", "Stream", "TridentState"]
 
 
-class Stream(TridentNames):
+class Stream(Aggregating, Repartitioning):
     """Tuples of known fields, batch by batch."""
-
-    def __init__(self, topology: TridentTopology, node: Node, label: str | None = None) -> None:
-        self._topology, self._node, self._label = topology, node, label
-
-    @property
-    def fields(self) -> Fields:
-        """Names and types of the tuples' values."""
-        return self._node.fields
 
     def get_output_fields(self) -> Fields:
         """Return `fields`."""
         return self.fields
-
-    def get_name(self) -> str:
-        """Return the label given by `name`, else the id of the last step."""
-        return self._label or self._node.id
 
     def name(self, name: str) -> Stream:
         """Label the stream: the next step and the next state that is declared on it carry the name."""
@@ -121,16 +112,27 @@ class Stream(TridentNames):
 
     def group_by(self, *fields: FieldsLike) -> GroupedStream:
         """Group by fields; the next step works per distinct key."""
-        group = self._select(Fields(*fields))
-        if not len(group):
-            raise TopologyError(f"stream {self.get_name()!r}: group_by needs at least one field")
-        for name, type_ in zip(group.names, group.types, strict=True):
-            if type_ is not None and type_.startswith(("array<", "map<", "struct<")):
-                raise TopologyError(
-                    f"stream {self.get_name()!r}: cannot group by {name!r}, which is {type_}; a key is made of plain "
-                    "values. Derive a text or a number from it with each, and group by that"
-                )
+        group = key_of(self, Fields(*fields), "group_by")
         return GroupedStream(self, group)
+
+    def apply_assembly(self, assembly: Any) -> Stream:
+        """Let an assembly, or a function of a stream, declare its steps here; returns the stream that it returns."""
+        if isinstance(assembly, type) or not (hasattr(assembly, "apply") or callable(assembly)):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: {assembly!r} is no assembly, an object with apply(stream) or a function"
+            )
+        try:
+            stream = assembly.apply(self) if hasattr(assembly, "apply") else assembly(self)
+        except RecursionError as error:
+            raise TopologyError(
+                f"stream {self.get_name()!r}: assembly {assembly!r} applies itself without end"
+            ) from error
+        if not isinstance(stream, Stream) or stream._topology is not self._topology:
+            raise TopologyError(
+                f"stream {self.get_name()!r}: assembly {assembly!r} returned {stream!r}; it must return a stream of this "
+                "topology"
+            )
+        return stream
 
     def persistent_aggregate(
         self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
@@ -149,7 +151,7 @@ class Stream(TridentNames):
 
         What the updater emits, with the fields `out`, flows on in `new_values_stream()`.
         """
-        inputs, updater, out = self._persist_args(args)
+        inputs, updater, out = self._operation_args(args)
         if not hasattr(updater, "update_state"):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {updater!r} is no StateUpdater, it has no method update_state"
@@ -165,7 +167,7 @@ class Stream(TridentNames):
 
         Different from Storm: a query in batch t sees the state exactly as after batch t-1, also in a replay.
         """
-        inputs, function, out = self._persist_args(args)
+        inputs, function, out = self._operation_args(args)
         if out is None or not hasattr(function, "batch_retrieve"):
             raise TopologyError(
                 f"stream {self.get_name()!r}: state_query takes (state, [fields,] query function, output fields); "
@@ -192,7 +194,7 @@ class Stream(TridentNames):
     def _aggregate(
         self, group: Fields, grouped: bool, state: StateFactory | StateSpec, args: Sequence[Any], name: str | None
     ) -> TridentState:
-        inputs, aggregator, out = self._persist_args(args)
+        inputs, aggregator, out = self._operation_args(args)
         combines, reduces = hasattr(aggregator, "combine"), hasattr(aggregator, "reduce")
         if out is None or not (combines or reduces) or isinstance(aggregator, type):
             raise TopologyError(
@@ -212,7 +214,7 @@ class Stream(TridentNames):
     def _each_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
         if len(args) == 3:
             return self._select(args[0]), args[1], Fields(args[2])
-        if len(args) == 2 and _is_fields(args[0]):
+        if len(args) == 2 and is_fields(args[0]):
             return self._select(args[0]), args[1], None
         if len(args) == 2:
             return Fields(), args[0], Fields(args[1])
@@ -220,29 +222,6 @@ class Stream(TridentNames):
             f"stream {self.get_name()!r}: each takes (fields, function, output fields), (function, output fields) "
             f"or (fields, filter); got {len(args)} arguments"
         )
-
-    def _persist_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:
-        rest = list(args)
-        inputs = self._select(rest.pop(0)) if rest and _is_fields(rest[0]) else None
-        if not rest or len(rest) > 2:
-            raise TopologyError(
-                f"stream {self.get_name()!r}: expected ([fields,] operation[, output fields]), got {args!r}"
-            )
-        out = Fields(rest[1]) if len(rest) == 2 else None
-        if inputs is None:
-            # as in Storm, an aggregator without input fields sees empty tuples; an updater sees everything
-            inputs = self.fields if hasattr(rest[0], "update_state") else Fields()
-        return inputs, rest[0], out
-
-    def _select(self, fields: FieldsLike) -> Fields:
-        return self.fields.select(Fields(fields).names, self.get_name())
-
-    def _child(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Node:
-        node_id = self._topology._child_id(self._node.id, self._label or label)
-        return self._topology._add(kind(node_id, (self._node.id,), fields, **rest))
-
-    def _then(self, label: str, kind: type[Node], fields: Fields, **rest: Any) -> Stream:
-        return Stream(self._topology, self._child(label, kind, fields, **rest))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.get_name()!r}: {self.fields})"
@@ -269,6 +248,29 @@ class GroupedStream(TridentNames):
     def name(self, name: str) -> GroupedStream:
         """Label the stream, as `Stream.name`."""
         return GroupedStream(self._stream.name(name), self._group)
+
+    def each(self, *args: Any) -> GroupedStream:
+        """Apply a function or a filter, as `Stream.each`; the stream stays grouped."""
+        return GroupedStream(self._stream.each(*args), self._group)
+
+    def partition_aggregate(self, *args: Any) -> GroupedStream:
+        """Aggregate each key of each partition by itself: `([in,] aggregator, out)`; the stream stays grouped.
+
+        Gives the grouping fields and what the aggregator gives.
+        """
+        member = member_of(self._stream, args, "partition_aggregate")
+        return GroupedStream(declare(self._stream, self._group, [member], full=False), self._group)
+
+    def aggregate(self, *args: Any) -> Stream:
+        """Aggregate each key of the batch: `([in,] aggregator, out)`; gives the grouping fields and the result.
+
+        A combiner is aggregated in each partition first. An empty batch gives nothing.
+        """
+        return declare(self._stream, self._group, [member_of(self._stream, args, "aggregate")], full=True)
+
+    def chained_agg(self) -> ChainedAggregatorDeclarer[Stream]:
+        """Begin several aggregators over the same tuples of each key, as `Stream.chained_agg`."""
+        return ChainedAggregatorDeclarer(self._stream, self._group)
 
     def persistent_aggregate(
         self, state: StateFactory | StateSpec, *args: Any, state_name: str | None = None
@@ -316,9 +318,3 @@ class TridentState(TridentNames):
 
     def __repr__(self) -> str:
         return f"TridentState({self.state_name!r})"
-
-
-def _is_fields(value: object) -> bool:
-    return isinstance(value, (str, Fields)) or (
-        isinstance(value, (list, tuple)) and all(isinstance(name, str) for name in value)
-    )

@@ -73,6 +73,48 @@ class TridentTopology(TridentNames):
             raise TopologyError(f"stream {name!r}: the spout does not say the type of its field {unknown[0]!r}")
         return Stream(self, self._add(SpoutNode(name, (), fields, spout=spout)))
 
+    def merge(self, *args: Any) -> Stream:
+        """Unite streams: `merge(s1, s2, …)` or `merge(streams)`; the names are those of the first one.
+
+        `merge(out_fields, …)` gives others. Fields are matched by position and must have the same types.
+
+        Different from Storm: the partitions of a merge are those of all its streams, so a step that works partition by
+        partition sees each stream's by themselves.
+        """
+        from trident.fluent.combining import merge
+        from trident.stream import Stream
+
+        return Stream(self, merge(self, args))
+
+    def join(self, *args: Any, null_keys_match: bool = True) -> Stream:
+        """Join streams batch by batch: `join(s1, key1, s2, key2, …, out[, join_type[, mode]])`.
+
+        The lists' form is `join(streams, keys, out[, join_type[, mode]])`. The result has the key once and then the other
+        fields of each side (`JoinOutFieldsMode.PRESERVE`: all fields of all sides), under the names `out`. A side with
+        `JoinType.OUTER` may be missing: its fields are null then; `JoinType.mixed(…)` says it for each side.
+
+        As in Storm a null key matches a null key; with `null_keys_match=False` it matches nothing, as in SQL.
+
+        Only tuples of the same batch meet. The order of the rows is not defined.
+        """
+        from trident.fluent.joining import join
+        from trident.stream import Stream
+
+        return Stream(self, join(self, args, null_keys_match))
+
+    def multi_reduce(self, *args: Any) -> Stream:
+        """Process several streams together: `multi_reduce(s1, s2, …, reducer, out)`.
+
+        Other forms: `(fields1, s1, fields2, s2, …, reducer, out)`, `([fields of each,] streams, reducer, out)`. Grouped
+        streams, all of them, take a `GroupedMultiReducer` and are brought together by key.
+
+        Different from Storm: streams that are not grouped are brought into one partition.
+        """
+        from trident.fluent.combining import multi_reduce
+        from trident.stream import Stream
+
+        return Stream(self, multi_reduce(self, args))
+
     def new_static_state(self, state: StateFactory | StateSpec, name: str | None = None) -> TridentState:
         """Declare a state that no stream updates, for `state_query`."""
         from trident.stream import TridentState

@@ -77,7 +77,7 @@ def _ways(spark: SparkSession, corpus: Corpus) -> dict[str, Callable[[int], Any]
             worker = WorkerProgram(cloudpickle.loads(pickled))
             for row in rows:
                 for number in row.column(0).to_pylist():
-                    for tables in run_part(worker, *parts[number]).sinks.values():
+                    for tables in run_part(worker, TransactionAttempt(batch, 0), number, *parts[number]).sinks.values():
                         for table in tables:
                             yield from table.to_batches()
 
@@ -85,7 +85,7 @@ def _ways(spark: SparkSession, corpus: Corpus) -> dict[str, Callable[[int], Any]
         return frame.toArrow()
 
     return {
-        "rdd": lambda batch: runner.process(str(batch), batches[batch]),
+        "rdd": lambda batch: runner.process(TransactionAttempt(batch, 0), batches[batch]),
         "map_in_arrow": map_in_arrow,
         "native": lambda batch: counted(spark.read.text(str(corpus.files[batch]))).toArrow(),
     }

@@ -67,9 +67,9 @@ def test_the_steps_before_a_state_are_one_fragment(topology: TridentTopology) ->
     state.persistent_aggregate(MemoryMapState(), Count(), "count")
     plan = plan_of(topology)
     (fragment,) = [plan.fragments["lines"]]
-    assert [(step.id, step.source) for step in fragment.steps] == [
-        ("lines/each", "lines"),
-        ("lines/each/filter", "lines/each"),
+    assert [(step.id, step.sources) for step in fragment.steps] == [
+        ("lines/each", ("lines",)),
+        ("lines/each/filter", ("lines/each",)),
     ]
     (sink,) = fragment.sinks
     assert (sink.target, sink.source, sink.fields) == (

@@ -39,8 +39,8 @@ from trident.operations import (
     Sum,
     TupleCollectionGet,
 )
-from trident.runtime import worker
-from trident.spout.interfaces import SpoutType
+from trident.runtime import tasks, worker
+from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import StateSpec, map_state
 
 
@@ -207,11 +207,11 @@ def test_what_prepare_raises_fails_the_batch_with_its_cause(spark: Any, topology
 
 def test_a_worker_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, worker.WorkerProgram] = {}
-    monkeypatch.setattr(worker, "_programs", kept)
-    pickled = cloudpickle.dumps(worker.Program("t", {}, {}, {}, {}))
+    monkeypatch.setattr(tasks, "_programs", kept)
+    pickled, attempt = cloudpickle.dumps(worker.Program("t", {}, {}, {}, {})), TransactionAttempt(1, 0)
     for number in range(20):
-        assert list(worker.run_task("first", pickled, iter(()))) == []
-        assert list(worker.run_task(str(number), pickled, iter(()))) == []
+        assert list(tasks.run_task("first", pickled, attempt, iter(()))) == []
+        assert list(tasks.run_task(str(number), pickled, attempt, iter(()))) == []
     assert len(kept) == 8
     assert "first" in kept
 

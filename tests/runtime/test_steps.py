@@ -54,7 +54,7 @@ def row_by_row(operation: Any) -> Any:
 def each(table: pa.Table, function: Any, keep: tuple[str, ...] = ("line", "n", "word")) -> pa.Table:
     node = EachNode("e", ("s",), Fields("line: string, n: bigint, word: string"), Fields("line: string"), function,
                     Fields("word: string"))  # fmt: skip
-    return apply_step(Step("e", "s", node, keep), table, Poison(), no_state)
+    return apply_step(Step("e", ("s",), node, keep), table, Poison(), no_state)
 
 
 @given(chunked(TEXTS, pa.string()), st.sampled_from([" ", ",", "ab", "é", "\n", "🐍"]))
@@ -90,7 +90,7 @@ def test_what_a_subclass_of_a_builtin_says_counts() -> None:
     table = pa.table({"line": ["a b"], "n": [-1]})
     assert each(table, Shout())["word"].to_pylist() == ["A B"]
     node = FilterNode("f", ("s",), Fields("n: bigint"), Fields("n: bigint"), Positive())
-    assert apply_step(Step("f", "s", node, ("n",)), table, Poison(), no_state).num_rows == 0
+    assert apply_step(Step("f", ("s",), node, ("n",)), table, Poison(), no_state).num_rows == 0
 
 
 def test_split_needs_a_separator() -> None:
@@ -108,7 +108,9 @@ def test_filter_null_is_filter_null(data: st.DataObject, names: tuple[str, ...])
 
     def kept(filter_: Any) -> list[dict[str, Any]]:
         node = FilterNode("f", ("s",), fields, fields.select(names), filter_)
-        rows: list[dict[str, Any]] = apply_step(Step("f", "s", node, ("a", "b")), table, Poison(), no_state).to_pylist()
+        rows: list[dict[str, Any]] = apply_step(
+            Step("f", ("s",), node, ("a", "b")), table, Poison(), no_state
+        ).to_pylist()
         return rows
 
     assert kept(FilterNull()) == kept(row_by_row(FilterNull()))

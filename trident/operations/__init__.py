@@ -1,5 +1,6 @@
 """Operations: the interfaces that users implement, and the built-ins."""
 
+from trident.operations.assemblies import Assembly, FirstN
 from trident.operations.builtin import (
     Count,
     Debug,
@@ -12,6 +13,8 @@ from trident.operations.builtin import (
     Sum,
     TupleCollectionGet,
 )
+from trident.operations.comparators import MaxWithComparator, MinWithComparator
+from trident.operations.filters import Equals, Negate
 from trident.operations.interfaces import (
     Aggregator,
     BaseAggregator,
@@ -30,12 +33,15 @@ from trident.operations.interfaces import (
     ReducerAggregator,
     TridentOperationContext,
 )
+from trident.operations.multi import BaseMultiReducer, GroupedMultiReducer, MultiReducer
 
 __all__ = [
     "Aggregator",
+    "Assembly",
     "BaseAggregator",
     "BaseFilter",
     "BaseFunction",
+    "BaseMultiReducer",
     "BaseOperation",
     "BaseQueryFunction",
     "BaseStateUpdater",
@@ -43,14 +49,21 @@ __all__ = [
     "Consumer",
     "Count",
     "Debug",
+    "Equals",
     "Filter",
     "FilterNull",
+    "FirstN",
     "FlatMapFunction",
     "Function",
+    "GroupedMultiReducer",
     "MapFunction",
     "MapGet",
     "Max",
+    "MaxWithComparator",
     "Min",
+    "MinWithComparator",
+    "MultiReducer",
+    "Negate",
     "Operation",
     "ReducerAggregator",
     "SnapshotGet",

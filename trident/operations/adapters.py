@@ -143,8 +143,13 @@ def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) ->
         raise TopologyError(f"stream {stream!r}: an aggregate has one output field, not {list(out.names)}")
     if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
         raise TopologyError(f"stream {stream!r}: {_name(aggregator)} takes one input field, not {list(inputs.names)}")
-    if out.types[0] is None and isinstance(aggregator, Sum):
-        return Fields.of(out.names, [_sum_type(inputs.types[0], inputs.names[0], stream)])
+    if isinstance(aggregator, Min) and (inputs.types[0] or "").startswith(("array<", "map<", "struct<")):
+        raise TopologyError(
+            f"stream {stream!r}: {_name(aggregator)} cannot order field {inputs.names[0]!r}, which is {inputs.types[0]}"
+        )
+    if isinstance(aggregator, Sum):
+        type_ = _sum_type(inputs.types[0], inputs.names[0], stream)
+        return Fields.of(out.names, [out.types[0] or type_])
     if out.types[0] is None and isinstance(aggregator, (Min, Max)):
         return Fields.of(out.names, [inputs.types[0]])
     if out.types[0] is None and getattr(aggregator, "output_types", None) is None:

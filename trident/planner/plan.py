@@ -1,7 +1,8 @@
 """The plan: what runs where, as data. No engine object in it; both runners execute the same plan.
 
-A *fragment* begins at an entry (a spout, a persisted state's new values, a query's answers), applies steps, and ends at
-sinks, each the input of a later entry. Fragments of spouts run in workers; the others run where the state is committed.
+A *fragment* begins at an entry (a spout, an exchange, a persisted state's new values, a query's answers), applies steps,
+and ends at sinks, each the input of a later entry. What comes from spouts alone runs in workers, level by level: first the
+fragments of spouts, then the exchanges that they feed, and so on. What comes from a state runs where that is committed.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from trident.exchanges import ExchangeNode, Routing
 from trident.fields import Fields
-from trident.graph import Aggregation, PersistNode, QueryNode, SpoutNode, StateNode
+from trident.graph import AggregateNode, Aggregation, PersistNode, QueryNode, SpoutNode, StateNode
 
-__all__ = ["Fragment", "Plan", "Sink", "Step"]
+__all__ = ["Exchange", "Fragment", "Plan", "Sink", "Step"]
 
 
 @dataclass(frozen=True)
@@ -21,28 +23,33 @@ class Step:
 
     Attributes
     ----------
-    id, source
-        This step and the step (or entry) whose tuples it takes.
+    id, sources
+        This step and the steps (or entry) whose tuples it takes: one, or several of a merge.
     node
-        The graph's node: what to do.
+        The graph's node: what to do. Of a merge it names only the parents that are in this fragment.
     keep
         The output columns that somebody needs; the others are dropped at once.
     """
 
     id: str
-    source: str
+    sources: tuple[str, ...]
     node: Any
     keep: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Sink:
-    """Where tuples leave a fragment: the input of entry `target`, partially aggregated if `aggregation` combines."""
+    """Where tuples leave a fragment: the input of entry `target`, partially aggregated if `aggregation` combines.
+
+    Where the target is an exchange, `routing` says to which of its partitions, and `port` as which of its inputs.
+    """
 
     target: str
     source: str
     fields: Fields
     aggregation: Aggregation | None = None
+    port: int = 0
+    routing: Routing | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,30 @@ class Fragment:
     fields: Fields
     steps: tuple[Step, ...]
     sinks: tuple[Sink, ...]
+
+    @property
+    def blocking(self) -> bool:
+        """Whether a step needs all tuples of the partition at once; it also runs, then, where there are none."""
+        return any(isinstance(step.node, AggregateNode) and not step.node.partial for step in self.steps)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """An entry that gathers tuples of other fragments, partition by partition. All partitions run in every batch.
+
+    Attributes
+    ----------
+    node
+        What becomes of the tuples there.
+    inputs
+        The fields that arrive, by port.
+    partitions
+        How many; None: as many as the engine works on at once.
+    """
+
+    node: ExchangeNode
+    inputs: tuple[Fields, ...]
+    partitions: int | None = None
 
 
 @dataclass(frozen=True)
@@ -66,17 +97,23 @@ class Plan:
     fragments
         By entry id.
     commits
-        Persists and queries in the order in which a batch runs them.
+        Persists, queries and the exchanges behind them, in the order in which a batch runs them.
     states
         By name.
     partitions
         Number of partitions of each state.
+    exchanges
+        By entry id.
+    levels
+        The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
     """
 
     topology: str
     spouts: tuple[SpoutNode, ...]
     fragments: dict[str, Fragment]
-    commits: tuple[PersistNode | QueryNode, ...]
+    commits: tuple[PersistNode | QueryNode | ExchangeNode, ...]
     states: dict[str, StateNode]
     partitions: dict[str, int]
     hints: dict[str, int] = field(default_factory=dict)
+    exchanges: dict[str, Exchange] = field(default_factory=dict)
+    levels: tuple[tuple[str, ...], ...] = ()

@@ -1,4 +1,4 @@
-"""Aggregation of a batch in two places: in parts where the tuples are, and of the parts where the state is.
+"""Aggregation of a batch for a state, in two places: in parts where the tuples are, and of the parts where the state is.
 
 A partial is a table of the grouping columns and one column `output`; parts are merged by the same `combine`. Count, Sum,
 Min and Max run as Arrow kernels, any other combiner row by row.
@@ -18,7 +18,7 @@ from trident.operations import Count, Max, Min, Sum
 from trident.runtime.rows import Poison, columns_of, iterate
 from trident.state.interfaces import Key
 
-__all__ = ["merge_partials", "partial", "partial_fields"]
+__all__ = ["has_kernel", "merge_partials", "partial", "partial_fields"]
 
 # kernel that aggregates tuples, kernel that merges parts
 _KERNELS: dict[type[Any], tuple[str, str]] = {
@@ -32,6 +32,12 @@ _KERNELS: dict[type[Any], tuple[str, str]] = {
 def partial_fields(aggregation: Aggregation) -> Fields:
     """Return the fields of a partial: the grouping fields, then the output."""
     return aggregation.group.concat(aggregation.output)
+
+
+def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
+    """Whether a part of a batch can be aggregated by an Arrow kernel."""
+    native = type(aggregation.aggregator) in _KERNELS
+    return native and not _may_overflow(aggregation, table, aggregation.inputs)
 
 
 def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison) -> pa.Table:

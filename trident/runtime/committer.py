@@ -1,4 +1,4 @@
-"""Commits a processed batch to its states: queries and persists in the plan's order, partition by partition.
+"""Commits a processed batch to its states: queries, persists and what lies between, in the plan's order.
 
 The same function, `update_partition`, updates a state partition wherever it runs.
 """
@@ -15,14 +15,17 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.errors import TopologyError
+from trident.exchanges import ExchangeNode
 from trident.graph import Aggregation, PersistNode, QueryNode
-from trident.planner import Plan
+from trident.planner import Exchange, Plan
 from trident.runtime.aggregates import merge_partials
+from trident.runtime.exchange import apply_exchange
 from trident.runtime.partitions import partitions_of
-from trident.runtime.rows import Emitted, Poison, StepFailed, columns_of, failure_of, tuples_of
+from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failure_of, tuples_of
 from trident.runtime.steps import apply_query
 from trident.runtime.views import StateView
-from trident.runtime.worker import TaskOutput, run_fragment
+from trident.runtime.worker import TaskOutput, send
+from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import Key
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerValueUpdater, ReducerValueUpdater
@@ -55,6 +58,8 @@ class Committer:
         By name, the `State` of each partition.
     in_parallel
         Applies a function to many partitions; `map`, or that of a thread pool for stores that answer over a network.
+    exchanges
+        By id, with their numbers of partitions.
     """
 
     def __init__(
@@ -63,9 +68,10 @@ class Committer:
         states: Mapping[str, Sequence[Any]],
         static_state: Callable[[str], Any],
         in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
+        exchanges: Mapping[str, Exchange] | None = None,
     ) -> None:
         self._plan, self._states, self._static_state = plan, states, static_state
-        self._in_parallel = in_parallel
+        self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
 
     def commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput) -> Committed:
         """Apply a batch to all states.
@@ -87,19 +93,36 @@ class Committer:
 
     def _commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput) -> Committed:
         done = Committed()
-        inputs = {target: list(tables) for target, tables in output.sinks.items()}
-        poison = Poison()
+        given = TaskOutput({target: list(tables) for target, tables in output.sinks.items()}, frames=output.frames)
+        run = Run(_attempt_of(txids), Poison(), self._static_state)
         for node in self._plan.commits:
-            tables = inputs.pop(node.id, [])
-            if isinstance(node, QueryNode):
-                answers = self._query(node, tables, txids[node.state][0], poison)
+            tables = given.sinks.pop(node.id, [])
+            if isinstance(node, PersistNode):
+                answers = self._persist(node, tables, txids[node.state], run.poison, done)
+            elif isinstance(node, QueryNode):
+                answers = self._query(node, tables, txids[node.state][0], run.poison)
             else:
-                answers = self._persist(node, tables, txids[node.state], poison, done)
-            if answers is not None and answers.num_rows:
-                fragment = self._plan.fragments[node.id]
-                for target, more in run_fragment(fragment, answers, poison, self._static_state).items():
-                    inputs.setdefault(target, []).extend(more)
+                self._exchange(node, given, run)
+                continue
+            fragment = self._plan.fragments[node.id]
+            rows = [answers] if answers is not None and answers.num_rows else []
+            if rows or fragment.blocking:
+                send(fragment, rows, self._exchanges, run, 0, given)
         return done
+
+    def _exchange(self, node: ExchangeNode, given: TaskOutput, run: Run) -> None:
+        """Run all partitions of an exchange behind a state; its rows came from workers, states, or both."""
+        exchange, fragment = self._exchanges[node.id], self._plan.fragments[node.id]
+        frames = [frame for frame in given.frames if frame.target == node.id]
+        given.frames = [frame for frame in given.frames if frame.target != node.id]
+        for partition in range(exchange.partitions or 1):
+            try:
+                table = apply_exchange(exchange, [frame for frame in frames if frame.partition == partition], run)
+            except StepFailed:
+                raise
+            except Exception as error:
+                raise StepFailed(failure_of(node.id, error)) from error
+            send(fragment, [table], self._exchanges, run, partition, given)
 
     def _query(self, node: QueryNode, tables: list[pa.Table], txid: Txid, poison: Poison) -> pa.Table | None:
         if not tables:
@@ -134,6 +157,11 @@ class Committer:
         if not wanted:
             return None
         return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields))
+
+
+def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
+    txid = next((txid for partitions in txids.values() for txid in partitions), Txid(0))
+    return TransactionAttempt(int(txid), txid.attempt)
 
 
 Entries = tuple[list[Any], list[Any]]
@@ -227,7 +255,7 @@ def committed_operations(plan: Plan) -> list[Any]:
     for node in plan.commits:
         if isinstance(node, QueryNode):
             operations.append(node.function)
-        else:
+        elif isinstance(node, PersistNode):
             operations.append(node.updater if node.aggregation is None else node.aggregation.aggregator)
     return operations
 

@@ -259,7 +259,7 @@ class BatchLoop:
 
     def _process(self, attempt: TransactionAttempt, parts: list[Part]) -> None:
         try:
-            output = self._runner.process(str(attempt), parts)
+            output = self._runner.process(attempt, parts)
         except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             self._events.put(_Event(attempt, failure=failure_of("spark", error)))
             return
@@ -375,7 +375,7 @@ class BatchLoop:
 
     def _cancel(self, attempt: TransactionAttempt) -> None:
         try:
-            self._runner.cancel(str(attempt))
+            self._runner.cancel(attempt)
         except Exception as error:  # noqa: BLE001  its result is ignored anyhow
             logger.warning(
                 "topology %s: attempt %s was not cancelled: %s", self._plan.topology, attempt, describe(error)

@@ -12,9 +12,10 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import FailedException, FencedError, StaleTransactionError, StateMismatchError, describe
 from trident.fields import Fields
+from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
-__all__ = ["Emitted", "Failure", "Poison", "StepFailed", "failure_of", "iterate", "tuples_of"]
+__all__ = ["Emitted", "Failure", "Poison", "Run", "StepFailed", "failure_of", "iterate", "tuples_of"]
 
 _MAX_SHOWN = 300
 
@@ -72,6 +73,25 @@ class Poison:
         if not self.capture or isinstance(error, (FailedException, StepFailed)):
             raise StepFailed(failure) from error
         self.captured.append(failure)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the steps of a batch know besides its tuples.
+
+    Attributes
+    ----------
+    attempt
+        The try at the batch, which aggregators are told.
+    poison
+        What becomes of a tuple whose operation raises.
+    states
+        Gives a static state by name.
+    """
+
+    attempt: TransactionAttempt
+    poison: Poison
+    states: Callable[[str], Any]
 
 
 class Emitted:

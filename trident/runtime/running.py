@@ -223,20 +223,23 @@ class _Parts:
     def open_runner(self, emitters: dict[str, Any]) -> None:
         """Open the runner and the committer."""
         plan, config = self._plan, self._config
-        fragments = {node.id: plan.fragments[node.id] for node in plan.spouts}
-        static = {name: state for name, state in plan.states.items() if state.static}
-        program = Program(plan.topology, fragments, emitters, static, config.as_mapping())
-        self.runner = _spark_runner(program, config) if config.engine == "spark" else InProcessRunner(program)
         commit_side = {node.id: plan.fragments[node.id] for node in plan.commits}
+        fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commit_side}
+        static = {name: state for name, state in plan.states.items() if state.static}
+        program = Program(plan.topology, fragments, emitters, static, config.as_mapping(), plan.exchanges, plan.levels)
+        self.runner = _spark_runner(program, config) if config.engine == "spark" else InProcessRunner(program)
         prepared = self.runner.operations if isinstance(self.runner, InProcessRunner) else []
         self._driver = WorkerProgram(
-            Program(plan.topology, commit_side, {}, static, config.as_mapping()), committed_operations(plan), prepared
+            Program(plan.topology, commit_side, {}, static, config.as_mapping(), plan.exchanges),
+            committed_operations(plan),
+            prepared,
         )
         widest = max(plan.partitions.values(), default=1)
         if widest > 1:
             self._in_parallel = ThreadPoolExecutor(min(widest, 16), thread_name_prefix=f"trident-{plan.topology}-state")
         in_parallel = map if self._in_parallel is None else self._in_parallel.map
-        self.committer = Committer(plan, self._states, self._driver.state, in_parallel)
+        exchanges = self.runner.program.exchanges
+        self.committer = Committer(plan, self._states, self._driver.state, in_parallel, exchanges)
 
     def view(self, name: str, snapshot: Any) -> StateView:
         """Open a state for reading; closed with the topology."""

@@ -151,7 +151,7 @@ def apply_query(
 
         _collect(step, table, node, out, poison, visit)
     parents = pa.array(out.parents, pa.int64())
-    return _append(Step(step, "", node, columns), node.outputs.names, table, parents, out.columns())
+    return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns())
 
 
 def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:

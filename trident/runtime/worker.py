@@ -1,42 +1,48 @@
-"""What runs in a worker: read parts of a batch, apply the fused steps, aggregate in part, hand back Arrow.
-
-A worker process keeps the unpickled program of each topology it served, so a batch ships only its parts.
-"""
+"""What runs in a worker: read a part of a batch or gather an exchange, apply the fused steps, hand on Arrow."""
 
 from __future__ import annotations
 
-import atexit
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import cloudpickle
 import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
-from trident.planner import Fragment
-from trident.runtime.aggregates import partial
-from trident.runtime.rows import Failure, Poison, StepFailed, failure_of
-from trident.runtime.steps import apply_step
+from trident.planner import Exchange, Fragment
+from trident.runtime.exchange import Frame, apply_exchange, route
+from trident.runtime.fragments import run_fragment, whole
+from trident.runtime.rows import Failure, Poison, Run, StepFailed, failure_of
+from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
 
-__all__ = ["Program", "TaskOutput", "WorkerProgram", "run_fragment", "run_part"]
+__all__ = ["NoRows", "Part", "Program", "TaskOutput", "WorkerProgram", "merge_outputs", "operations_of", "run_entry",
+           "run_part", "send", "with_empty_parts"]  # fmt: skip
 
 logger = logging.getLogger(__name__)
+
+Part = tuple[str, Any, bool]
+"""Of a batch: the spout, what its emitter reads, and whether tuples that raise are put aside."""
+
+
+class NoRows:
+    """The part of a spout that has nothing in a batch, for steps that run nevertheless."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker needs of a topology: fragments and emitters of the spouts, static states, settings."""
+    """What a worker needs of a topology: fragments, emitters of the spouts, static states, settings, exchanges."""
 
     topology: str
     fragments: Mapping[str, Fragment]
     emitters: Mapping[str, Any]
     states: Mapping[str, StateNode]
     settings: Mapping[str, Any]
+    exchanges: Mapping[str, Exchange] = field(default_factory=dict)
+    levels: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass
@@ -53,12 +59,20 @@ class TaskOutput:
         Why the part failed; nothing else counts then.
     captured
         Tuples that were put aside.
+    frames
+        Rows for exchanges that still have to run.
+    level, task
+        Where it comes from: the level (0: a spout) and the number of the task in it. Of several failures the lowest is the
+        cause; outputs are put together in this order, whatever way they came.
     """
 
     sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
     tuples: int = 0
     failure: Failure | None = None
     captured: list[Failure] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    level: int = 0
+    task: int = 0
 
 
 class WorkerProgram:
@@ -75,7 +89,7 @@ class WorkerProgram:
     def __init__(self, program: Program, more: Sequence[Any] = (), prepared: Sequence[Any] = ()) -> None:
         self.program = program
         self._states: dict[str, Any] = {}
-        own = [*(op for fragment in program.fragments.values() for op in operations_of(fragment)), *more]
+        own = [*(op for entry in program.fragments for op in operations_of(program, entry)), *more]
         elsewhere = {id(operation) for operation in prepared}
         distinct = {id(operation): operation for operation in own if id(operation) not in elsewhere}
         self.operations = list(distinct.values())
@@ -102,33 +116,94 @@ class WorkerProgram:
                 logger.exception("cleanup of %r failed", operation)
 
 
-def operations_of(fragment: Fragment) -> Iterator[Any]:
-    """Iterate over the user objects of a fragment: its operations and the aggregators of its sinks."""
-    for step in fragment.steps:
-        for name in ("function", "filter", "consumer"):
-            if hasattr(step.node, name):
-                yield getattr(step.node, name)
+def operations_of(program: Program, entry: str) -> Iterator[Any]:
+    """Iterate over the user objects of an entry and its fragment: operations, and the aggregators of its sinks."""
+    fragment = program.fragments[entry]
+    exchange = program.exchanges.get(entry)
+    for node in (*(step.node for step in fragment.steps), exchange and exchange.node):
+        for name in ("function", "filter", "consumer", "reducer"):
+            if hasattr(node, name):
+                yield getattr(node, name)
+        for member in getattr(node, "members", ()):
+            yield member.aggregator
     for sink in fragment.sinks:
         if sink.aggregation is not None:
             yield sink.aggregation.aggregator
 
 
-def run_part(worker: WorkerProgram, spout: str, part: Any, capture: bool) -> TaskOutput:
-    """Read one part and run its fragment. What fails comes back as data, not as an exception."""
-    output = TaskOutput()
-    poison = Poison(capture)
-    try:
-        fragment = worker.program.fragments[spout]
+def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
+    """Add a part without rows for each spout that has none but whose steps give something even then."""
+    there = {spout for spout, _, _ in parts}
+    missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
+    capture = any(capture for _, _, capture in parts)
+    return [*parts, *((name, NoRows(), capture) for name in missing)]
+
+
+def run_part(
+    worker: WorkerProgram, attempt: TransactionAttempt, index: int, spout: str, part: Any, capture: bool
+) -> TaskOutput:
+    """Read one part, the `index`-th of the batch, and run its fragment. What fails comes back as data."""
+    output, fragment = TaskOutput(), worker.program.fragments[spout]
+
+    def read() -> Iterator[pa.Table]:
         for table in _read(worker.program.emitters[spout], fragment, part):
             output.tuples += table.num_rows
-            for target, tables in run_fragment(fragment, table, poison, worker.state).items():
-                output.sinks.setdefault(target, []).extend(tables)
+            yield table
+
+    run = Run(attempt, Poison(capture, output.captured), worker.state)
+    return _guarded(worker.program, fragment, [] if isinstance(part, NoRows) else read(), run, index, output)
+
+
+def run_entry(
+    worker: WorkerProgram,
+    attempt: TransactionAttempt,
+    entry: str,
+    partition: int,
+    frames: Sequence[Frame],
+    capture: bool,
+    level: int = 0,
+) -> TaskOutput:
+    """Gather one partition of an exchange and run its fragment. What fails comes back as data."""
+    output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
+    run = Run(attempt, Poison(capture, output.captured), worker.state)
+
+    def gather() -> Iterator[pa.Table]:
+        yield apply_exchange(worker.program.exchanges[entry], frames, run)
+
+    return _guarded(worker.program, fragment, gather(), run, partition, output)
+
+
+def _guarded(
+    program: Program, fragment: Fragment, tables: Iterable[pa.Table], run: Run, index: int, output: TaskOutput
+) -> TaskOutput:
+    try:
+        send(fragment, tables, program.exchanges, run, index, output)
     except StepFailed as error:
-        return TaskOutput(failure=error.failure)
+        return TaskOutput(failure=error.failure, level=output.level)
     except Exception as error:  # noqa: BLE001  whatever a spout or kernel raises fails the attempt, not the process
-        return TaskOutput(failure=failure_of(spout, error))
-    output.captured = poison.captured
+        return TaskOutput(failure=failure_of(fragment.entry, error), level=output.level)
     return output
+
+
+def send(
+    fragment: Fragment,
+    tables: Iterable[pa.Table],
+    exchanges: Mapping[str, Exchange],
+    run: Run,
+    index: int,
+    output: TaskOutput,
+) -> None:
+    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames."""
+    routed: dict[int, list[pa.Table]] = {}
+    for table in whole(fragment, tables):
+        for at, (sink, data) in enumerate(run_fragment(fragment, table, run)):
+            if sink.routing is None:
+                output.sinks.setdefault(sink.target, []).append(data)
+            else:
+                routed.setdefault(at, []).append(data)
+    for at, parts in routed.items():
+        sink = fragment.sinks[at]
+        output.frames.extend(route(sink, exchanges[sink.target], parts, (fragment.entry, index, at), run))
 
 
 def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
@@ -147,96 +222,16 @@ def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
         raise StepFailed(failure_of(fragment.entry, error)) from error
 
 
-def run_fragment(
-    fragment: Fragment, table: pa.Table, poison: Poison, states: Callable[[str], Any]
-) -> dict[str, list[pa.Table]]:
-    """Apply a fragment's steps to a table of its entry; return the sinks' inputs, combiners already in part."""
-    tables = {fragment.entry: table}
-    for step in fragment.steps:
-        try:
-            tables[step.id] = apply_step(step, tables[step.source], poison, states)
-        except StepFailed:
-            raise
-        except Exception as error:  # a kernel that has no answer for a column, or a static state that cannot be opened
-            raise StepFailed(failure_of(step.id, error)) from error
-    result: dict[str, list[pa.Table]] = {}
-    for sink in fragment.sinks:
-        data = tables[sink.source].select(list(sink.fields.names))
-        if sink.aggregation is not None and sink.aggregation.combines:
-            try:
-                data = partial(sink.target, sink.aggregation, data, poison)
-            except StepFailed:
-                raise
-            except Exception as error:
-                raise StepFailed(failure_of(sink.target, error)) from error
-        result.setdefault(sink.target, []).append(data)
-    return result
-
-
-# ---- in a Spark task --------------------------------------------------------------------------------------------------
-
-_PROGRAMS_KEPT = 8
-_programs: dict[str, WorkerProgram] = {}
-
-
-def _worker(program_id: str, pickled: bytes) -> WorkerProgram:
-    """Return the program as this process has it; that of the topology served longest ago makes room for a new one."""
-    if program_id not in _programs:
-        if len(_programs) == _PROGRAMS_KEPT:
-            _programs.pop(next(iter(_programs))).cleanup()
-        _programs[program_id] = WorkerProgram(cloudpickle.loads(pickled))
-    _programs[program_id] = _programs.pop(program_id)
-    return _programs[program_id]
-
-
-def _cleanup() -> None:
-    for worker in _programs.values():
-        worker.cleanup()
-
-
-atexit.register(_cleanup)
-
-
-def run_task(program_id: str, pickled: bytes, parts: Iterator[tuple[str, Any, bool]]) -> Iterator[bytes]:
-    """The body of a Spark task: run parts one after the other; each gives one frame of bytes."""
-    try:
-        worker = _worker(program_id, pickled)
-    except Exception as error:  # noqa: BLE001  an operation's prepare may raise anything; it fails the attempt as data
-        list(parts)  # Spark keeps a worker only if it reads all of its input
-        yield pack(TaskOutput(failure=failure_of("prepare", error)))
-        return
-    for spout, part, capture in parts:
-        yield pack(run_part(worker, spout, part, capture))
-
-
-def pack(output: TaskOutput) -> bytes:
-    """Return an output as bytes: Arrow IPC for the tables."""
-    sinks = {target: [_ipc(table) for table in tables] for target, tables in output.sinks.items()}
-    return bytes(cloudpickle.dumps((sinks, output.tuples, output.failure, output.captured)))
-
-
-def unpack(data: bytes) -> TaskOutput:
-    """Return what `pack` packed. The bytes come from this topology's own tasks, never from a store or a network peer."""
-    sinks, tuples, failure, captured = cloudpickle.loads(data)
-    tables = {target: [pa.ipc.open_stream(blob).read_all() for blob in blobs] for target, blobs in sinks.items()}
-    return TaskOutput(tables, tuples, failure, captured)
-
-
-def _ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
-    """Put the outputs of all parts together; the first failure wins."""
-    whole = TaskOutput()
+    """Put outputs together; the first failure of the lowest level wins."""
+    failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
+    if failed is not None:
+        return TaskOutput(failure=failed.failure)
+    merged = TaskOutput()
     for output in outputs:
-        if output.failure is not None:
-            return TaskOutput(failure=output.failure)
-        whole.tuples += output.tuples
-        whole.captured.extend(output.captured)
+        merged.tuples += output.tuples
+        merged.captured.extend(output.captured)
+        merged.frames.extend(output.frames)
         for target, tables in output.sinks.items():
-            whole.sinks.setdefault(target, []).extend(tables)
-    return whole
+            merged.sinks.setdefault(target, []).extend(tables)
+    return merged

@@ -1,0 +1,619 @@
+"""Aggregates within a batch, on both engines: the documented examples, and what is easily got wrong."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.runtime.support import RowsSpout, RowsState, keep, run_all, start, touch
+from trident import Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
+from trident.operations import (
+    Aggregator,
+    CombinerAggregator,
+    Count,
+    FirstN,
+    MaxWithComparator,
+    Min,
+    MinWithComparator,
+    ReducerAggregator,
+    Split,
+    Sum,
+)
+from trident.operations.assemblies import FirstRows
+from trident.operations.comparators import MaxBy, MinBy
+from trident.spout.interfaces import TransactionAttempt
+
+
+@pytest.fixture
+def topology() -> TridentTopology:
+    return TridentTopology("t")
+
+
+def rows(topology: TridentTopology, fields: str, *batch: Sequence[Any], name: str = "s") -> Stream:
+    """One batch of rows; `()` alone is a batch whose only row is filtered away."""
+    return topology.new_stream(name, FixedBatchSpout(fields, max(1, len(batch)), *batch))
+
+
+def nothing(topology: TridentTopology, fields: str = "a: string, b: int") -> Stream:
+    return rows(topology, fields, ("x", 1)).filter(lambda row: False)
+
+
+def in_partitions(topology: TridentTopology, fields: str, *partitions: Sequence[Sequence[Any]]) -> Stream:
+    """Return a stream whose tuples are in the partitions given; `p` is the number of each."""
+    batch = [(*row, number) for number, part in enumerate(partitions) for row in part]
+    stream = rows(topology, f"{fields}, p: int", *batch)
+    return stream.partition(lambda row, count: row["p"]).parallelism_hint(len(partitions))
+
+
+# ---- the aggregators of the tests --------------------------------------------------------------------------------------
+
+
+class CountAll(CombinerAggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self, tuple: TridentTuple) -> int:
+        return 1
+
+    def combine(self, val1: int, val2: int) -> int:
+        return val1 + val2
+
+    def zero(self) -> int:
+        return 0
+
+
+class Fold(ReducerAggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, curr: int, tuple: TridentTuple) -> int:
+        return curr + 1
+
+
+class CountAsAggregator(Aggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> int:
+        return 0
+
+    def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
+        return val + 1
+
+    def complete(self, val: int, collector: TridentCollector) -> None:
+        collector.emit([val])
+
+
+class Longest(CombinerAggregator[str | None]):
+    """Has no identity: nothing gives None."""
+
+    output_types = ("string",)
+
+    def init(self, tuple: TridentTuple) -> str | None:
+        return tuple.get_string(0)
+
+    def combine(self, val1: str | None, val2: str | None) -> str | None:
+        assert val1 is not None, "nothing was combined with nothing"
+        assert val2 is not None, "nothing was combined with nothing"
+        return max(val1, val2, key=lambda text: (len(text), text))
+
+    def zero(self) -> None:
+        return None
+
+
+class Weighted(CombinerAggregator[float]):
+    """Of two fields."""
+
+    output_types = ("double",)
+
+    def init(self, tuple: TridentTuple) -> float:
+        return float(tuple["b"]) * float(tuple["w"])
+
+    def combine(self, val1: float, val2: float) -> float:
+        return val1 + val2
+
+    def zero(self) -> float:
+        return 0.0
+
+
+class Emits(Aggregator[list[Any]]):
+    """Emits the given values, or each of its tuples, or nothing."""
+
+    output_types = ("string",)
+
+    def __init__(self, values: Sequence[str] | None = None) -> None:
+        self.values = values
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> list[Any]:
+        return []
+
+    def aggregate(self, val: list[Any], tuple: TridentTuple, collector: TridentCollector) -> list[Any]:
+        if self.values is None:
+            collector.emit([tuple[0]])
+        return val
+
+    def complete(self, val: list[Any], collector: TridentCollector) -> None:
+        for value in self.values or ():
+            collector.emit([value])
+
+
+class Begins(Aggregator[None]):
+    """Emits in `init` already."""
+
+    output_types = ("string",)
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> None:
+        collector.emit(["begun"])
+
+    def aggregate(self, val: None, tuple: TridentTuple, collector: TridentCollector) -> None:
+        return None
+
+    def complete(self, val: None, collector: TridentCollector) -> None:
+        return None
+
+
+class Attempts(Aggregator[Any]):
+    """Emits the batch id that it was given."""
+
+    output_types = ("bigint", "bigint", "string")
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> Any:
+        assert isinstance(batch_id, TransactionAttempt)
+        return batch_id
+
+    def aggregate(self, val: Any, tuple: TridentTuple, collector: TridentCollector) -> Any:
+        return val
+
+    def complete(self, val: Any, collector: TridentCollector) -> None:
+        collector.emit([val.txid, val.attempt & 0xFFFFF, str(val)])
+
+
+COUNTS = [Count(), CountAll(), Fold(), CountAsAggregator()]
+
+# ---- partition_aggregate -----------------------------------------------------------------------------------------------
+
+
+def test_partition_aggregate_gives_a_sum_per_partition(engine: str, topology: TridentTopology) -> None:
+    stream = in_partitions(
+        topology, "a: string, b: int", [("a", 1), ("b", 2)], [("a", 3), ("c", 8)], [("e", 1), ("d", 9), ("d", 10)]
+    )
+    kept = keep(stream.partition_aggregate("b", Sum(), "sum"))
+    run_all(topology, engine)
+    assert kept.rows == [(3,), (11,), (20,)]
+
+
+def test_a_partition_without_tuples_counts_zero(engine: str, topology: TridentTopology) -> None:
+    stream = in_partitions(topology, "a: string", [("a",), ("b",)], [], [("c",)])
+    counts = [keep(stream.partition_aggregate(count, "n"), type(count).__name__) for count in COUNTS]
+    run_all(topology, engine)
+    assert [kept.rows for kept in counts] == [[(2,), (0,), (1,)]] * len(COUNTS)
+
+
+def test_a_grouped_partition_aggregate_stays_grouped(engine: str, topology: TridentTopology) -> None:
+    stream = in_partitions(topology, "a: string, b: int", [("x", 1), ("x", 2)], [], [("x", 4), ("y", 8)])
+    parts = stream.group_by("a").partition_aggregate("b", Sum(), "sum")
+    assert parts.get_group_fields().names == ("a",)
+    kept, sums = keep(parts.to_stream()), keep(parts.aggregate("sum", Sum(), "all"), "sums")
+    run_all(topology, engine)
+    assert kept.rows == [("x", 3), ("x", 4), ("y", 8)]
+    assert sorted(sums.rows) == [("x", 7), ("y", 8)]
+
+
+def test_a_stream_without_a_part_of_the_batch_is_one_empty_partition(engine: str, topology: TridentTopology) -> None:
+    first = topology.new_stream("a", RowsSpout("x: string", {1: [("a",)]}))
+    second = topology.new_stream("b", RowsSpout("x: string", {2: [("b",)]}))
+    counts = keep(first.partition_aggregate(Count(), "n")), keep(second.partition_aggregate(Count(), "n"), "second")
+    all_of_it = keep(second.aggregate(Count(), "n"), "all")
+    run_all(topology, engine)
+    assert [kept.batches for kept in counts] == [{1: [(1,)], 2: [(0,)]}, {1: [(0,)], 2: [(1,)]}]
+    assert all_of_it.batches == {1: [(0,)], 2: [(1,)]}
+
+
+# ---- aggregate ---------------------------------------------------------------------------------------------------------
+
+
+def test_counts_agree(engine: str, topology: TridentTopology) -> None:
+    words = rows(topology, "line: string", ("the cow",), ("the moon",), ("",)).each("line", Split(), "word")
+    whole = [keep(words.aggregate(count, "n"), type(count).__name__) for count in COUNTS]
+    by_word = [
+        keep(words.group_by("word").aggregate(count, "n"), f"{type(count).__name__}_by_word") for count in COUNTS
+    ]
+    run_all(topology, engine)
+    assert [kept.rows for kept in whole] == [[(4,)]] * len(COUNTS)
+    assert [sorted(kept.rows) for kept in by_word] == [[("cow", 1), ("moon", 1), ("the", 2)]] * len(COUNTS)
+
+
+def test_an_empty_batch_counts_zero_once_and_no_group(engine: str, topology: TridentTopology) -> None:
+    empty = nothing(topology).shuffle().parallelism_hint(3)
+    whole = [keep(empty.aggregate(count, "n"), type(count).__name__) for count in COUNTS]
+    groups = [keep(empty.group_by("a").aggregate(count, "n"), f"{type(count).__name__}_groups") for count in COUNTS]
+    run_all(topology, engine)
+    assert [kept.rows for kept in whole] == [[(0,)]] * len(COUNTS)
+    assert [kept.rows for kept in groups] == [[]] * len(COUNTS)
+
+
+def test_the_groups_of_the_picture(engine: str, topology: TridentTopology) -> None:
+    words = in_partitions(
+        topology, "w: string", [("the",), ("man",), ("four",)], [("the",), ("score",), ("man",)],
+        [("and",), ("four",), ("the",)],
+    )  # fmt: skip
+    kept = keep(words.group_by("w").aggregate(Count(), "n").parallelism_hint(2))
+    run_all(topology, engine)
+    assert sorted(kept.rows) == [("and", 1), ("four", 2), ("man", 2), ("score", 1), ("the", 3)]
+
+
+def test_a_sum_by_field_and_a_sum_of_all(engine: str, topology: TridentTopology) -> None:
+    stream = rows(topology, "val1: string, val2: int", ("a", 1), ("b", None), ("a", 5), ("c", None), ("c", 7))
+    whole = keep(stream.aggregate("val2", Sum(), "sum"))
+    by_field = keep(stream.group_by("val1").aggregate("val2", Sum(), "sum"), "by_field")
+    run_all(topology, engine)
+    assert whole.rows == [(13,)]
+    assert sorted(by_field.rows) == [("a", 6), ("b", 0), ("c", 7)]
+
+
+def test_a_combiner_without_an_identity(engine: str, topology: TridentTopology) -> None:
+    stream = in_partitions(topology, "a: string", [], [("ab",)], [], [("abc",), ("x",)])
+    kept = keep(stream.aggregate("a", Longest(), "longest"))
+    none = keep(stream.filter(lambda row: False).aggregate("a", Longest(), "longest"), "none")
+    least = keep(stream.filter(lambda row: False).aggregate("a", Min(), "least"), "least")
+    run_all(topology, engine)
+    assert (kept.rows, none.rows, least.rows) == ([("abc",)], [(None,)], [(None,)])
+
+
+def test_a_combiner_of_two_fields(engine: str, topology: TridentTopology) -> None:
+    stream = rows(topology, "k: string, b: int, w: double", ("x", 2, 0.5), ("y", 3, 2.0), ("x", 1, 0.25))
+    kept = keep(stream.group_by("k").aggregate(["b", "w"], Weighted(), "sum"))
+    run_all(topology, engine)
+    assert sorted(kept.rows) == [("x", 1.25), ("y", 6.0)]
+
+
+def test_a_sum_beyond_64_bits_fails_the_batch_and_one_below_is_exact(engine: str, topology: TridentTopology) -> None:
+    big = (1 << 62) - 1
+    stream = in_partitions(topology, "b: bigint", [(big,), (big,)], [(-big,), (1,)])
+    kept = keep(stream.aggregate("b", Sum(), "sum"))
+    exact = keep(stream.each("b", lambda b: Decimal(b), "d: decimal(20,0)").aggregate("d", Sum(), "sum"), "decimal")
+    run_all(topology, engine)
+    assert (kept.rows, exact.rows) == ([(big + 1,)], [(Decimal(big + 1),)])
+
+
+def test_keys_that_are_equal_are_one_group(engine: str, topology: TridentTopology) -> None:
+    stream = rows(
+        topology, "k: double, t: string", (0.0, "é"), (-0.0, "é"), (math.nan, "x"), (math.nan, "x"), (None, None)
+    )
+    counts = [
+        keep(stream.group_by("k", "t").aggregate(count, "n"), type(count).__name__)
+        for count in (Count(), CountAsAggregator())
+    ]
+    run_all(topology, engine)
+    for kept in counts:
+        assert sorted((str(k), t, n) for k, t, n in kept.rows) == [("0.0", "é", 2), ("None", None, 1), ("nan", "x", 2)]
+
+
+def test_many_groups_and_one(engine: str, topology: TridentTopology) -> None:
+    stream = rows(topology, "n: int", *((n,) for n in range(5000)))
+    many = keep(stream.group_by("n").aggregate(Count(), "count"))
+    one = keep(
+        stream.each("n", lambda n: "same", "k: string").group_by("k").aggregate(CountAsAggregator(), "n2"), "one"
+    )
+    run_all(topology, engine)
+    assert sorted(many.rows) == [(n, 1) for n in range(5000)]
+    assert one.rows == [("same", 5000)]
+
+
+def test_what_is_emitted_in_init_has_the_key_of_its_group(engine: str, topology: TridentTopology) -> None:
+    kept = keep(rows(topology, "a: string", ("x",), ("y",), ("x",)).group_by("a").aggregate(Begins(), "b"))
+    run_all(topology, engine)
+    assert sorted(kept.rows) == [("x", "begun"), ("y", "begun")]
+
+
+def test_an_aggregator_is_told_the_attempt_also_behind_a_state(
+    engine: str, topology: TridentTopology, tmp_path: Path
+) -> None:
+    def fails_once(a: str) -> str:
+        if touch(str(tmp_path)) == 0:
+            raise RuntimeError("once")
+        return a
+
+    stream = rows(topology, "a: string", ("x",)).each("a", fails_once, "b")
+    counts = stream.group_by("a").persistent_aggregate(MemoryMapState(), Count(), "count")
+    before = keep(stream.aggregate(Attempts(), "txid, attempt, text"))
+    behind = keep(counts.new_values_stream().aggregate(Attempts(), "txid, attempt, text"), "behind")
+    run_all(topology, engine, max_batch_attempts=3)
+    assert before.rows == behind.rows
+    ((txid, attempt, text),) = before.rows
+    assert (txid, attempt, text[-2:]) == (1, 1, ".1")
+
+
+def test_a_replay_gives_the_same(engine: str, topology: TridentTopology, tmp_path: Path) -> None:
+    def fails_once(b: int) -> int:
+        if b == 2 and touch(str(tmp_path)) == 0:
+            raise RuntimeError("once")
+        return b
+
+    stream = topology.new_stream("s", FixedBatchSpout("a: string, b: int", 2, *(("xy"[n % 2], n) for n in range(6))))
+    sums = stream.group_by("a").aggregate("b", Sum(), "sum").each("sum", fails_once, "checked")
+    state = sums.group_by("a").persistent_aggregate(MemoryMapState(), "checked", Sum(), "all")
+    running = run_all(topology, engine, max_batch_attempts=3)
+    assert running.status["failures"] == 1
+    assert running.state(state).multi_get(["x", "y"]) == [6, 9]
+
+
+# ---- chained_agg -------------------------------------------------------------------------------------------------------
+
+
+def test_a_chain_gives_one_tuple(engine: str, topology: TridentTopology) -> None:
+    stream = in_partitions(topology, "a: string, b: int", [("x", 1), ("y", 1)], [("x", 1)])
+    found = []
+    for at, second in enumerate([Sum(), Fold()]):  # all of them combiners, and not all
+        whole = stream.chained_agg().aggregate(Count(), "n").aggregate("b", second, "m").chain_end()
+        parts = stream.chained_agg().partition_aggregate(Count(), "n").partition_aggregate("b", second, "m").chain_end()
+        groups = stream.group_by("a").chained_agg().aggregate(Count(), "n").aggregate("b", second, "m").chain_end()
+        assert [whole.fields.names, groups.fields.names] == [("n", "m"), ("a", "n", "m")]
+        found.append([keep(one, f"kept{at}{name}") for name, one in enumerate((whole, parts, groups))])
+    run_all(topology, engine)
+    for whole_rows, part_rows, group_rows in found:
+        assert [whole_rows.rows, part_rows.rows] == [[(3, 3)], [(2, 2), (1, 1)]]
+        assert sorted(group_rows.rows) == [("x", 2, 2), ("y", 1, 1)]
+
+
+CHAINS: dict[str, tuple[list[Any], list[tuple[Any, ...]]]] = {
+    "the last varies fastest": (
+        [Emits("pq"), Emits("123")], [("p", "1"), ("p", "2"), ("p", "3"), ("q", "1"), ("q", "2"), ("q", "3")],
+    ),
+    "a silent one": ([Count(), Emits("")], []),
+    "a silent one first": ([Emits(""), Count(), Fold()], []),
+    "one alone": ([Emits("xy")], [("x",), ("y",)]),
+    "tuples times values": ([Emits(), Fold(), Emits("z")], [("a", 2, "z"), ("b", 2, "z")]),
+}  # fmt: skip
+
+
+def test_a_chain_gives_every_combination(engine: str, topology: TridentTopology) -> None:
+    stream, found = rows(topology, "a: string", ("a",), ("b",)), dict[str, RowsState]()
+    for case, (members, _) in CHAINS.items():
+        chain = stream.chained_agg()
+        for number, member in enumerate(members):
+            chain = chain.aggregate("a", member, f"out{number}")
+        found[case] = keep(chain.chain_end(), f"kept{len(found)}")
+    run_all(topology, engine)
+    assert {case: kept.rows for case, kept in found.items()} == {
+        case: expected for case, (_, expected) in CHAINS.items()
+    }
+
+
+# ---- min_by, max_by, min, max ------------------------------------------------------------------------------------------
+
+PARTITIONS = [
+    [(123, 2), (113, 54), (23, 28), (237, 37), (12, 23), (62, 17), (98, 42)],
+    [(64, 18), (72, 54), (2, 28), (742, 71), (98, 45), (62, 12), (19, 174)],
+    [(27, 94), (82, 23), (9, 86), (53, 71), (74, 37), (51, 49), (37, 98)],
+]
+
+
+def by_count(a: Any, b: Any) -> int:
+    return int(a["count"] - b["count"])
+
+
+BY: dict[str, tuple[Callable[[Stream], Stream], list[tuple[Any, ...]]]] = {
+    "min_by": (lambda s: s.min_by("count"), [(123, 2), (62, 12), (82, 23)]),
+    "max_by": (lambda s: s.max_by("count"), [(113, 54), (19, 174), (37, 98)]),
+    "min_by with a comparator": (lambda s: s.min_by("count", lambda a, b: b - a), [(113, 54), (19, 174), (37, 98)]),
+    "max_by with a comparator": (lambda s: s.max_by("count", lambda a, b: b - a), [(123, 2), (62, 12), (82, 23)]),
+    "min": (lambda s: s.min(by_count), [(123, 2), (62, 12), (82, 23)]),
+    "max": (lambda s: s.max(by_count), [(113, 54), (19, 174), (37, 98)]),
+    "MinWithComparator": (
+        lambda s: s.partition_aggregate(["device", "count"], MinWithComparator(by_count), "device: int, count: int"),
+        [(123, 2), (62, 12), (82, 23)],
+    ),
+    "MaxWithComparator": (
+        lambda s: s.partition_aggregate(
+            ["device", "count"], MaxWithComparator(lambda a, b: a - b, "count"), "device: int, count: int"
+        ),
+        [(113, 54), (19, 174), (37, 98)],
+    ),
+}
+
+
+def test_the_extremes_of_each_partition(engine: str, topology: TridentTopology) -> None:
+    stream = in_partitions(topology, "device: int, count: int", *PARTITIONS)
+    found = {
+        case: keep(build(stream).project("device", "count"), f"kept{at}")
+        for at, (case, (build, _)) in enumerate(BY.items())
+    }
+    run_all(topology, engine)
+    assert {case: kept.rows for case, kept in found.items()} == {case: expected for case, (_, expected) in BY.items()}
+
+
+EXTREMES: dict[str, tuple[str, list[Any], list[Any], list[Any]]] = {
+    "ties: the last": ("v: int", [1, 2, 1, 2], [2], [3]),
+    "nulls are skipped": ("v: int", [None, 5, None, 4, None], [3], [1]),
+    "nothing but nulls": ("v: int", [None, None], [], []),
+    "no tuples": ("v: int", [], [], []),
+    "NaN only where there is nothing else": ("v: double", [math.nan, 1.0, math.nan, 2.0, None], [1], [3]),
+    "all NaN": ("v: double", [math.nan, None, math.nan], [2], [2]),
+    "zeros are equal": ("v: double", [0.0, -0.0, 0.0], [2], [2]),
+    "text": ("v: string", ["é", "z", "", "日本", "é"], [2], [3]),
+    "booleans": ("v: boolean", [True, False, True, False], [3], [2]),
+    "binary": ("v: binary", [b"b", b"", b"\xff"], [1], [2]),
+    "decimals": ("v: decimal(5,2)", [Decimal("1.10"), Decimal("-2.00")], [1], [0]),
+}
+
+
+@pytest.mark.parametrize("case", EXTREMES)
+@pytest.mark.parametrize("grouped", [False, True], ids=["kernel", "row by row"])
+def test_the_extremes_of_every_type(case: str, grouped: bool, topology: TridentTopology) -> None:
+    fields, values, least, greatest = EXTREMES[case]
+    stream = rows(topology, f"n: int, {fields}", *(enumerate(values) if values else [(0, None)])).global_()
+    if not values:
+        stream = stream.filter(lambda row: False)
+    if grouped:  # a key that all have: the same aggregators, without their kernels
+        keyed = stream.each("n", lambda n: "k", "k: string").group_by("k")
+        found = [
+            keyed.partition_aggregate(["n", "v"], kind("v"), f"n2: int, v2: {stream.fields.types[1]}").to_stream()
+            for kind in (MinBy, MaxBy)
+        ]
+    else:
+        found = [stream.min_by("v"), stream.max_by("v")]
+    kept = [keep(one.project(one.fields.names[-2]), f"kept{at}") for at, one in enumerate(found)]
+    run_all(topology, "in_process")
+    assert [[n for (n,) in one.rows] for one in kept] == [least, greatest]
+
+
+# ---- FirstN ------------------------------------------------------------------------------------------------------------
+
+FIRST: dict[str, tuple[FirstN, list[Any]]] = {
+    "the smallest, in order": (FirstN(3, "v"), [-1, 1, 2]),
+    "the largest, in order": (FirstN(3, "v", reverse=True), [9, 7, 2]),
+    "more than there are": (FirstN(99, "v"), [-1, 1, 2, 2, 7, 9, None]),
+    "more than there are, reversed": (FirstN(99, "v", True), [9, 7, 2, 2, 1, -1, None]),
+    "none": (FirstN(0, "v"), []),
+    "none, unsorted": (FirstN(0), []),
+    "unsorted: the first that come": (FirstN(4), [2, 9, None, 7]),
+}
+
+
+def test_the_first_n(engine: str, topology: TridentTopology) -> None:
+    stream = in_partitions(topology, "v: int", [(2,), (9,), (None,)], [], [(7,), (-1,)], [(2,), (1,)])
+    found = {
+        case: keep(stream.apply_assembly(assembly).project("v"), f"kept{at}")
+        for at, (case, (assembly, _)) in enumerate(FIRST.items())
+    }
+    run_all(topology, engine)
+    assert {case: [v for (v,) in kept.rows] for case, kept in found.items()} == {
+        case: expected for case, (_, expected) in FIRST.items()
+    }
+
+
+class OwnFirst(FirstRows):
+    """The same, without its kernel."""
+
+
+def test_of_equal_ones_the_first_that_came_stand_before(topology: TridentTopology) -> None:
+    stream = rows(topology, "v: double, n: int", *((v, n) for n, v in enumerate([1.0, math.nan, 0.0, None, -0.0, 1.0])))
+    found = {
+        (kind, reverse, n): keep(
+            stream.partition_aggregate(["v", "n"], kind(n, "v", reverse), "v: double, n: int"), f"kept{at}"
+        )
+        for at, (kind, reverse, n) in enumerate(itertools.product([FirstRows, OwnFirst], [False, True], [9, 3]))
+    }
+    run_all(topology, "in_process")
+    for (_, reverse, n), kept in found.items():
+        assert [number for _, number in kept.rows] == ([0, 5, 2, 4, 1, 3] if reverse else [2, 4, 0, 5, 1, 3])[:n]
+
+
+# ---- behind a state, poison, errors ------------------------------------------------------------------------------------
+
+
+def test_the_new_values_of_a_state_are_aggregated(engine: str, topology: TridentTopology) -> None:
+    stream = topology.new_stream("s", FixedBatchSpout("w: string", 3, *([w] for w in "aabacb")))
+    counts = stream.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "n")
+    fresh = counts.new_values_stream()
+    whole = keep(fresh.aggregate("n", Sum(), "sum"))
+    groups = keep(fresh.group_by("n").aggregate(Count(), "times").parallelism_hint(3), "groups")
+    none = keep(fresh.filter(lambda row: False).partition_aggregate(Count(), "zero"), "none")
+    run_all(topology, engine)
+    assert whole.batches == {1: [(3,)], 2: [(6,)]}
+    assert {txid: sorted(kept) for txid, kept in groups.batches.items()} == {
+        1: [(1, 1), (2, 1)], 2: [(1, 1), (2, 1), (3, 1)],
+    }  # fmt: skip
+    assert none.batches == {1: [(0,)], 2: [(0,)]}
+
+
+def test_a_state_without_new_values_counts_zero(engine: str, topology: TridentTopology) -> None:
+    counts = nothing(topology).group_by("a").persistent_aggregate(MemoryMapState(), Count(), "n")
+    kept = keep(counts.new_values_stream().partition_aggregate(Count(), "zero"))
+    run_all(topology, engine)
+    assert kept.rows == [(0,)]
+
+
+class Refuses(Aggregator[int]):
+    """Counts tuples; raises on `poison` after it has emitted."""
+
+    output_types = ("string",)
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> int:
+        return 0
+
+    def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
+        collector.emit([tuple[0]])
+        if tuple[0] == "poison":
+            raise ValueError("cannot digest")
+        return val + 1
+
+    def complete(self, val: int, collector: TridentCollector) -> None:
+        collector.emit([str(val)])
+
+
+def test_a_tuple_that_an_aggregator_cannot_take_is_put_aside(
+    engine: str, topology: TridentTopology, tmp_path: Path
+) -> None:
+    stream = rows(topology, "a: string", ("x",), ("poison",), ("y",)).shuffle()
+    kept = keep(stream.chained_agg().aggregate("a", Refuses(), "n").aggregate(Fold(), "m").chain_end())
+    conf: dict[str, Any] = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path), "max_batch_attempts": 2}
+    with start(topology, engine, **conf) as running:
+        running.process_all_available()
+        dead = (running.last_progress or {}).get("numDeadLetters")
+    assert sorted(kept.rows) == [("2", 2), ("x", 2), ("y", 2)]
+    letters = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+    assert "poison" in letters
+    assert "cannot digest" in letters
+    assert dead in (None, 1)
+
+
+WRONG: dict[str, tuple[Callable[[Stream], Any], str]] = {
+    "an unknown field": (lambda s: s.aggregate("x", Sum(), "sum"), "no field 'x' of stream 's'; it has .'a', 'b'"),
+    "a text as a number": (lambda s: s.aggregate("a", Sum(), "sum: bigint"), "Sum needs a number, but field 'a' is string"),
+    "an array as a minimum": (
+        lambda s: s.each("a", lambda a: [a], "l: array<string>").aggregate("l", Min(), "m"),
+        "Min cannot order field 'l', which is array<string>",
+    ),
+    "a class": (lambda s: s.aggregate(Count, "n"), "aggregate takes .*; got <class"),
+    "no aggregator": (lambda s: s.partition_aggregate("b", Split(), "n"), "partition_aggregate takes .* expected an object"),
+    "no output field": (lambda s: s.aggregate("b", Sum()), "aggregate takes"),
+    "two output fields": (lambda s: s.aggregate(Count(), "n, m"), "an aggregate has one output field, not"),
+    "an unknown type": (lambda s: s.aggregate("a", type("A", (Aggregator,), {})(), "x"), "the type of field 'x' that A emits"),
+    "an output that is a key": (lambda s: s.group_by("a").aggregate(Count(), "a"), "cannot add field 'a' to stream 's'"),
+    "outputs of the same name": (
+        lambda s: s.chained_agg().aggregate(Count(), "n").aggregate("b", Sum(), "n").chain_end(),
+        r"stream 's': output fields of chained aggregators must be distinct, got \['n', 'n'\]",
+    ),
+    "a chain of both kinds": (
+        lambda s: s.chained_agg().aggregate(Count(), "n").partition_aggregate(Count(), "m"),
+        "a chain is made of aggregate calls or of partition_aggregate calls, not of both",
+    ),
+    "an empty chain": (lambda s: s.chained_agg().chain_end(), "chained_agg has no aggregator; add one"),
+    "an unknown field of min_by": (lambda s: s.min_by("x"), "no field 'x' of stream 's'"),
+    "two fields of max_by": (lambda s: s.max_by(cast("str", ["a", "b"])), "max_by takes the name of one field"),
+    "an order of arrays": (
+        lambda s: s.each("a", lambda a: [a], "l: array<string>").max_by("l"), "max_by cannot order 'l', which is array",
+    ),
+    "an unknown sort field": (lambda s: s.apply_assembly(FirstN(3, "x")), "no field 'x' of stream 's'"),
+    "a combiner of two fields in a state": (
+        lambda s: s.persistent_aggregate(RowsState(), ["a", "b"], Weighted(), "n"), "a combiner takes one field",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_aggregate_is_refused_at_the_call(case: str, topology: TridentTopology) -> None:
+    declare, text = WRONG[case]
+    with pytest.raises(TopologyError, match=text):
+        declare(rows(topology, "a: string, b: int", ("x", 1)))
+
+
+@pytest.mark.parametrize("n", [-1, 1.5, True, "3"])
+def test_a_number_of_tuples_is_a_whole_number(n: Any) -> None:
+    with pytest.raises(ValueError, match="expected a whole number of tuples, 0 or more"):
+        FirstN(n)
+
+
+def test_a_comparator_is_a_function() -> None:
+    with pytest.raises(TypeError, match="MinWithComparator takes a function of two values"):
+        MinWithComparator("count")  # type: ignore[arg-type]

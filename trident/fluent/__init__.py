@@ -1,0 +1,1 @@
+"""Parts of the fluent surface, each a family of calls; `Stream`, `GroupedStream` and `TridentTopology` have them all."""

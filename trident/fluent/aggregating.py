@@ -1,0 +1,164 @@
+"""Aggregates within a batch: `partition_aggregate`, `aggregate`, `chained_agg`, `min_by` and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from trident.errors import TopologyError
+from trident.exchanges import RepartitionNode, Routing
+from trident.fields import Fields
+from trident.fluent.base import StreamBase
+from trident.graph import AggregateNode, Member
+from trident.naming import TridentNames
+from trident.operations.adapters import aggregate_type, output_fields
+from trident.operations.combining import merging
+from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Aggregating", "ChainedAggregatorDeclarer", "declare", "member_of"]
+
+S = TypeVar("S", bound=StreamBase)
+
+
+class Aggregating(StreamBase):
+    """The calls of `Stream` that aggregate within a batch."""
+
+    def partition_aggregate(self, *args: Any) -> Self:
+        """Aggregate each partition of a batch by itself: `([in,] aggregator, out)`; the result replaces the tuples.
+
+        A combiner or a reducer gives one tuple per partition, also for an empty one; an `Aggregator` what it emits.
+        """
+        return declare(self, None, [member_of(self, args, "partition_aggregate")], full=False)
+
+    def aggregate(self, *args: Any) -> Self:
+        """Aggregate the whole batch: `([in,] aggregator, out)`; the result replaces the tuples.
+
+        A combiner is aggregated in each partition first, and its results are combined; a reducer or an `Aggregator`
+        sees all tuples in one partition. An empty batch gives what the aggregator makes of nothing: one tuple `[0]` of
+        `Count`.
+        """
+        return declare(self, None, [member_of(self, args, "aggregate")], full=True)
+
+    def chained_agg(self) -> ChainedAggregatorDeclarer[Self]:
+        """Begin several aggregators over the same tuples: `.aggregate(...)`, again and again, then `.chain_end()`."""
+        return ChainedAggregatorDeclarer(self, None)
+
+    def min_by(self, field: str, comparator: Callable[[Any, Any], int] | None = None) -> Self:
+        """Keep the tuple of each partition with the least value of a field; of equal ones the last.
+
+        Nulls are skipped, and a NaN counts only where there is nothing else. `comparator(a, b)` of two values returns
+        a negative number, zero or a positive one.
+
+        Different from Storm: an empty partition gives nothing (Storm emits a row of nulls).
+        """
+        return self._by(field, MinBy(field) if comparator is None else MinWithComparator(comparator, field))
+
+    def max_by(self, field: str, comparator: Callable[[Any, Any], int] | None = None) -> Self:
+        """Keep the tuple of each partition with the greatest value of a field; else as `min_by`."""
+        return self._by(field, MaxBy(field) if comparator is None else MaxWithComparator(comparator, field))
+
+    def min(self, comparator: Callable[[Any, Any], int]) -> Self:
+        """Keep the least tuple of each partition, by a comparator of tuples; of equal ones the last."""
+        return self._keep_one(MinWithComparator(comparator), "min")
+
+    def max(self, comparator: Callable[[Any, Any], int]) -> Self:
+        """Keep the greatest tuple of each partition, by a comparator of tuples; of equal ones the last."""
+        return self._keep_one(MaxWithComparator(comparator), "max")
+
+    def _by(self, field: str, aggregator: MinWithComparator) -> Self:
+        label = "max_by" if isinstance(aggregator, (MaxBy, MaxWithComparator)) else "min_by"
+        if not isinstance(field, str):
+            raise TopologyError(f"stream {self.get_name()!r}: {label} takes the name of one field, got {field!r}")
+        (type_,) = self._select([field]).types
+        if isinstance(aggregator, MinBy) and (type_ or "").startswith(("array<", "map<", "struct<")):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: {label} cannot order {field!r}, which is {type_}; give it a comparator"
+            )
+        return self._keep_one(aggregator, label)
+
+    def _keep_one(self, aggregator: MinWithComparator, label: str) -> Self:
+        return declare(self, None, [Member(self.fields, aggregator, self.fields)], full=False, label=label)
+
+
+class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
+    """Several aggregators over the same tuples, made by `chained_agg`.
+
+    `chain_end` gives their outputs side by side; where one emits several tuples, every combination, the last aggregator
+    varying fastest. Where one emits nothing, there is no combination (Storm fails).
+    """
+
+    def __init__(self, stream: S, group: Fields | None, members: Sequence[tuple[bool, Member]] = ()) -> None:
+        self._stream, self._group, self._members = stream, group, tuple(members)
+
+    def aggregate(self, *args: Any) -> ChainedAggregatorDeclarer[S]:
+        """Add an aggregator of the whole batch: `([in,] aggregator, out)`."""
+        return self._with(True, member_of(self._stream, args, "aggregate"))
+
+    def partition_aggregate(self, *args: Any) -> ChainedAggregatorDeclarer[S]:
+        """Add an aggregator of each partition: `([in,] aggregator, out)`."""
+        return self._with(False, member_of(self._stream, args, "partition_aggregate"))
+
+    def chain_end(self) -> S:
+        """Return the stream of the results. Combiners are aggregated in part first if all of the chain are combiners."""
+        if not self._members:
+            raise TopologyError(
+                f"stream {self._stream.get_name()!r}: chained_agg has no aggregator; add one with aggregate(...) or "
+                "partition_aggregate(...) before chain_end()"
+            )
+        members = [member for _, member in self._members]
+        return declare(self._stream, self._group, members, full=self._members[0][0])
+
+    def _with(self, full: bool, member: Member) -> ChainedAggregatorDeclarer[S]:
+        if any(other is not full for other, _ in self._members):
+            raise TopologyError(
+                f"stream {self._stream.get_name()!r}: a chain is made of aggregate calls or of partition_aggregate calls, "
+                "not of both"
+            )
+        return ChainedAggregatorDeclarer(self._stream, self._group, [*self._members, (full, member)])
+
+
+def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
+    """Read `([in,] aggregator, out)`; `TopologyError` if it is no aggregator or the fields do not fit it."""
+    inputs, aggregator, out = stream._operation_args(args)
+    single = hasattr(aggregator, "combine") or hasattr(aggregator, "reduce")
+    if out is None or isinstance(aggregator, type) or not (single or hasattr(aggregator, "complete")):
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: {call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected "
+            "an object with combine (CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
+        )
+    if not len(out):
+        raise TopologyError(f"stream {stream.get_name()!r}: {call} needs at least one output field")
+    typed = aggregate_type if single else _emitted
+    return Member(inputs, aggregator, typed(aggregator, inputs, out, stream.get_name()))
+
+
+def _emitted(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:
+    return output_fields(aggregator, out, stream)
+
+
+def declare(stream: S, group: Fields | None, members: Sequence[Member], full: bool, label: str | None = None) -> S:
+    """Add the nodes of an aggregate; `group` is None where it is not grouped."""
+    names = [name for member in members for name in member.outputs.names]
+    if len(set(names)) < len(names):
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: output fields of chained aggregators must be distinct, got {names}"
+        )
+    key = group or Fields()
+    fields = key
+    for member in members:
+        fields = fields.concat(member.outputs, stream.get_name())
+    id_ = stream._child_id(label or ("aggregate" if full else "partition_aggregate"))
+    parent = stream._node.id
+    if full:
+        if all(hasattr(member.aggregator, "combine") for member in members):
+            part = AggregateNode(f"{id_}:part", (parent,), fields, key, group is not None, tuple(members), partial=True)
+            parent = stream._topology._add(part).id
+            members = [Member(one.outputs, merging(one.aggregator), one.outputs) for one in members]
+        routing = Routing("global") if group is None else Routing("hash", group)
+        sent = stream.fields if parent == stream._node.id else fields
+        parent = stream._topology._add(RepartitionNode(f"{id_}:exchange", (parent,), sent, routing)).id
+    node = AggregateNode(id_, (parent,), fields, key, group is not None, tuple(members))
+    return type(stream)(stream._topology, stream._topology._add(node))

@@ -1,0 +1,140 @@
+"""Several streams of one batch become one: `merge`, `multi_reduce`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import TopologyError
+from trident.exchanges import MultiReduceNode
+from trident.fields import Fields
+from trident.fluent.base import is_fields
+from trident.graph import MergeNode, Node
+from trident.operations.adapters import output_fields
+from trident.operations.multi import GroupedMultiReducer, MultiReducer
+
+if TYPE_CHECKING:
+    from trident.stream import Stream
+    from trident.topology import TridentTopology
+
+__all__ = ["check_keys", "check_streams", "merge", "multi_reduce", "named"]
+
+
+def merge(topology: TridentTopology, args: Sequence[Any]) -> Node:
+    """Add the union of streams; see `TridentTopology.merge`."""
+    rest = list(args)
+    out = Fields(rest.pop(0)) if rest and rest[0] and is_fields(rest[0]) else None
+    streams = check_streams(
+        topology, "merge", rest[0] if len(rest) == 1 and isinstance(rest[0], (list, tuple)) else rest
+    )
+    first = streams[0]
+    for stream in streams[1:]:
+        if stream.fields.types != first.fields.types:
+            raise TopologyError(
+                f"cannot merge stream {stream.get_name()!r} ({stream.fields}) with stream {first.get_name()!r} "
+                f"({first.fields}): they must have as many fields, of the same types in the same order. "
+                "Use project to choose fields, and map to change types"
+            )
+    fields = first.fields if out is None else named("merge", first.get_name(), out, first.fields)
+    id_ = first._child_id("merge")
+    parents = tuple(stream._node.id for stream in streams)
+    return topology._add(MergeNode(id_, parents, fields, inputs=tuple(stream.fields for stream in streams)))
+
+
+def multi_reduce(topology: TridentTopology, args: Sequence[Any]) -> Node:
+    """Add a reducer of several streams; see `TridentTopology.multi_reduce`."""
+    if len(args) < 3:
+        raise TopologyError(f"topology {topology.name!r}: multi_reduce takes (streams, reducer, output fields)")
+    *before, reducer, out = args
+    given, handles = _inputs_and_streams(before)
+    grouped = [hasattr(handle, "get_group_fields") for handle in handles]
+    if any(grouped) and not all(grouped):
+        raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all not; got both")
+    streams = check_streams(topology, "multi_reduce", [one.to_stream() if any(grouped) else one for one in handles])
+    _check_reducer(streams[0].get_name(), reducer, any(grouped))
+    if given and len(given) != len(streams):
+        raise TopologyError(f"multi_reduce got input fields for {len(given)} streams, but {len(streams)} streams")
+    inputs = [
+        stream.fields.select(fields.names, stream.get_name())
+        for stream, fields in zip(streams, given or [stream.fields for stream in streams], strict=True)
+    ]
+    if not all(len(fields) for fields in inputs):
+        raise TopologyError("multi_reduce needs at least one input field of each stream")
+    groups = [handle.get_group_fields() for handle in handles] if any(grouped) else [Fields()] * len(streams)
+    check_keys("multi_reduce", streams, groups)
+    fields = output_fields(reducer, Fields(out), streams[0].get_name())
+    return topology._add(
+        MultiReduceNode(
+            streams[0]._child_id("multi_reduce"),
+            tuple(stream._node.id for stream in streams),
+            fields,
+            tuple(inputs),
+            tuple(groups),
+            any(grouped),
+            reducer,
+        )
+    )
+
+
+def _check_reducer(stream: str, reducer: Any, grouped: bool) -> None:
+    if isinstance(reducer, type) or not all(hasattr(reducer, method) for method in ("init", "execute", "complete")):
+        raise TopologyError(
+            f"stream {stream!r}: multi_reduce takes (streams, reducer, output fields); got {reducer!r}, a reducer has the "
+            "methods init, execute and complete"
+        )
+    if isinstance(reducer, MultiReducer if grouped else GroupedMultiReducer):
+        raise TopologyError(
+            f"stream {stream!r}: multi_reduce of streams that are {'' if grouped else 'not '}grouped takes a "
+            f"{'Grouped' if grouped else ''}MultiReducer, got a {type(reducer).__name__}"
+        )
+
+
+def _inputs_and_streams(args: Sequence[Any]) -> tuple[list[Fields], list[Any]]:
+    """Read `(stream, …)`, `(fields, stream, …)`, `(streams)` or `(fields of each, streams)`."""
+    if len(args) == 2 and all(isinstance(one, (list, tuple)) for one in args):
+        return [Fields(fields) for fields in args[0]], list(args[1])
+    if len(args) == 1 and isinstance(args[0], (list, tuple)):
+        return [], list(args[0])
+    return [Fields(one) for one in args if is_fields(one)], [one for one in args if not is_fields(one)]
+
+
+def check_streams(topology: TridentTopology, call: str, streams: Sequence[Any]) -> list[Stream]:
+    """Return the streams; `TopologyError` if there are none, if one is none, or one is of another topology."""
+    from trident.stream import Stream
+
+    if not streams:
+        raise TopologyError(f"topology {topology.name!r}: {call} needs at least one stream")
+    for stream in streams:
+        if not isinstance(stream, Stream):
+            raise TopologyError(f"topology {topology.name!r}: {call} takes streams, got {stream!r}")
+        if stream._topology is not topology:
+            raise TopologyError(
+                f"topology {topology.name!r}: {call} got stream {stream.get_name()!r} of another topology "
+                f"({stream._topology.name!r})"
+            )
+    return list(streams)
+
+
+def check_keys(call: str, streams: Sequence[Stream], keys: Sequence[Fields]) -> None:
+    """Refuse keys of different lengths or types."""
+    for stream, key in zip(streams, keys, strict=True):
+        if key.types != keys[0].types:
+            raise TopologyError(
+                f"{call}: the key of stream {stream.get_name()!r} ({key}) must have as many fields as that of stream "
+                f"{streams[0].get_name()!r} ({keys[0]}), of the same types in the same order. Use each or map to change types"
+            )
+
+
+def named(call: str, stream: str, out: Fields, fields: Fields) -> Fields:
+    """Return `fields` under the names of `out`; `TopologyError` if there are not as many, or a type is another."""
+    if len(out) != len(fields):
+        raise TopologyError(
+            f"stream {stream!r}: {call} gives {len(fields)} fields ({fields}), but {len(out)} output fields are named: "
+            f"{list(out.names)}"
+        )
+    for name, wanted, type_ in zip(out.names, out.types, fields.types, strict=True):
+        if wanted not in (None, type_):
+            raise TopologyError(
+                f"stream {stream!r}: {call} gives {type_} for field {name!r}, which is declared {wanted}"
+            )
+    return Fields.of(out.names, fields.types)

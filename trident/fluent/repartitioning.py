@@ -1,0 +1,73 @@
+"""Other partitions within a batch: `shuffle`, `partition_by`, `broadcast` and their like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import TopologyError
+from trident.exchanges import RepartitionNode, Routing
+from trident.fields import Fields, FieldsLike
+from trident.fluent.base import StreamBase, key_of
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Repartitioning"]
+
+
+class Repartitioning(StreamBase):
+    """The calls of `Stream` that change in which partition a tuple is.
+
+    How many partitions there are then, the largest `parallelism_hint` of the steps up to the next such call says; without
+    one there are as many as the engine works on at once.
+    """
+
+    def shuffle(self) -> Self:
+        """Spread the tuples over all partitions, in turn. A replay of the same tuples spreads them in the same way."""
+        return self._repartition("shuffle", Routing("shuffle"))
+
+    def local_or_shuffle(self) -> Self:
+        """Spread the tuples as `shuffle` does: Spark decides where partitions run, so none is nearer than another."""
+        return self._repartition("local_or_shuffle", Routing("shuffle"))
+
+    def partition_by(self, *fields: FieldsLike) -> Self:
+        """Bring tuples with equal values of the fields into the same partition, batch after batch."""
+        routing = Routing("hash", key_of(self, Fields(*fields), "partition_by"))
+        return self._repartition("partition_by", routing)
+
+    def broadcast(self) -> Self:
+        """Copy every tuple to all partitions."""
+        return self._repartition("broadcast", Routing("broadcast"))
+
+    def global_(self) -> Self:
+        """Bring all tuples into one partition.
+
+        Different from Storm: there is only this one, whatever a hint says, so no empty ones stand beside it.
+        """
+        return self._repartition("global", Routing("global"))
+
+    def batch_global(self) -> Self:
+        """Bring all tuples of a batch into one partition; as `global_`, for Spark places it anew for every batch."""
+        return self._repartition("batch_global", Routing("global"))
+
+    def identity_partition(self) -> Self:
+        """Keep every tuple in its partition. The steps behind may have a hint only if it is that of the steps before."""
+        return self._repartition("identity_partition", Routing("identity"))
+
+    def partition(self, function: Callable[[Any, int], Any]) -> Self:
+        """Let a function choose: `function(tuple, partitions)` returns a number from 0 to `partitions` - 1, or several.
+
+        A tuple goes to all that are returned; to none if there are none.
+        """
+        if not callable(function) or isinstance(function, type):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: partition takes a function of a tuple and the number of partitions; "
+                f"got {function!r}"
+            )
+        return self._repartition("partition", Routing("custom", self.fields, function))
+
+    def _repartition(self, label: str, routing: Routing) -> Self:
+        if not len(self.fields):
+            raise TopologyError(f"stream {self.get_name()!r} has no fields, so there is nothing to bring elsewhere")
+        return self._then(label, RepartitionNode, self.fields, routing=routing)

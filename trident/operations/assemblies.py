@@ -1,0 +1,81 @@
+"""Assemblies: several operations under one name, for `Stream.apply_assembly`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from trident.operations.interfaces import Aggregator
+from trident.tuples import TridentCollector, TridentTuple
+
+if TYPE_CHECKING:
+    from trident.stream import Stream
+
+__all__ = ["Assembly", "FirstN", "FirstRows"]
+
+
+@runtime_checkable
+class Assembly(Protocol):
+    """A piece of a topology: takes a stream, declares steps on it, returns the resulting stream."""
+
+    def apply(self, input: Stream) -> Stream:
+        """Declare the steps on `input` and return the stream that they give."""
+
+
+class FirstN:
+    """The first `n` tuples of each batch: `apply_assembly(FirstN(10, "count", reverse=True))`.
+
+    Parameters
+    ----------
+    n
+        How many at most. Zero gives none.
+    sort_field
+        First by this field, the smallest first; nulls come last, NaN before them. None: in the order in which they come.
+    reverse
+        The largest first; nulls still come last.
+    """
+
+    def __init__(self, n: int, sort_field: str | None = None, reverse: bool = False) -> None:
+        if not isinstance(n, int) or isinstance(n, bool) or n < 0:
+            raise ValueError(f"FirstN({n!r}): expected a whole number of tuples, 0 or more")
+        self.n, self.sort_field, self.reverse = n, sort_field, reverse
+
+    def apply(self, input: Stream) -> Stream:
+        """Take the first of each partition, then the first of those."""
+        if self.sort_field is not None:
+            input.fields.select([self.sort_field], input.get_name())
+        first, names = FirstRows(self.n, self.sort_field, self.reverse), list(input.fields.names)
+        part = input.partition_aggregate(names, first, input.fields)
+        return part.global_().partition_aggregate(names, first, input.fields)
+
+
+class FirstRows(Aggregator[list[TridentTuple]]):
+    """Emits the first `n` tuples of a partition; parameters as of `FirstN`."""
+
+    def __init__(self, n: int, sort_field: str | None = None, reverse: bool = False) -> None:
+        self.n, self.sort_field, self.reverse = n, sort_field, reverse
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> list[TridentTuple]:
+        """Begin with none."""
+        return []
+
+    def aggregate(
+        self, val: list[TridentTuple], tuple: TridentTuple, collector: TridentCollector
+    ) -> list[TridentTuple]:
+        """Keep the tuple; without sorting no more than are asked for."""
+        if self.sort_field is not None or len(val) < self.n:
+            val.append(tuple)
+        return val
+
+    def complete(self, val: list[TridentTuple], collector: TridentCollector) -> None:
+        """Emit the first ones, in order; equal ones in the order in which they came."""
+        for row in self._sorted(val)[: self.n]:
+            collector.emit(row.values)
+
+    def _sorted(self, rows: list[TridentTuple]) -> list[TridentTuple]:
+        field = self.sort_field
+        if field is None:
+            return rows
+        numbers = [row for row in rows if row[field] is not None and row[field] == row[field]]
+        nans = [row for row in rows if row[field] is not None and row[field] != row[field]]
+        nulls = [row for row in rows if row[field] is None]
+        return [*sorted(numbers, key=lambda row: row[field], reverse=self.reverse), *nans, *nulls]

@@ -1,0 +1,37 @@
+"""A combiner's second half: it merges what the partitions have combined already."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trident.operations.builtin import Count, Max, Min, Sum
+from trident.operations.interfaces import CombinerAggregator
+from trident.tuples import TridentTuple
+
+__all__ = ["MergedCombiner", "merging"]
+
+
+class MergedCombiner(CombinerAggregator[Any]):
+    """Combines values that a combiner gave; the combiner is prepared where it made them."""
+
+    def __init__(self, combiner: CombinerAggregator[Any]) -> None:
+        self.combiner = combiner
+
+    def init(self, tuple: TridentTuple) -> Any:
+        """Return the value as it is."""
+        return tuple[0]
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        """Combine both."""
+        return self.combiner.combine(val1, val2)
+
+    def zero(self) -> Any:
+        """Return the combiner's identity."""
+        return self.combiner.zero()
+
+
+def merging(combiner: Any) -> Any:
+    """Return the combiner of partial results. The built-in ones keep their Arrow kernels: counts are summed."""
+    if type(combiner) is Count:
+        return Sum()
+    return combiner if type(combiner) in (Sum, Min, Max) else MergedCombiner(combiner)

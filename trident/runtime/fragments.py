@@ -1,0 +1,65 @@
+"""Runs a fragment: its steps one after the other over one Arrow table, then what each sink is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.exchanges import RepartitionNode
+from trident.graph import AggregateNode, MergeNode
+from trident.planner import Fragment, Sink, Step
+from trident.runtime.aggregates import partial
+from trident.runtime.in_batch import aggregate
+from trident.runtime.rows import Run, StepFailed, failure_of
+from trident.runtime.steps import apply_step
+
+__all__ = ["run_fragment", "whole"]
+
+
+def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Give the tables of one partition as its steps need them: as they come, or all in one, also if there are none."""
+    if not fragment.blocking:
+        yield from tables
+        return
+    all_of_them = list(tables) or [schema_of(fragment.fields).empty_table()]
+    yield pa.concat_tables(all_of_them)
+
+
+def run_fragment(fragment: Fragment, table: pa.Table, run: Run) -> Iterator[tuple[Sink, pa.Table]]:
+    """Apply a fragment's steps to a table of its entry; give the sinks' inputs, combiners of a state already in part."""
+    tables = {fragment.entry: table}
+    for step in fragment.steps:
+        try:
+            tables[step.id] = _apply(step, [tables[source] for source in step.sources], run)
+        except StepFailed:
+            raise
+        except Exception as error:  # a kernel that has no answer for a column, or a static state that cannot be opened
+            raise StepFailed(failure_of(step.id, error)) from error
+    for sink in fragment.sinks:
+        data = tables[sink.source].select(list(sink.fields.names))
+        if sink.aggregation is not None and sink.aggregation.combines:
+            try:
+                data = partial(sink.target, sink.aggregation, data, run.poison)
+            except StepFailed:
+                raise
+            except Exception as error:
+                raise StepFailed(failure_of(sink.target, error)) from error
+        yield sink, data
+
+
+def _apply(step: Step, sources: list[pa.Table], run: Run) -> pa.Table:
+    node = step.node
+    if isinstance(node, MergeNode):
+        at = [node.fields.position(name) for name in step.keep]
+        parts = [
+            table.select([fields.names[i] for i in at]).rename_columns(list(step.keep))
+            for table, fields in zip(sources, node.inputs, strict=True)
+        ]
+        return pa.concat_tables(parts)
+    if isinstance(node, AggregateNode):
+        return aggregate(step.id, node, sources[0], run).select(list(step.keep))
+    if isinstance(node, RepartitionNode):  # that keeps every tuple where it is: any other one begins a fragment
+        return sources[0].select(list(step.keep))
+    return apply_step(step, sources[0], run.poison, run.states)

@@ -1,0 +1,183 @@
+"""The bodies of Spark tasks: parts of a batch, then level after level of exchanges; between them, bytes of Arrow.
+
+A worker process keeps the unpickled program of each topology it served, so a batch ships only its parts.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from trident.runtime.exchange import Frame
+from trident.runtime.rows import failure_of
+from trident.runtime.worker import Part, Program, TaskOutput, WorkerProgram, run_entry, run_part
+from trident.spout.interfaces import TransactionAttempt
+
+__all__ = ["Cell", "Hop", "cells_of", "hops_of", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
+
+Cell = tuple[str, int]
+"""One partition of an exchange. A Spark stage has a task for each cell of its level."""
+
+Item = bytes | Frame
+"""What is sent between two stages: a frame, or an output that only passes through."""
+
+
+@dataclass(frozen=True)
+class Hop:
+    """Where a stage sends to: the task of each cell of the next level, and the exchanges of the levels after that."""
+
+    cells: dict[Cell, int]
+    later: frozenset[str]
+
+
+def cells_of(program: Program) -> list[list[Cell]]:
+    """Return the cells of each level, in the order of its tasks."""
+    return [
+        [(entry, partition) for entry in level for partition in range(program.exchanges[entry].partitions or 1)]
+        for level in program.levels
+    ]
+
+
+def hops_of(program: Program) -> list[Hop]:
+    """Return the hop into each level."""
+    levels = program.levels
+    return [
+        Hop(
+            {cell: task for task, cell in enumerate(cells)},
+            frozenset(entry for rest in levels[at + 1 :] for entry in rest),
+        )
+        for at, cells in enumerate(cells_of(program))
+    ]
+
+
+_PROGRAMS_KEPT = 8
+_programs: dict[str, WorkerProgram] = {}
+
+
+def _worker(program_id: str, pickled: bytes) -> WorkerProgram:
+    """Return the program as this process has it; that of the topology served longest ago makes room for a new one."""
+    if program_id not in _programs:
+        if len(_programs) == _PROGRAMS_KEPT:
+            _programs.pop(next(iter(_programs))).cleanup()
+        _programs[program_id] = WorkerProgram(cloudpickle.loads(pickled))
+    _programs[program_id] = _programs.pop(program_id)
+    return _programs[program_id]
+
+
+def _cleanup() -> None:
+    for worker in _programs.values():
+        worker.cleanup()
+
+
+atexit.register(_cleanup)
+
+
+def run_task(
+    program_id: str, pickled: bytes, attempt: TransactionAttempt, parts: Iterator[tuple[int, Part]]
+) -> Iterator[bytes]:
+    """Run parts one after the other; each gives the bytes of its output."""
+    for output in _outputs(program_id, pickled, attempt, parts):
+        yield pack(output)
+
+
+def run_parts_task(
+    program_id: str, pickled: bytes, attempt: TransactionAttempt, hop: Hop, parts: Iterator[tuple[int, Part]]
+) -> Iterator[tuple[int, Item]]:
+    """Run parts of a batch whose rows are exchanged; gives what goes to each task of the next stage."""
+    for output in _outputs(program_id, pickled, attempt, parts):
+        yield from _sent(output, hop, output.task)
+
+
+def _outputs(
+    program_id: str, pickled: bytes, attempt: TransactionAttempt, parts: Iterator[tuple[int, Part]]
+) -> Iterator[TaskOutput]:
+    try:
+        worker = _worker(program_id, pickled)
+    except Exception as error:  # noqa: BLE001  an operation's prepare may raise anything; it fails the attempt as data
+        list(parts)  # Spark keeps a worker only if it reads all of its input
+        yield TaskOutput(failure=failure_of("prepare", error))
+        return
+    for index, part in parts:
+        yield replace(run_part(worker, attempt, index, *part), task=index)
+
+
+def run_level_task(
+    program_id: str,
+    pickled: bytes,
+    attempt: TransactionAttempt,
+    capture: bool,
+    level: int,
+    cells: list[Cell],
+    hop: Hop | None,
+    task: int,
+    items: Iterator[tuple[int, Item]],
+) -> Iterator[Any]:
+    """Run one cell of a level, and pass on what goes further; the last stage (no hop) gives the bytes of outputs."""
+    entry, partition = cells[task]
+    frames: list[Frame] = []
+    for _, item in items:
+        if isinstance(item, bytes):
+            yield item if hop is None else (task % len(hop.cells), item)
+        elif (item.target, item.partition) == cells[task]:
+            frames.append(item._replace(data=_table(item.data)))
+        elif hop is None:
+            raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {cells[task]}")
+        else:
+            yield _address(item, hop, task), item
+    try:
+        worker = _worker(program_id, pickled)
+    except Exception as error:  # noqa: BLE001  as above
+        output = TaskOutput(failure=failure_of("prepare", error), level=level)
+    else:
+        output = replace(run_entry(worker, attempt, entry, partition, frames, capture, level), task=task)
+    if hop is None:
+        yield pack(output)
+    else:
+        yield from _sent(output, hop, task)
+
+
+def _sent(output: TaskOutput, hop: Hop, task: int) -> Iterator[tuple[int, Item]]:
+    here: list[Frame] = []  # what is exchanged behind a state goes to the driver
+    for frame in output.frames:
+        if (frame.target, frame.partition) in hop.cells or frame.target in hop.later:
+            yield _address(frame, hop, task), frame._replace(data=_ipc(frame.data))
+        else:
+            here.append(frame)
+    yield task % len(hop.cells), pack(replace(output, frames=here))
+
+
+def _address(frame: Frame, hop: Hop, task: int) -> int:
+    return hop.cells.get((frame.target, frame.partition), task % len(hop.cells))
+
+
+def pack(output: TaskOutput) -> bytes:
+    """Return an output as bytes: Arrow IPC for the tables."""
+    sinks = {target: [_ipc(table) for table in tables] for target, tables in output.sinks.items()}
+    frames = [frame._replace(data=_ipc(frame.data)) for frame in output.frames]
+    return bytes(
+        cloudpickle.dumps((sinks, output.tuples, output.failure, output.captured, frames, output.level, output.task))
+    )
+
+
+def unpack(data: bytes) -> TaskOutput:
+    """Return what `pack` packed. The bytes come from this topology's own tasks, never from a store or a network peer."""
+    sinks, tuples, failure, captured, frames, level, task = cloudpickle.loads(data)
+    tables = {target: [_table(blob) for blob in blobs] for target, blobs in sinks.items()}
+    arrived = [frame._replace(data=_table(frame.data)) for frame in frames]
+    return TaskOutput(tables, tuples, failure, captured, arrived, level, task)
+
+
+def _ipc(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def _table(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(data).read_all()
