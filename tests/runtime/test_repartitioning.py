@@ -14,7 +14,18 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.runtime.support import keep, run_all, touch
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
-from trident.operations import Aggregator, Count, Equals, Filter, FilterNull, FirstN, Negate, Sum
+from trident.operations import (
+    Aggregator,
+    CombinerAggregator,
+    Count,
+    Equals,
+    Filter,
+    FilterNull,
+    FirstN,
+    MultiReducer,
+    Negate,
+    Sum,
+)
 from trident.runtime.partitions import partition_of
 from trident.runtime.rows import Failure
 from trident.runtime.worker import TaskOutput, merge_outputs
@@ -430,3 +441,72 @@ def test_a_random_topology_gives_what_plain_python_gives(first: int) -> None:
 @pytest.mark.parametrize("seed", [3, 11])
 def test_a_random_topology_gives_the_same_on_spark(seed: int, spark: Any) -> None:
     check(seed, "spark")
+
+
+# ---- prepare -----------------------------------------------------------------------------------------------------------
+
+
+class Prepared:
+    """Says whether it was prepared in the process where it runs."""
+
+    output_types: Sequence[str] | None = ("string",)
+    ready = False
+
+    def prepare(self, conf: Any, context: Any) -> None:
+        self.ready = True
+
+    def cleanup(self) -> None:
+        self.ready = False
+
+
+class PreparedCombiner(Prepared, CombinerAggregator[str]):
+    def init(self, tuple: TridentTuple) -> str:
+        return str(self.ready)
+
+    def combine(self, val1: str, val2: str) -> str:
+        return f"{val1},{self.ready},{val2}"
+
+    def zero(self) -> str:
+        return str(self.ready)
+
+
+class PreparedAggregator(Prepared, Aggregator[None]):
+    def init(self, batch_id: Any, collector: TridentCollector) -> None:
+        collector.emit([str(self.ready)])
+
+    def aggregate(self, val: None, tuple: TridentTuple, collector: TridentCollector) -> None:
+        return None
+
+    def complete(self, val: None, collector: TridentCollector) -> None:
+        return None
+
+
+class PreparedReducer(Prepared, MultiReducer[None]):
+    def init(self, collector: TridentCollector) -> None:
+        collector.emit([str(self.ready)])
+
+    def execute(self, state: None, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
+        return None
+
+    def complete(self, state: None, collector: TridentCollector) -> None:
+        return None
+
+
+def test_what_aggregates_is_prepared_in_workers_and_behind_a_state(engine: str, topology: TridentTopology) -> None:
+    stream = numbers(topology, 3)
+    fresh = stream.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count").new_values_stream()
+    kept = [
+        keep(found, f"kept{place}{number}")
+        for place, one in enumerate((stream, fresh))
+        for number, found in enumerate(
+            (
+                one.aggregate("w", PreparedCombiner(), "ready"),
+                one.aggregate("w", PreparedAggregator(), "ready"),
+                topology.multi_reduce([one], PreparedReducer(), "ready"),
+            )
+        )
+    ]
+    run_all(topology, engine)
+    said = [text.split(",") for state in kept for (text,) in state.rows]
+    assert len(said) == 6
+    assert {word for words in said for word in words} == {"True"}
