@@ -8,6 +8,7 @@ import pickle
 import pytest
 
 from tests.state.faults import DictMap
+from trident.errors import StaleTransactionError
 from trident.state import (
     EVERYTHING_WON,
     CombinerValueUpdater,
@@ -74,6 +75,14 @@ def test_what_a_commit_starts_from(stored: OpaqueValue, txid: int, base: str) ->
 )
 def test_what_a_snapshot_of_batch_4_sees(stored: OpaqueValue, seen: str) -> None:
     assert stored.at(Snapshot(4, Winners(((1, 7),)))) == seen
+
+
+def test_a_snapshot_that_is_too_old_says_by_how_much() -> None:
+    state = OpaqueMap(DictMap({("a",): OpaqueValue(4, 0, 1, 2), ("b",): OpaqueValue(5, 0, 1, 2)}))
+    assert state.multi_get_at([("a",), ("b",)], Snapshot(4)) == [2, 1]
+    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('b',\)") as caught:
+        state.multi_get_at([("a",), ("b",)], Snapshot(3))
+    assert (caught.value.txid, caught.value.stored_txid) == (3, 5)
 
 
 def test_combiner_takes_the_argument_where_nothing_is_stored() -> None:

@@ -2,7 +2,7 @@
 
 from trident.state.cached import CachedBatchReadsMap, CachedMap
 from trident.state.chunked import MicroBatchIBackingMap
-from trident.state.codec import decode, encode
+from trident.state.codec import decode, decode_keys, encode, encode_keys
 from trident.state.interfaces import (
     BackingMapLifecycle,
     FencedMap,
@@ -27,8 +27,10 @@ from trident.state.interfaces import (
     StateUpdater,
     ValueUpdater,
 )
+from trident.state.json_serializers import StormOpaqueSerializer
 from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state, state_type
 from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
+from trident.state.read_through import ReadThroughMap, SpacedCache
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.serialized import SerializedMap
 from trident.state.serializers import (
@@ -37,6 +39,7 @@ from trident.state.serializers import (
     JSONOpaqueSerializer,
     JSONTransactionalSerializer,
     Serializer,
+    serializer_for,
 )
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
 from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
@@ -75,6 +78,7 @@ __all__ = [
     "QueryFunction",
     "ReadOnlyMapState",
     "ReadOnlySnapshottable",
+    "ReadThroughMap",
     "ReducerValueUpdater",
     "RemovableMap",
     "RemovableMapState",
@@ -87,12 +91,14 @@ __all__ = [
     "SnapshotReadable",
     "Snapshottable",
     "SnapshottableMap",
+    "SpacedCache",
     "State",
     "StateConf",
     "StateFactory",
     "StateSpec",
     "StateType",
     "StateUpdater",
+    "StormOpaqueSerializer",
     "TransactionalMap",
     "TransactionalValue",
     "Txid",
@@ -100,10 +106,13 @@ __all__ = [
     "Winners",
     "check_sentinel",
     "decode",
+    "decode_keys",
     "encode",
+    "encode_keys",
     "fenced",
     "map_for",
     "map_state",
     "opaque_base",
+    "serializer_for",
     "state_type",
 ]

@@ -1,7 +1,7 @@
-"""What is stored per key, and the rules by which a commit reads it (R6).
+"""What is stored per key, and the rule by which a commit or a reader takes it (R6, R12).
 
-The two rules are the whole of the exactly-once promise; everything else only makes sure that they are asked with the
-right txid, attempt and winners.
+The rule, `OpaqueValue.stands_before`, is the whole of the exactly-once promise; everything else only makes sure that it
+is asked with the right txid, attempt and winners.
 """
 
 from __future__ import annotations
@@ -11,9 +11,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from trident.state.txid import Snapshot, Winners
 
-__all__ = ["CombinerValueUpdater", "OpaqueValue", "ReducerValueUpdater", "TransactionalValue", "opaque_base"]
+__all__ = [
+    "UNKNOWN_ATTEMPT",
+    "CombinerValueUpdater",
+    "OpaqueValue",
+    "ReducerValueUpdater",
+    "TransactionalValue",
+    "opaque_base",
+]
 
 V = TypeVar("V")
+
+UNKNOWN_ATTEMPT = -1
+"""The attempt of a value that was stored without one, by Storm: it counts as the one that won, which is Storm's rule."""
 
 
 class OpaqueValue(NamedTuple):
@@ -28,11 +38,19 @@ class OpaqueValue(NamedTuple):
     prev: Any
     curr: Any
 
+    def stands_before(self, txid: int, winners: Winners) -> bool:
+        """Whether `curr`, and not `prev`, is what stood before batch `txid`: an earlier batch wrote it, and won.
+
+        A write of `txid` itself does not stand, whatever the attempt: an earlier attempt of it, or a retried task of
+        this one.
+        """
+        if self.txid >= txid:
+            return False
+        return winners.won(self.txid, self.attempt) or self.attempt == UNKNOWN_ATTEMPT
+
     def at(self, snapshot: Snapshot) -> Any:
         """Return the value as of a committed snapshot that is at most one batch behind this write (R12)."""
-        if self.txid <= snapshot.txid and snapshot.winners.won(self.txid, self.attempt):
-            return self.curr
-        return self.prev
+        return self.curr if self.stands_before(snapshot.txid + 1, snapshot.winners) else self.prev
 
 
 class TransactionalValue(NamedTuple):
@@ -43,13 +61,8 @@ class TransactionalValue(NamedTuple):
 
 
 def opaque_base(stored: OpaqueValue, txid: int, winners: Winners) -> Any:
-    """Return what stood before batch `txid`, given what is stored (with `stored.txid <= txid`).
-
-    Written by this txid, whatever the attempt: an earlier attempt of it, or a retried task of this one; `prev` stood
-    before. Written by an earlier txid: `curr` if that attempt won its txid, else the write never happened.
-    """
-    written_by, attempt, prev, curr = stored
-    return curr if written_by != txid and winners.won(written_by, attempt) else prev
+    """Return what stood before batch `txid`, given what is stored (with `stored.txid <= txid`)."""
+    return stored.curr if stored.stands_before(txid, winners) else stored.prev
 
 
 class CombinerValueUpdater(Generic[V]):
