@@ -40,7 +40,7 @@ GRAPH = (
 )
 FOR_STORES = ("trident.state", "trident.errors", "trident.fields", "trident.arrow")
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
-DRIVERS = ("redis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka")
+DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka")
 
 # The first layer that has a module decides.
 LAYERS = (
@@ -73,9 +73,12 @@ LAYERS = (
         Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *drivers))
         for store, drivers in {
             "memory": (),
-            "redis": ("redis",),
-            "memcached": ("pymemcache",),
-            "cassandra": ("cassandra",),
+            "redis": ("redis", "states._redis"),
+            "_redis": ("redis", "hiredis", "states._redis"),
+            "memcached": ("pymemcache", "states._memcached"),
+            "_memcached": ("pymemcache", "states._memcached"),
+            "cassandra": ("cassandra", "states._cassandra"),
+            "_cassandra": ("cassandra", "states._cassandra"),
             "delta": ("deltalake", "delta", "pyspark", "states._delta"),
             "_delta": ("deltalake", "delta", "pyspark", "states._delta"),
         }.items()

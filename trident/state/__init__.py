@@ -25,6 +25,7 @@ from trident.state.interfaces import (
     StateSpec,
     StateType,
     StateUpdater,
+    StreamedMap,
     ValueUpdater,
 )
 from trident.state.json_serializers import StormOpaqueSerializer
@@ -99,6 +100,7 @@ __all__ = [
     "StateType",
     "StateUpdater",
     "StormOpaqueSerializer",
+    "StreamedMap",
     "TransactionalMap",
     "TransactionalValue",
     "Txid",

@@ -27,7 +27,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from trident.errors import StateError
-from trident.state.cached import _follows
+from trident.state.cached import follows
 from trident.state.forwarding import BACKING_ABILITIES, offer
 from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key, RemovableMap, Resettable
 from trident.state.sentinel import SENTINEL_KEY
@@ -79,7 +79,7 @@ class ReadThroughMap:
     def begin(self, txid: Txid) -> None:
         """Keep the space if this commit follows directly on this instance's last one; else begin another."""
         ended, self._ended, self._committing = self._ended, None, None
-        if self._space is None or ended is None or not _follows(txid, ended):
+        if self._space is None or ended is None or not follows(txid, ended):
             self._space = secrets.token_hex(8)
         if isinstance(self.durable, BackingMapLifecycle):
             self.durable.begin(txid)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trident.errors import CorruptValueError
 from trident.state.forwarding import BACKING_ABILITIES, offer
-from trident.state.interfaces import IBackingMap, Key
+from trident.state.interfaces import IBackingMap, Key, StreamedMap
 from trident.state.serializers import Serializer
 
 __all__ = ["SerializedMap"]
@@ -28,16 +28,29 @@ class SerializedMap:
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
-        stored = self.backing.multi_get(keys)
+        if isinstance(self.backing, StreamedMap):
+            return self.backing.multi_get_as(keys, self._decode)
+        return self._decode(keys, self.backing.multi_get(keys))
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Serialize and write; a value that cannot be serialized raises `CorruptValueError` with its key.
+
+        Nothing is written then, unless the map of bytes is a `StreamedMap`: what comes before it may be.
+        """
+        if isinstance(self.backing, StreamedMap):
+            self.backing.multi_put_as(keys, values, self._encode)
+        else:
+            self.backing.multi_put(keys, self._encode(keys, values))
+
+    def _decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
         if None not in stored:
             return self._read(keys, stored)
         present = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
         values = iter(self._read([key for key, _ in present], [data for _, data in present]))
         return [None if data is None else next(values) for data in stored]
 
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Serialize all, then write; a value that cannot be serialized raises before anything is written."""
-        self.backing.multi_put(keys, _each("write", keys, values, self.serializer.serialize, self._serialize_many))
+    def _encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
+        return _each("write", keys, values, self.serializer.serialize, self._serialize_many)
 
     def _read(self, keys: Sequence[Key], data: Sequence[Any]) -> list[Any]:
         return _each("read", keys, data, self.serializer.deserialize, self._deserialize_many)
