@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import pickle
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from tests.state.faults import DictMap
 from trident.errors import StaleTransactionError
 from trident.state import (
     EVERYTHING_WON,
+    CombinerUpdates,
     CombinerValueUpdater,
     OpaqueMap,
     OpaqueValue,
@@ -133,3 +135,12 @@ def test_the_version_of_a_sentinel_rises_with_each_legal_move() -> None:
     versions = [sentinel.version for sentinel in moves]
     assert versions == sorted(set(versions))
     assert str(moves[0]) == "batch 1 attempt 5 of incarnation log"
+
+
+def test_updates_of_many_keys_are_what_each_updater_gives() -> None:
+    stored, args = [None, 0, 5, None], [1, 2, 3, None]
+    updates: CombinerUpdates[Any] = CombinerUpdates(lambda old, arg: old * 10 + arg, args)
+    assert updates.update_all(stored) == [1, 2, 53, None] == [u.update(s) for u, s in zip(updates, stored, strict=True)]
+    assert (len(updates), updates[1:3].update_all([1, 2])) == (4, [12, 23])
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        updates.update_all([1])

@@ -45,6 +45,7 @@ from trident.state.serializers import (
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
 from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
 from trident.state.values import (
+    CombinerUpdates,
     CombinerValueUpdater,
     OpaqueValue,
     ReducerValueUpdater,
@@ -61,6 +62,7 @@ __all__ = [
     "CachedBatchReadsMap",
     "CachedMap",
     "CodecSerializer",
+    "CombinerUpdates",
     "CombinerValueUpdater",
     "FencedMap",
     "IBackingMap",

@@ -19,6 +19,7 @@ from copy import deepcopy
 from decimal import Decimal
 from functools import partial
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -36,7 +37,7 @@ from trident.state.keys import one_nan
 from trident.state.removals import Removals
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.txid import Sentinel, Snapshot, Txid, Winners
-from trident.state.values import OpaqueValue, TransactionalValue
+from trident.state.values import CombinerUpdates, OpaqueValue, TransactionalValue
 
 __all__ = ["NonTransactionalMap", "OpaqueMap", "TransactionalMap", "map_for"]
 
@@ -219,7 +220,7 @@ class OpaqueMap(_CommittedMap):
         """Write `[txid, attempt, base, f(base)]` for each key, where base is what stood before this batch."""
         keys, txid, written = self._distinct(keys), self._current(), self._written
         bases = self._bases(keys, txid)
-        values = [updater.update(base) for base, updater in zip(_owned(bases), updaters, strict=True)]
+        values = _updated(_owned(bases), updaters)
         # What this commit wrote before is a base, but what stood before the batch stays `prev`.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
         fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, values, strict=False)
@@ -263,19 +264,16 @@ class OpaqueMap(_CommittedMap):
         self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
     ) -> list[Any]:
         """Return what stood before batch `txid`; an error says that batch `behind` is behind a stored one."""
-        values: list[Any] = []
-        verdicts: dict[tuple[int, int], bool] = {}  # one batch wrote many keys, so each (txid, attempt) is judged once
-        for key, stored in zip(keys, found, strict=True):
-            if stored is None:
-                values.append(None)
-                continue
-            stands = verdicts.get(stored[:2])
-            if stands is None:
-                if stored.txid > txid:
-                    raise StaleTransactionError(self.name, key, behind, stored.txid)
-                stands = verdicts[stored[:2]] = stored.stands_before(txid, winners)
-            values.append(stored.curr if stands else stored.prev)
-        return values
+        # One batch wrote many keys, so each (txid, attempt) is judged once.
+        heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
+        if any(written_by > txid for written_by, _ in heads):
+            later = ((k, s.txid) for k, s in zip(keys, found, strict=True) if s is not None and s.txid > txid)
+            key, stored_txid = next(later)
+            raise StaleTransactionError(self.name, key, behind, stored_txid)
+        fell = {head for head in heads if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
+        if not fell:
+            return [None if stored is None else stored[3] for stored in found]
+        return [None if s is None else s.prev if s[:2] in fell else s.curr for s in found]
 
 
 class TransactionalMap(_CommittedMap):
@@ -341,6 +339,8 @@ class NonTransactionalMap(_CommittedMap):
         return list(self._read(keys))
 
 
+_HEAD: Callable[[Any], tuple[int, int]] = itemgetter(0, 1)  # txid and attempt of an OpaqueValue
+
 _IMMUTABLE: frozenset[type[Any]] = frozenset(
     (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, dt.date, dt.datetime, dt.time, dt.timedelta)
 )
@@ -356,6 +356,12 @@ def _own(base: Any) -> Any:
     if type(base) in _IMMUTABLE or (type(base) is tuple and all(type(part) in _IMMUTABLE for part in base)):
         return base
     return deepcopy(base)
+
+
+def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+    if isinstance(updaters, CombinerUpdates):
+        return updaters.update_all(bases)
+    return [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
 
 
 class _Replace:

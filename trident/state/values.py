@@ -6,13 +6,14 @@ is asked with the right txid, attempt and winners.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from trident.state.txid import Snapshot, Winners
 
 __all__ = [
     "UNKNOWN_ATTEMPT",
+    "CombinerUpdates",
     "CombinerValueUpdater",
     "OpaqueValue",
     "ReducerValueUpdater",
@@ -76,6 +77,30 @@ class CombinerValueUpdater(Generic[V]):
     def update(self, stored: V | None) -> V:
         """Return `combine(stored, arg)`; `arg` if nothing is stored."""
         return self.arg if stored is None else self.combine(stored, self.arg)
+
+
+class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
+    """The updaters of many keys as one object: a batch has as many as keys, and most maps need none of them made."""
+
+    def __init__(self, combine: Callable[[V, V], V], args: Sequence[V]) -> None:
+        self._combine, self._args = combine, args
+
+    def update_all(self, stored: Sequence[V | None]) -> list[V]:
+        """Return what each updater would give for its stored value."""
+        combine = self._combine
+        return [arg if old is None else combine(old, arg) for old, arg in zip(stored, self._args, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self._args)
+
+    @overload
+    def __getitem__(self, at: int) -> CombinerValueUpdater[V]: ...
+    @overload
+    def __getitem__(self, at: slice) -> CombinerUpdates[V]: ...
+    def __getitem__(self, at: int | slice) -> CombinerValueUpdater[V] | CombinerUpdates[V]:
+        if isinstance(at, slice):
+            return CombinerUpdates(self._combine, self._args[at])
+        return CombinerValueUpdater(self._combine, self._args[at])
 
 
 class ReducerValueUpdater(Generic[V]):
