@@ -96,10 +96,9 @@ class Layout:
     def parts(self, keys: Sequence[Key], size: int) -> Iterator[Part]:
         """Cut keys into calls of at most `size`, encoding them as the calls are made."""
         if self.buckets == 1:
-            start = self._starts[0]
             for first in range(0, len(keys), size):
-                encoded = encode_keys(keys[first : first + size])
-                yield Part(0, slice(first, first + len(encoded)), list(map(start.__add__, encoded)))
+                names = encode_keys(keys[first : first + size], self._starts[0])
+                yield Part(0, slice(first, first + len(names)), names)
             return
         # Enough keys at a time to fill a call for each bucket, and no more, for the memory's sake.
         stride = size * self.buckets

@@ -67,7 +67,7 @@ LAYERS = (
         ),
     ),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
-    Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow")),
+    Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
     *(
         Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *drivers))

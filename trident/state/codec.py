@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfoNotFoundError
 import msgpack
 
 from trident.errors import CorruptValueError
-from trident.state.extensions import TUPLE, new_packer, pack, plain_number, type_name, unpack
+from trident.state.extensions import TUPLE, new_packer, new_row_packer, pack, plain_number, type_name, unpack
 from trident.state.interfaces import Key
 from trident.state.keys import canonical_key, canonical_keys
 
@@ -123,18 +123,27 @@ def decode_columns(data: Sequence[bytes], width: int) -> list[list[Any]] | None:
     return _decode_together(data, encode([None] * width)[:-width], width) if 0 < width < 16 else None
 
 
-def encode_keys(keys: Sequence[Key]) -> list[bytes]:
+def encode_keys(keys: Sequence[Key], prefix: bytes = b"") -> list[bytes]:
     """Encode each key: one sequence of bytes for all equal keys of the same types, another for every other key.
+
+    Parameters
+    ----------
+    prefix
+        What each encoding begins with.
 
     Raises
     ------
     CorruptValueError
         A part of a key has no encoding; the message has the key.
     """
+    head = prefix + _VERSION_BYTE
     try:
-        return encode_lists(canonical_keys(keys))
-    except (CorruptValueError, OverflowError):
-        return [_encode_key(key) for key in keys]
+        forms = canonical_keys(keys)
+        if forms is keys:  # none has a part that could be nested
+            return [head + packed for packed in map(new_row_packer().pack, keys)]
+        return [head + packed for packed in map(new_packer().pack, map(list, forms))]
+    except _UNPACKABLE:
+        return [prefix + _encode_key(key) for key in keys]
 
 
 def decode_keys(data: Sequence[bytes]) -> list[Key]:

@@ -142,6 +142,11 @@ def new_packer() -> msgpack.Packer:
     return msgpack.Packer(default=_default, strict_types=True, buf_size=512)
 
 
+def new_row_packer() -> msgpack.Packer:
+    """Make a packer of rows, tuples or lists alike, whose items are of types that have no other form, and not nested."""
+    return msgpack.Packer(default=_default, buf_size=512)
+
+
 def pack(obj: object) -> bytes:
     """Pack one value."""
     packed: bytes = new_packer().pack(obj)

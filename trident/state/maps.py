@@ -90,7 +90,7 @@ class _CommittedMap(ABC):
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
         keys, txid = one_nan(keys), self._txid
         if txid is None:
-            return [None if stored is None else self._latest(stored) for stored in self._read(keys)]
+            return self._latest(self._read(keys))
         return self._bases(keys, txid)
 
     @abstractmethod
@@ -169,8 +169,8 @@ class _CommittedMap(ABC):
             self.backing.begin(commit)
 
     @abstractmethod
-    def _latest(self, stored: Any) -> Any:
-        """Return the value of the latest write."""
+    def _latest(self, found: Sequence[Any]) -> list[Any]:
+        """Return the values of the latest writes."""
 
     @abstractmethod
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
@@ -234,6 +234,11 @@ class OpaqueMap(_CommittedMap):
         ------
         StaleTransactionError
             A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot and read again.
+
+        Notes
+        -----
+        `REMOVAL_LAG` batches after the snapshot a key that was removed since may be gone. Who reads so late looks, after
+        the read, how old the snapshot has become (as `StateView` does).
         """
         if not keys:
             return []
@@ -252,8 +257,8 @@ class OpaqueMap(_CommittedMap):
         """
         return self._rows(partial(self.multi_get_at, snapshot=snapshot))
 
-    def _latest(self, stored: OpaqueValue) -> Any:
-        return stored.curr
+    def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
+        return [None if stored is None else stored[3] for stored in found]
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         bases = self._before(int(txid), txid.winners, keys, self._read(keys), behind=int(txid))
@@ -305,8 +310,8 @@ class TransactionalMap(_CommittedMap):
         self._put(put_keys, puts)
         return values
 
-    def _latest(self, stored: TransactionalValue) -> Any:
-        return stored.value
+    def _latest(self, found: Sequence[TransactionalValue | None]) -> list[Any]:
+        return [None if stored is None else stored[1] for stored in found]
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         return [None if stored is None else stored.value for stored in self._read_not_after(keys, txid)]
@@ -332,8 +337,8 @@ class NonTransactionalMap(_CommittedMap):
         self._put(keys, values)
         return values
 
-    def _latest(self, stored: Any) -> Any:
-        return stored
+    def _latest(self, found: Sequence[Any]) -> list[Any]:
+        return list(found)
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         return list(self._read(keys))
