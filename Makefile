@@ -42,8 +42,9 @@ format: install ## format the sources and mend what lint can mend
 types: install ## check the types
 	@$(BIN)/mypy $(SOURCES)
 
-bench: install java servers ## measure the persistent word count (ARGS="--help" lists what can be chosen)
+bench: install java servers ## measure the word count and the stores' commits (ARGS, COMMITS: options of the two)
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)
+	@$(BIN)/python -m tests.benchmarks.commits $(COMMITS)
 
 soak: install java servers ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)

@@ -42,7 +42,7 @@ GRAPH = (
 )
 FOR_STORES = ("trident.state", "trident.errors", "trident.fields", "trident.arrow")
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
-DRIVERS = ("redis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka")
+DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka")
 
 # The first layer that has a module decides.
 LAYERS = (
@@ -69,15 +69,18 @@ LAYERS = (
         ),
     ),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
-    Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow")),
+    Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
     *(
         Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *drivers))
         for store, drivers in {
             "memory": (),
-            "redis": ("redis",),
-            "memcached": ("pymemcache",),
-            "cassandra": ("cassandra",),
+            "redis": ("redis", "states._redis"),
+            "_redis": ("redis", "hiredis", "states._redis"),
+            "memcached": ("pymemcache", "states._memcached"),
+            "_memcached": ("pymemcache", "states._memcached"),
+            "cassandra": ("cassandra", "states._cassandra"),
+            "_cassandra": ("cassandra", "states._cassandra"),
             "delta": ("deltalake", "delta", "pyspark", "states._delta"),
             "_delta": ("deltalake", "delta", "pyspark", "states._delta"),
         }.items()

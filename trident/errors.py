@@ -51,6 +51,7 @@ __all__ = [
     "SpoutError",
     "StaleTransactionError",
     "StateError",
+    "StateLossDetected",
     "StateMismatchError",
     "TopologyError",
     "TridentError",

@@ -2,7 +2,8 @@
 
 Prints one JSON line: the options, `seconds_steady` (first emit to last commit), `words_per_s`, `warm_words_per_s` (second
 half of the run), `batches_per_s`, `batch_ms_p50`, `batch_ms_p99` (define to committed), `phase_ms` (where the time of a
-median batch goes), `driver_rss_mb`, `exact`. With `--side-by-side` the same batches also run as a bare Spark job without
+median batch goes), `commit_ms_per_1k_keys`, `driver_rss_mb`, `exact`. A state on Redis, Memcached or Cassandra gets a
+server of its own, which is stopped at the end. With `--side-by-side` the same batches also run as a bare Spark job without
 state and through `foreachBatch`, in the same process, and the ratios are printed.
 """
 
@@ -21,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from spouts import TextFileSpout
+from tests.benchmarks._stores import MEASURED
 from tests.benchmarks.corpus import Corpus
 from trident import TridentTopology
 from trident.operations import Count, Split
+from trident.state import StateSpec
 
-STATES = ("memory-opaque", "memory-transactional", "delta-opaque")
+STATES = ("memory-opaque", "memory-transactional", *(f"{store}-opaque" for store in MEASURED))
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,13 +49,18 @@ def main(argv: list[str] | None = None) -> int:
 
 def run(corpus: Corpus, options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Count the corpus and return the figures."""
+    with _state(options, folder) as spec:
+        return _run(corpus, options, folder, spec)
+
+
+def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateSpec) -> dict[str, Any]:
     topology = TridentTopology("bench-wordcount")
     spout = TextFileSpout(corpus.folder, max_batch_bytes=corpus.bytes_per_batch, follow=False)
     counts = (
         topology.new_stream("lines", spout)
         .each("line", Split(), "word")
         .group_by("word")
-        .persistent_aggregate(_state(options.state, folder), Count(), "count")
+        .persistent_aggregate(spec, Count(), "count")
     )
     settings: dict[str, Any] = {
         "max_spout_pending": options.pending,
@@ -90,8 +98,14 @@ def _figures(corpus: Corpus, steady: float, batches: list[dict[str, Any]]) -> di
         "batch_ms_p50": _round(statistics.median(total)),
         "batch_ms_p99": _round(sorted(total)[min(len(total) - 1, int(len(total) * 0.99))]),
         "phase_ms": phases,
+        "commit_ms_per_1k_keys": _round(statistics.median(_commit_ms_per_1k_keys(batch) for batch in warm)),
         "driver_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }
+
+
+def _commit_ms_per_1k_keys(batch: dict[str, Any]) -> float:
+    keys = sum(batch["stateKeysUpdated"].values())
+    return float(batch["durationMs"]["commit"] / max(1, keys) * 1000)
 
 
 def _ratios(ours: dict[str, Any], bare: dict[str, float], foreach: dict[str, float]) -> dict[str, Any]:
@@ -103,14 +117,24 @@ def _ratios(ours: dict[str, Any], bare: dict[str, float], foreach: dict[str, flo
     }
 
 
-def _state(name: str, folder: Path) -> Any:
-    if name == "delta-opaque":
-        from states.delta import DeltaState
+@contextmanager
+def _state(options: argparse.Namespace, folder: Path) -> Iterator[StateSpec]:
+    """Make the state; its server, if it has one, is started for this and stopped afterwards."""
+    store, _, kind = options.state.partition("-")
+    if store == "memory":
+        from states.memory import MemoryMapState
 
-        return DeltaState.opaque(folder / "state")
-    from states.memory import MemoryMapState
-
-    return MemoryMapState.opaque() if name == "memory-opaque" else MemoryMapState.transactional()
+        yield MemoryMapState.opaque() if kind == "opaque" else MemoryMapState.transactional()
+        return
+    work = folder / "store"
+    work.mkdir()
+    measured = MEASURED[store]
+    server = measured.server(work) if measured.server is not None else None
+    try:
+        yield measured.spec(0 if server is None else server.port, work, options.cache)
+    finally:
+        if server is not None:
+            server.stop()
 
 
 @contextmanager
@@ -134,6 +158,9 @@ def _spark(options: argparse.Namespace) -> Iterator[None]:
 def _options(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure the persistent word count.")
     parser.add_argument("--state", choices=STATES, default="memory-opaque")
+    parser.add_argument(
+        "--cache", type=int, default=0, help="entries that a state on a server remembers between commits"
+    )
     parser.add_argument("--sentences", type=int, default=200_000, help="of ten words each")
     parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")
     parser.add_argument("--vocab", type=int, default=10_000, help="distinct words")

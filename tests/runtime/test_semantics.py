@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import os
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -565,6 +567,16 @@ def test_a_query_sees_the_state_after_the_batch_before(
     kept = keep(asked)
     run_all(topology, engine)
     assert kept.rows == [("a", None, None), ("a", 1, 1), ("b", None, 2), ("a", 2, 3)]
+
+
+@pytest.mark.parametrize("counter", [Count(), CountAll()], ids=["kernel", "python"])
+def test_every_nan_is_the_same_key(counter: Any, engine: str, topology: TridentTopology) -> None:
+    other_bits = struct.unpack("<d", struct.pack("<Q", 0xFFF8000000000001))[0]
+    rows = [[math.nan], [1.0], [other_bits], [-0.0], [math.nan], [0.0]]
+    numbers = topology.new_stream("n", FixedBatchSpout("x: double", 3, *rows))
+    counts = numbers.group_by("x").persistent_aggregate(MemoryMapState(), counter, "count: bigint")
+    running = run_all(topology, engine)
+    assert running.state(counts).multi_get([math.nan, 0.0, 1.0]) == [3, 2, 1]
 
 
 def test_a_state_is_listed_as_after_the_batch_before(engine: str, topology: TridentTopology) -> None:

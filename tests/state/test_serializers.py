@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from states.memory import MemoryBackingMap
-from tests.state.faults import DictMap, LateMap, commit
-from trident.errors import CorruptValueError
+from tests.state.faults import Add, DictMap, LateMap, commit
+from tests.state.samples import mostly, outcome, recut, same
+from trident.errors import ConfigError, CorruptValueError
 from trident.state import (
     BackingMapLifecycle,
     CodecSerializer,
@@ -26,15 +27,20 @@ from trident.state import (
     Resettable,
     Sentinel,
     SerializedMap,
+    Snapshot,
     StateType,
     TransactionalValue,
     Txid,
     Winners,
+    encode,
     map_for,
 )
+from trident.state.serializers import StormOpaqueSerializer, serializer_for
+from trident.state.values import UNKNOWN_ATTEMPT
 
-OPAQUE, TRANSACTIONAL = OpaqueValue(3, 1 << 20, None, 7), TransactionalValue(3, [1.5])
-SENTINEL = Sentinel("log", 3, 1 << 20)
+A = 1 << 20
+OPAQUE, TRANSACTIONAL = OpaqueValue(3, A, None, 7), TransactionalValue(3, [1.5])
+SENTINEL = Sentinel("log", 3, A)
 BARE = {"a": ["x", 1, 1.0, None, True]}
 ALL: list[tuple[Any, Any]] = [
     (CodecSerializer(StateType.OPAQUE), OPAQUE),
@@ -43,9 +49,14 @@ ALL: list[tuple[Any, Any]] = [
     (JSONOpaqueSerializer(), OPAQUE),
     (JSONTransactionalSerializer(), TRANSACTIONAL),
     (JSONNonTransactionalSerializer(), BARE),
+    (JSONOpaqueSerializer(compat="storm"), OPAQUE),
 ]
 KINDS = [(serializer, serializer.kind) for serializer, _ in ALL]
-STRICT = [serializer for serializer, kind in KINDS if kind is not StateType.NON_TRANSACTIONAL]
+STRICT = [
+    serializer
+    for serializer, kind in KINDS
+    if kind is not StateType.NON_TRANSACTIONAL and getattr(serializer, "compat", None) is None
+]
 
 
 def label(item: object) -> str:
@@ -161,3 +172,218 @@ def test_errors_name_the_key_and_a_value_that_cannot_be_written_writes_nothing()
     with pytest.raises(CorruptValueError, match=r"write key \('d',\): encode"):
         state.multi_put([("c",), ("d",)], [OPAQUE, OpaqueValue(1, 0, None, object())])
     assert store.puts == []
+
+
+# ---- many at once ----------------------------------------------------------------------------------------------------
+
+CODECS = [CodecSerializer(kind) for kind in StateType]
+ATTEMPTS = st.integers(0, 3) | st.just(A)
+small = st.none() | st.integers() | st.text(max_size=4) | st.binary(max_size=4) | st.tuples(st.booleans(), st.dates())
+opaque_values = st.builds(OpaqueValue, st.integers(0, 9), ATTEMPTS, small, small)
+transactional_values = st.builds(TransactionalValue, st.integers(0, 9), small)
+sentinels = st.builds(Sentinel, st.text(max_size=4), st.integers(0, 9), ATTEMPTS)
+anything = st.one_of(opaque_values, transactional_values, sentinels, small)
+stored_bytes = st.one_of(
+    opaque_values.map(list),
+    opaque_values.map(list),
+    transactional_values.map(list),
+    sentinels.map(list),
+    small,
+).map(encode)
+
+
+@pytest.mark.parametrize("serializer", CODECS, ids=label)
+@given(several=st.lists(opaque_values) | st.lists(transactional_values) | st.lists(anything, max_size=4))
+def test_many_are_serialized_or_refused_as_each_is(serializer: CodecSerializer, several: list[Any]) -> None:
+    together = outcome(lambda: serializer.serialize_many(several))
+    assert together == outcome(lambda: [serializer.serialize(obj) for obj in several])
+
+
+@pytest.mark.parametrize("serializer", CODECS, ids=label)
+@given(
+    data=st.lists(opaque_values.map(list).map(encode))
+    | mostly(stored_bytes)
+    | recut(opaque_values.map(list).map(encode), 2)
+)
+def test_many_are_deserialized_or_refused_as_each_is(serializer: CodecSerializer, data: list[bytes]) -> None:
+    together = outcome(lambda: serializer.deserialize_many(data))
+    assert same(together, outcome(lambda: [serializer.deserialize(one) for one in data]))
+
+
+@given(mostly(opaque_values.map(list).map(encode) | sentinels.map(list).map(encode)), st.data())
+def test_a_map_reads_many_as_it_reads_one_and_names_the_first_that_is_bad(
+    data: list[bytes], more: st.DataObject
+) -> None:
+    stored: dict[Any, Any] = {(at,): one for at, one in enumerate(data)}
+    keys = more.draw(st.permutations([*stored, ("absent",), ("missing",)]))
+    state = SerializedMap(DictMap(stored), CodecSerializer())
+    assert same(outcome(lambda: state.multi_get(keys)), outcome(lambda: [state.multi_get([key])[0] for key in keys]))
+
+
+@pytest.mark.parametrize("fields", [["a", 0, 1, 2], [1, "a", 1, 2], [True, 0, 1, 2], [1, 0.0, 1, 2]], ids=repr)
+def test_a_list_of_another_meaning_among_many_is_refused(fields: list[Any]) -> None:
+    data = [encode([1, 0, 1, 2]), encode(fields)]
+    with pytest.raises(CorruptValueError, match="not .* of an opaque state: .*another kind"):
+        CodecSerializer().deserialize_many(data)
+    with pytest.raises(CorruptValueError, match="not .* of a transactional state: .*another kind"):
+        CodecSerializer(StateType.TRANSACTIONAL).deserialize_many([encode([1, 0]), encode(["a", 0])])
+
+
+class Counting:
+    """A serializer that knows only one at a time, and counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def serialize(self, obj: Any) -> bytes:
+        self.calls += 1
+        return encode(list(obj))
+
+    def deserialize(self, data: bytes) -> Any:
+        self.calls += 1
+        return CodecSerializer().deserialize(data)
+
+
+class CountingMany(Counting, CodecSerializer):
+    """One that also knows many at once."""
+
+    def __init__(self) -> None:
+        Counting.__init__(self)
+        CodecSerializer.__init__(self)
+
+
+@pytest.mark.parametrize(("serializer", "calls"), [(Counting(), 6), (CountingMany(), 0)], ids=["one", "many"])
+def test_a_map_serializes_many_at_once_where_the_serializer_can(serializer: Any, calls: int) -> None:
+    state = SerializedMap(DictMap(), serializer)
+    keys = [("a",), ("b",), ("c",)]
+    state.multi_put(keys, [OPAQUE] * 3)
+    assert state.multi_get([*keys, ("d",)]) == [OPAQUE, OPAQUE, OPAQUE, None]
+    assert serializer.calls == calls
+
+
+# ---- by name ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "cls"),
+    [
+        ("json", StateType.OPAQUE, JSONOpaqueSerializer),
+        ("json", StateType.TRANSACTIONAL, JSONTransactionalSerializer),
+        ("json", StateType.NON_TRANSACTIONAL, JSONNonTransactionalSerializer),
+        ("storm", StateType.OPAQUE, StormOpaqueSerializer),
+        ("storm", StateType.TRANSACTIONAL, JSONTransactionalSerializer),
+        ("storm", StateType.NON_TRANSACTIONAL, JSONNonTransactionalSerializer),
+        *(("codec", kind, CodecSerializer) for kind in StateType),
+    ],
+)
+def test_serializers_have_names(name: str, kind: StateType, cls: type[Any]) -> None:
+    serializer: Any = serializer_for(name, kind)
+    assert type(serializer) is cls
+    assert serializer.kind is kind
+    assert serializer_for(serializer, kind) is serializer
+
+
+def test_a_serializer_that_does_not_fit_is_refused() -> None:
+    own = Counting()
+    assert serializer_for(own, StateType.TRANSACTIONAL) is own
+    with pytest.raises(ConfigError, match="serializer 'pickle' is unknown; use one of 'codec', 'json', 'storm', or"):
+        serializer_for("pickle", StateType.OPAQUE)
+    bad: Any = object()
+    with pytest.raises(ConfigError, match=r"has no serialize\(obj\) and deserialize\(data\)"):
+        serializer_for(bad, StateType.OPAQUE)
+    with pytest.raises(
+        ConfigError, match="a CodecSerializer of kind opaque was given to a state that is transactional"
+    ):
+        serializer_for(CodecSerializer(), StateType.TRANSACTIONAL)
+    unknown: Any = "heron"
+    with pytest.raises(ConfigError, match="compat='heron'"):
+        JSONOpaqueSerializer(compat=unknown)
+
+
+# ---- Storm's lists ---------------------------------------------------------------------------------------------------
+
+STORM = StormOpaqueSerializer()
+READERS = [STORM, JSONOpaqueSerializer(compat="storm")]
+
+
+def test_storm_s_layout_is_written_by_its_name_only() -> None:
+    assert STORM.serialize(OpaqueValue(3, A, prev=5, curr=12)) == b"[3,12,5]"
+    assert JSONOpaqueSerializer(compat="storm").serialize(OpaqueValue(3, A, prev=5, curr=12)) == b"[3,1048576,5,12]"
+    assert STORM.serialize(SENTINEL) == b'["log",3,1048576]'
+    with pytest.raises(CorruptValueError, match="not OpaqueValue"):
+        STORM.serialize(7)
+
+
+@pytest.mark.parametrize("serializer", READERS, ids=lambda serializer: type(serializer).__name__)
+@pytest.mark.parametrize(
+    ("data", "value"),
+    [
+        (b"[3,12,5]", OpaqueValue(3, UNKNOWN_ATTEMPT, 5, 12)),
+        (b"[1,1,null]", OpaqueValue(1, UNKNOWN_ATTEMPT, None, 1)),
+        (b"[null,1,null]", OpaqueValue(0, UNKNOWN_ATTEMPT, None, 1)),
+        (b"[3,1048576,5,12]", OpaqueValue(3, A, 5, 12)),
+        (b'["log",3,1048576]', SENTINEL),
+    ],
+)
+def test_storm_s_lists_and_ours_are_read(serializer: Any, data: bytes, value: Any) -> None:
+    assert same(serializer.deserialize(data), value)
+
+
+@pytest.mark.parametrize("data", [b"7", b"[1,2]", b"[1.5,2,3]", b"[true,2,3]", b'["x",2,"y"]', b"[1,2,3,4,5]", b"{}"])
+def test_storm_refuses_what_neither_wrote(data: bytes) -> None:
+    with pytest.raises(CorruptValueError, match="a stored value is .* of an opaque state"):
+        STORM.deserialize(data)
+
+
+def test_storm_s_lists_are_refused_unless_they_are_asked_for() -> None:
+    with pytest.raises(CorruptValueError, match="not \\[txid, attempt, prev, curr\\] of an opaque state"):
+        JSONOpaqueSerializer().deserialize(b"[3,12,5]")
+
+
+def test_a_value_of_storm_counts_as_committed_whatever_the_log_knows() -> None:
+    winners = Winners(((1, A),))
+    value = STORM.deserialize(b"[3,12,5]")
+    assert [value.at(Snapshot(txid, winners)) for txid in (2, 3, 4)] == [5, 12, 12]
+    state = map_for(StateType.OPAQUE, DictMap({("a",): value, ("b",): value}), "state", 0)
+    state.begin_commit(Txid(3, A, winners))
+    assert state.multi_update([("a",)], [Add(1)]) == [6]
+    state.begin_commit(Txid(4, A, winners))
+    assert state.multi_update([("b",)], [Add(1)]) == [13]
+
+
+def run(serializer: Any, *commits: tuple[int, int, dict[str, int]]) -> Any:
+    """Make commits `(txid, attempt, increments)` over a store of bytes; the last attempt of a txid is its winner."""
+    state = map_for(StateType.OPAQUE, SerializedMap(DictMap(), serializer), "state", 0)
+    winners = Winners()
+    for at, (txid, attempt, increments) in enumerate(commits):
+        commit(state, Txid(txid, attempt, winners), **increments)
+        if at + 1 == len(commits) or commits[at + 1][0] != txid:
+            winners = winners.with_winner(txid, attempt)
+    return state
+
+
+EXACT, WEAK = [JSONOpaqueSerializer(), JSONOpaqueSerializer(compat="storm"), CodecSerializer()], STORM
+
+
+@pytest.mark.parametrize("serializer", [*EXACT, WEAK], ids=lambda serializer: type(serializer).__name__)
+def test_a_replay_with_the_same_keys_is_exact(serializer: Any) -> None:
+    state = run(
+        serializer, (1, 0, {"a": 5}), (2, 0, {"a": 7, "b": 1}), (2, 1, {"a": 2, "b": 3, "c": 1}), (3, 1, {"a": 1})
+    )
+    assert state.multi_get([("a",), ("b",), ("c",)]) == [8, 3, 1]
+    assert state.multi_get_at([("a",), ("b",)], Snapshot(2, Winners(((1, 0), (2, 1))))) == [7, 3]
+
+
+@pytest.mark.parametrize(("serializer", "count"), [*((each, 6) for each in EXACT), (WEAK, 13)])
+def test_a_replay_without_a_key_is_exact_unless_storm_s_layout_is_written(serializer: Any, count: int) -> None:
+    state = run(serializer, (1, 0, {"a": 5}), (2, 0, {"a": 7}), (2, 1, {"z": 1}), (3, 1, {"a": 1}))
+    assert state.multi_get([("a",), ("z",)]) == [count, 1]
+
+
+def test_a_store_of_storm_is_taken_over_key_by_key() -> None:
+    store = DictMap({("a",): b"[41,12,5]", ("b",): b"[42,7,null]"})
+    state = map_for(StateType.OPAQUE, SerializedMap(store, JSONOpaqueSerializer(compat="storm")), "state", 0)
+    winners = Winners(((43, A),))
+    commit(state, Txid(43, A, winners), a=1)
+    assert store.entries == {("a",): b"[43,1048576,12,13]", ("b",): b"[42,7,null]"}
+    assert state.multi_get([("a",), ("b",)]) == [13, 7]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import operator
 import pickle
+from typing import Any
 
 import pytest
 
 from tests.state.faults import DictMap
+from trident.errors import StaleTransactionError
 from trident.state import (
     EVERYTHING_WON,
+    CombinerUpdates,
     CombinerValueUpdater,
     OpaqueMap,
     OpaqueValue,
@@ -76,6 +79,14 @@ def test_what_a_snapshot_of_batch_4_sees(stored: OpaqueValue, seen: str) -> None
     assert stored.at(Snapshot(4, Winners(((1, 7),)))) == seen
 
 
+def test_a_snapshot_that_is_too_old_says_by_how_much() -> None:
+    state = OpaqueMap(DictMap({("a",): OpaqueValue(4, 0, 1, 2), ("b",): OpaqueValue(5, 0, 1, 2)}))
+    assert state.multi_get_at([("a",), ("b",)], Snapshot(4)) == [2, 1]
+    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('b',\)") as caught:
+        state.multi_get_at([("a",), ("b",)], Snapshot(3))
+    assert (caught.value.txid, caught.value.stored_txid) == (3, 5)
+
+
 def test_combiner_takes_the_argument_where_nothing_is_stored() -> None:
     updater = CombinerValueUpdater(operator.add, 5)
     assert [updater.update(None), updater.update(0), updater.update(2)] == [5, 5, 7]
@@ -124,3 +135,12 @@ def test_the_version_of_a_sentinel_rises_with_each_legal_move() -> None:
     versions = [sentinel.version for sentinel in moves]
     assert versions == sorted(set(versions))
     assert str(moves[0]) == "batch 1 attempt 5 of incarnation log"
+
+
+def test_updates_of_many_keys_are_what_each_updater_gives() -> None:
+    stored, args = [None, 0, 5, None], [1, 2, 3, None]
+    updates: CombinerUpdates[Any] = CombinerUpdates(lambda old, arg: old * 10 + arg, args)
+    assert updates.update_all(stored) == [1, 2, 53, None] == [u.update(s) for u, s in zip(updates, stored, strict=True)]
+    assert (len(updates), updates[1:3].update_all([1, 2])) == (4, [12, 23])
+    with pytest.raises(ValueError, match="argument 2 is longer"):
+        updates.update_all([1])

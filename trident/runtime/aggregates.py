@@ -6,6 +6,7 @@ Min and Max run as Arrow kernels, any other combiner row by row.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from trident.graph import Aggregation
 from trident.operations import Count, Max, Min, Sum
 from trident.runtime.rows import Poison, columns_of, iterate
 from trident.state.interfaces import Key
+from trident.state.keys import one_nan
 
 __all__ = ["has_kernel", "merge_partials", "partial", "partial_fields"]
 
@@ -46,7 +48,7 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison
     kernel = _KERNELS.get(type(aggregation.aggregator))
     if table.num_rows == 0:
         return schema.empty_table()
-    table = _one_zero(table, aggregation)
+    table = _one_form(table, aggregation)
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
         return _python_partial(step, aggregation, table, poison)
     function = kernel[0]
@@ -61,13 +63,14 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison
     return _typed(columns, schema, aggregation)
 
 
-def _one_zero(table: pa.Table, aggregation: Aggregation) -> pa.Table:
-    """Make -0.0 the 0.0 that it is equal to: Arrow groups by bits, a state by equality."""
+def _one_form(table: pa.Table, aggregation: Aggregation) -> pa.Table:
+    """Make -0.0 the 0.0 that it is equal to, and every NaN the same: Arrow groups by bits, a state does not."""
     for name in aggregation.group.names:
         if pa.types.is_floating(table.schema.field(name).type):
             column = table.column(name)
-            zeros = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
-            table = table.set_column(table.schema.get_field_index(name), name, zeros)
+            column = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
+            column = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)
+            table = table.set_column(table.schema.get_field_index(name), name, column)
     return table
 
 
@@ -120,7 +123,7 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, poison
 def _keys(table: pa.Table, aggregation: Aggregation) -> list[Key]:
     if not aggregation.grouped:
         return [()] * table.num_rows
-    return list(zip(*(table.column(name).to_pylist() for name in aggregation.group.names), strict=True))
+    return list(one_nan(list(zip(*(table.column(name).to_pylist() for name in aggregation.group.names), strict=True))))
 
 
 def merge_partials(

@@ -28,7 +28,7 @@ from trident.runtime.worker import TaskOutput, send
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import Key
 from trident.state.txid import Snapshot, Txid
-from trident.state.values import CombinerValueUpdater, ReducerValueUpdater
+from trident.state.values import CombinerUpdates, ReducerValueUpdater
 
 __all__ = ["Committed", "Committer", "check_capabilities", "committed_operations", "update_partition"]
 
@@ -225,10 +225,9 @@ def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool) -> li
         node.updater.update_state(state, keys, out)
         return list(out.rows)
     aggregator = aggregation.aggregator
-    updaters: list[Any]
+    updaters: Sequence[Any]
     if aggregation.combines:
-        combine = aggregator.combine
-        updaters = [CombinerValueUpdater(combine, value) for value in given]
+        updaters = CombinerUpdates(aggregator.combine, given)
     else:
         updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
     if not aggregation.grouped:

@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import zlib
 from collections.abc import Sequence
-from decimal import MAX_EMAX, MAX_PREC, MIN_EMIN, Context, Decimal
-from typing import Any
+from zlib import crc32
 
-from trident.state.codec import encode
+from trident.state.codec import encode, encode_tuples
 from trident.state.interfaces import Key
+from trident.state.keys import canonical_key, canonical_keys
 
 __all__ = ["partition_of", "partitions_of"]
-
-_EXACT = Context(prec=MAX_PREC, Emin=MIN_EMIN, Emax=MAX_EMAX)  # normalizing must not round
 
 
 def partition_of(key: Key, partitions: int) -> int:
     """Return the state partition of a key."""
-    return 0 if partitions == 1 else zlib.crc32(encode(tuple(map(_canonical, key)))) % partitions
-
-
-def _canonical(part: Any) -> Any:
-    """Return one form of all equal values: a key read with another zone, scale or sign of zero is the same key."""
-    if isinstance(part, dt.datetime):
-        return part if part.tzinfo is None else part.astimezone(dt.UTC)
-    if isinstance(part, Decimal):
-        return part.normalize(_EXACT) if part else 0
-    return part + 0.0 if isinstance(part, float) else part
+    return 0 if partitions == 1 else crc32(encode(canonical_key(key))) % partitions
 
 
 def partitions_of(keys: Sequence[Key], partitions: int) -> dict[int, list[int]]:
@@ -35,6 +22,6 @@ def partitions_of(keys: Sequence[Key], partitions: int) -> dict[int, list[int]]:
     if partitions == 1:
         return {0: list(range(len(keys)))} if keys else {}
     places: dict[int, list[int]] = {}
-    for at, key in enumerate(keys):
-        places.setdefault(partition_of(key, partitions), []).append(at)
+    for at, data in enumerate(encode_tuples(canonical_keys(keys))):
+        places.setdefault(crc32(data) % partitions, []).append(at)
     return dict(sorted(places.items()))

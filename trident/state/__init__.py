@@ -2,7 +2,7 @@
 
 from trident.state.cached import CachedBatchReadsMap, CachedMap
 from trident.state.chunked import MicroBatchIBackingMap
-from trident.state.codec import decode, encode
+from trident.state.codec import decode, decode_keys, encode, encode_keys
 from trident.state.interfaces import (
     BackingMapLifecycle,
     FencedMap,
@@ -25,10 +25,13 @@ from trident.state.interfaces import (
     StateSpec,
     StateType,
     StateUpdater,
+    StreamedMap,
     ValueUpdater,
 )
+from trident.state.json_serializers import StormOpaqueSerializer
 from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state, state_type
 from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
+from trident.state.read_through import ReadThroughMap, SpacedCache
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.serialized import SerializedMap
 from trident.state.serializers import (
@@ -37,10 +40,12 @@ from trident.state.serializers import (
     JSONOpaqueSerializer,
     JSONTransactionalSerializer,
     Serializer,
+    serializer_for,
 )
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
 from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
 from trident.state.values import (
+    CombinerUpdates,
     CombinerValueUpdater,
     OpaqueValue,
     ReducerValueUpdater,
@@ -57,6 +62,7 @@ __all__ = [
     "CachedBatchReadsMap",
     "CachedMap",
     "CodecSerializer",
+    "CombinerUpdates",
     "CombinerValueUpdater",
     "FencedMap",
     "IBackingMap",
@@ -75,6 +81,7 @@ __all__ = [
     "QueryFunction",
     "ReadOnlyMapState",
     "ReadOnlySnapshottable",
+    "ReadThroughMap",
     "ReducerValueUpdater",
     "RemovableMap",
     "RemovableMapState",
@@ -87,12 +94,15 @@ __all__ = [
     "SnapshotReadable",
     "Snapshottable",
     "SnapshottableMap",
+    "SpacedCache",
     "State",
     "StateConf",
     "StateFactory",
     "StateSpec",
     "StateType",
     "StateUpdater",
+    "StormOpaqueSerializer",
+    "StreamedMap",
     "TransactionalMap",
     "TransactionalValue",
     "Txid",
@@ -100,10 +110,13 @@ __all__ = [
     "Winners",
     "check_sentinel",
     "decode",
+    "decode_keys",
     "encode",
+    "encode_keys",
     "fenced",
     "map_for",
     "map_state",
     "opaque_base",
+    "serializer_for",
     "state_type",
 ]

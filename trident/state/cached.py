@@ -55,7 +55,7 @@ class CachedMap:
     def begin(self, txid: Txid) -> None:
         """Keep the memory if this commit follows directly on this instance's last one; else empty it."""
         ended, self._ended, self._committing = self._ended, None, None
-        if ended is None or not _follows(txid, ended):
+        if ended is None or not follows(txid, ended):
             self._cache.clear()
         if isinstance(self.delegate, BackingMapLifecycle):
             self.delegate.begin(txid)
@@ -131,7 +131,7 @@ class CachedMap:
             cache.popitem(last=False)
 
 
-def _follows(txid: Txid, ended: Txid) -> bool:
+def follows(txid: Txid, ended: Txid) -> bool:
     """Whether nobody can have committed between `ended`, which this instance ended, and `txid`."""
     if txid.incarnation is None or ended.sentinel is None:
         # No log to ask: only the very next txid is surely not preceded by another writer's.

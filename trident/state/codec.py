@@ -1,53 +1,47 @@
 """The codec of stored values: what goes in comes out, type and all, and no byte of a store is ever executed.
 
-A value is one version byte (1) and a MessagePack object. MessagePack's own types carry None, bool, int up to 64 bits,
-float (NaN, infinities and -0.0 included), str, bytes, list and dict (any encodable key, order kept); these extension
-types carry the rest:
-
-====  ===========  ==================================================================
-code  type         payload
-====  ===========  ==================================================================
-1     int          two's complement, big endian, where 64 bits are too few
-2     Decimal      its text; sign, exponent and trailing zeros stand
-3     date         packed [year, month, day]
-4     datetime     packed [year, month, day, hour, minute, second, microsecond, fold, zone]
-5     time         packed [hour, minute, second, microsecond, fold, zone]
-6     timedelta    packed [days, seconds, microseconds]
-7     tuple        packed list of the items (a NamedTuple is encoded as the plain tuple)
-8     set          packed list of the items in the order of their encodings
-9     frozenset    as set
-10    UUID         16 bytes
-====  ===========  ==================================================================
-
-A zone is None (naive), text (the key of a `ZoneInfo`), or [microseconds east of UTC] or [microseconds, name] (a fixed
-offset; any other tzinfo is kept as its offset at that time). Numpy's int, float and bool scalars are encoded as the
-Python number that they hold; bytearray and memoryview come back as bytes. The same value gives the same bytes in every
+A value is one version byte (1) and a MessagePack object; `trident.state.extensions` lists the types. A key is the value
+that is the list of its parts, each in its one form (`trident.state.keys`). The same value gives the same bytes in every
 process.
+
+The functions for many values give what the ones for one value give, or raise what those raise, several times as fast.
 """
 
 from __future__ import annotations
 
-import datetime as dt
+import os
 import struct
-from collections.abc import Callable
-from decimal import Decimal, InvalidOperation
-from functools import partial
+from collections.abc import Callable, Iterable, Sequence
+from decimal import InvalidOperation
 from typing import Any
-from uuid import UUID
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfoNotFoundError
 
 import msgpack
 
 from trident.errors import CorruptValueError
+from trident.state.extensions import TUPLE, new_packer, new_row_packer, pack, plain_number, type_name, unpack
+from trident.state.interfaces import Key
+from trident.state.keys import canonical_key, canonical_keys
 
-__all__ = ["VERSION", "decode", "encode", "plain_number"]
+__all__ = [
+    "VERSION",
+    "decode",
+    "decode_columns",
+    "decode_keys",
+    "decode_many",
+    "encode",
+    "encode_keys",
+    "encode_lists",
+    "encode_many",
+    "encode_tuples",
+    "plain_number",
+]
 
 VERSION = 1
 """The first byte of every encoded value."""
 
 _VERSION_BYTE = bytes([VERSION])
-_BIG_INT, _DECIMAL, _DATE, _DATETIME, _TIME, _TIMEDELTA, _TUPLE, _SET, _FROZENSET, _UUID = range(1, 11)
-_MICROSECOND = dt.timedelta(microseconds=1)
+_JOINED_MAX = 1 << 24  # values of more bytes than this together are decoded one by one: joining them costs memory
 
 
 def encode(obj: object) -> bytes:
@@ -56,18 +50,18 @@ def encode(obj: object) -> bytes:
     Raises
     ------
     CorruptValueError
-        A part of the value has no encoding: a type that is not listed above, text with lone surrogates, or nesting
-        that is too deep (a list that contains itself, for instance).
+        A part of the value has no encoding: a type that is not listed, text with lone surrogates, or nesting that is
+        too deep (a list that contains itself, for instance).
     """
     try:
-        return _VERSION_BYTE + _pack(obj)
+        return _VERSION_BYTE + pack(obj)
     except UnicodeEncodeError as error:
         raise CorruptValueError(
             f"encode text {error.object!r}: it has a lone surrogate at position {error.start}, which UTF-8 cannot "
             "hold; decode the source with errors='replace', or keep the value as bytes"
         ) from error
     except (ValueError, OverflowError, RecursionError) as error:
-        raise CorruptValueError(f"encode a {_name(obj)}: it is too large or nested too deeply ({error})") from error
+        raise CorruptValueError(f"encode a {type_name(obj)}: it is too large or nested too deeply ({error})") from error
 
 
 def decode(data: bytes) -> Any:
@@ -78,29 +72,141 @@ def decode(data: bytes) -> Any:
     CorruptValueError
         The bytes are not an encoded value of a known version.
     """
-    if data[:1] != _VERSION_BYTE:
-        raise CorruptValueError(
-            f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
-            "program, another serializer or a newer version. Use the serializer they were written with, or another "
-            "key prefix"
-        )
+    decoder = _VERSIONS.get(data[0]) if data else None
+    if decoder is None:
+        raise CorruptValueError(_unknown_version(data))
     try:
-        return _unpack(memoryview(data)[1:])
+        return decoder(memoryview(data)[1:])
     except _DAMAGE as error:
         raise CorruptValueError(
             f"decode {_shown(data)}: damaged or cut off ({_reason(error)}); restore the store, or remove the key"
         ) from error
 
 
-def plain_number(obj: object) -> int | float | None:
-    """Return the Python number in a numpy int, float or bool scalar; None for anything else."""
-    if type(obj).__module__ != "numpy" or getattr(getattr(obj, "dtype", None), "kind", "") not in ("i", "u", "f", "b"):
+# ---- many at once ----------------------------------------------------------------------------------------------------
+
+
+def encode_many(objs: Sequence[object]) -> list[bytes]:
+    """Encode each value."""
+    try:
+        return _encode_together(objs)
+    except _UNPACKABLE:
+        return list(map(encode, objs))  # which tells what is wrong
+
+
+def encode_lists(rows: Sequence[Sequence[object]]) -> list[bytes]:
+    """Encode each row as a list of its items."""
+    try:
+        return _encode_together(map(list, rows))
+    except _UNPACKABLE:
+        return [encode(list(row)) for row in rows]
+
+
+def encode_tuples(rows: Sequence[Sequence[object]]) -> list[bytes]:
+    """Encode each row as a tuple of its items."""
+    packer = new_packer()
+    pack_list, pack_extension = packer.pack, packer.pack_ext_type
+    try:
+        return [_VERSION_BYTE + pack_extension(TUPLE, pack_list(list(row))) for row in rows]
+    except _UNPACKABLE:
+        return [encode(tuple(row)) for row in rows]
+
+
+def decode_many(data: Sequence[bytes]) -> list[Any]:
+    """Decode each value."""
+    columns = _decode_together(data, _VERSION_BYTE, 1)
+    return [decode(one) for one in data] if columns is None else columns[0]
+
+
+def decode_columns(data: Sequence[bytes], width: int) -> list[list[Any]] | None:
+    """Decode lists of `width` items and return them as columns; None if not every value is such a list, undamaged."""
+    return _decode_together(data, encode([None] * width)[:-width], width) if 0 < width < 16 else None
+
+
+def encode_keys(keys: Sequence[Key], prefix: bytes = b"") -> list[bytes]:
+    """Encode each key: one sequence of bytes for all equal keys of the same types, another for every other key.
+
+    Parameters
+    ----------
+    prefix
+        What each encoding begins with.
+
+    Raises
+    ------
+    CorruptValueError
+        A part of a key has no encoding; the message has the key.
+    """
+    head = prefix + _VERSION_BYTE
+    try:
+        forms = canonical_keys(keys)
+        if forms is keys:  # none has a part that could be nested
+            return [head + packed for packed in map(new_row_packer().pack, keys)]
+        return [head + packed for packed in map(new_packer().pack, map(list, forms))]
+    except _UNPACKABLE:
+        return [prefix + _encode_key(key) for key in keys]
+
+
+def decode_keys(data: Sequence[bytes]) -> list[Key]:
+    """Decode what `encode_keys` made: the keys in their one form, so a time in UTC and a Decimal without zeros."""
+    columns = decode_columns(data, data[0][1] - _EMPTY_LIST) if data and len(data[0]) > 1 else None
+    return [_decode_key(one) for one in data] if columns is None else list(zip(*columns, strict=True))
+
+
+def _encode_key(key: Key) -> bytes:
+    try:
+        return encode(list(canonical_key(key)))
+    except (CorruptValueError, OverflowError) as error:
+        raise CorruptValueError(f"encode key {key!r}: {error}") from error
+
+
+def _decode_key(data: bytes) -> Key:
+    parts = decode(data)
+    if type(parts) is not list:
+        raise CorruptValueError(
+            f"decode {_shown(data)} as a key: it is a {type_name(parts)}, not the list of the parts; another program "
+            "wrote under this key prefix"
+        )
+    return tuple(parts)
+
+
+_EMPTY_LIST = 0x90  # MessagePack's byte for a list of no items; lists of up to 15 follow
+
+
+def _encode_together(objs: Iterable[object]) -> list[bytes]:
+    packed = new_packer().pack
+    return [_VERSION_BYTE + data for data in map(packed, objs)]
+
+
+def _decode_together(data: Sequence[bytes], head: bytes, width: int) -> list[list[Any]] | None:
+    """Decode values that are each `head` and `width` packed objects; None if any is not, for whatever reason.
+
+    All are unpacked in one call, with a mark before each. The mark has 8 random bytes, so no value has it in it, and
+    marks come out at the places of marks only if between each two there are exactly `width` whole objects: a value
+    that is cut off or too long cannot borrow from its neighbours.
+    """
+    if len(data) < 2 or sum(map(len, data)) > _JOINED_MAX:
         return None
-    item = getattr(obj, "item", None)
-    number = item() if item is not None and getattr(obj, "ndim", 1) == 0 else None
-    return number if type(number) in (int, float, bool) else None
+    token = os.urandom(8)
+    mark = b"\xc4\x08" + token
+    joined = mark + mark.join(data)
+    stripped = joined.replace(mark + head, mark)
+    if len(joined) - len(stripped) != len(head) * len(data):
+        return None
+    try:
+        found = unpack(b"\xdd" + struct.pack(">I", len(data) * (width + 1)) + stripped)
+    except _DAMAGE:
+        return None
+    if found[:: width + 1].count(token) != len(data):
+        return None
+    return [found[at :: width + 1] for at in range(1, width + 1)]
 
 
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+_VERSIONS: dict[int, Callable[[memoryview], Any]] = {VERSION: unpack}
+"""How each version is read: a version that was ever written stays here."""
+
+_UNPACKABLE: tuple[type[Exception], ...] = (CorruptValueError, ValueError, OverflowError, RecursionError)
 _DAMAGE: tuple[type[Exception], ...] = (
     ValueError,
     TypeError,
@@ -113,144 +219,18 @@ _DAMAGE: tuple[type[Exception], ...] = (
 )
 
 
+def _unknown_version(data: bytes) -> str:
+    return (
+        f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
+        "program, another serializer or a newer version. Use the serializer they were written with, or another "
+        "key prefix"
+    )
+
+
 def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__
-
-
-def _name(obj: object) -> str:
-    cls = type(obj)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _shown(data: bytes) -> str:
     head = bytes(data[:16])
     return f"{head!r}" if len(data) <= len(head) else f"{head!r}… ({len(data)} bytes)"
-
-
-# ---- encoding --------------------------------------------------------------------------------------------------------
-
-
-def _ext_int(obj: int) -> bytes:
-    return obj.to_bytes(obj.bit_length() // 8 + 1, "big", signed=True)
-
-
-def _ext_date(obj: dt.date) -> bytes:
-    return _pack([obj.year, obj.month, obj.day])
-
-
-def _ext_datetime(obj: dt.datetime) -> bytes:
-    day = [obj.year, obj.month, obj.day]
-    return _pack([*day, obj.hour, obj.minute, obj.second, obj.microsecond, obj.fold, _zone(obj)])
-
-
-def _ext_time(obj: dt.time) -> bytes:
-    return _pack([obj.hour, obj.minute, obj.second, obj.microsecond, obj.fold, _zone(obj)])
-
-
-def _ext_timedelta(obj: dt.timedelta) -> bytes:
-    return _pack([obj.days, obj.seconds, obj.microseconds])
-
-
-def _ext_set(obj: set[Any] | frozenset[Any]) -> bytes:
-    # Sorted by their encodings: the iteration order of a set of texts differs from process to process.
-    items = sorted(_pack(item) for item in obj)
-    return bytes(msgpack.Packer().pack_array_header(len(items))) + b"".join(items)
-
-
-def _zone(obj: dt.datetime | dt.time) -> object:
-    zone = obj.tzinfo
-    if zone is None:
-        return None
-    if isinstance(zone, ZoneInfo) and zone.key is not None:
-        return zone.key
-    offset = obj.utcoffset()
-    if offset is None:
-        raise CorruptValueError(
-            f"encode {obj!r}: its time zone {zone!r} has no offset without a date; use a zoneinfo.ZoneInfo or a fixed "
-            "offset (datetime.timezone)"
-        )
-    name = zone.tzname(None) if type(zone) is dt.timezone else None
-    micros = offset // _MICROSECOND
-    return [micros] if name is None or name == dt.timezone(offset).tzname(None) else [micros, name]
-
-
-_ENCODERS: dict[type[Any], tuple[int, Callable[[Any], bytes]]] = {
-    int: (_BIG_INT, _ext_int),
-    Decimal: (_DECIMAL, lambda obj: str(obj).encode("ascii")),
-    dt.date: (_DATE, _ext_date),
-    dt.datetime: (_DATETIME, _ext_datetime),
-    dt.time: (_TIME, _ext_time),
-    dt.timedelta: (_TIMEDELTA, _ext_timedelta),
-    tuple: (_TUPLE, lambda obj: _pack(list(obj))),
-    set: (_SET, _ext_set),
-    frozenset: (_FROZENSET, _ext_set),
-    UUID: (_UUID, lambda obj: bytes(obj.bytes)),
-}
-
-
-def _default(obj: object) -> object:
-    found = _ENCODERS.get(tuple if isinstance(obj, tuple) else type(obj))
-    if found is not None:
-        code, payload = found
-        return msgpack.ExtType(code, payload(obj))
-    number = plain_number(obj)
-    if number is None:
-        raise CorruptValueError(
-            f"encode a {_name(obj)}: only None, bool, int, float, str, bytes, Decimal, date, datetime, time, "
-            "timedelta, UUID, tuple, list, dict, set and frozenset are stored. Return one of these from the aggregator "
-            "(a dataclass as its tuple or dict), or give the state a serializer of your own"
-        )
-    return number
-
-
-# strict_types: a subclass would come back as its base class, so it is refused (or, for tuples, said so above).
-_pack: Callable[[object], bytes] = partial(msgpack.packb, default=_default, strict_types=True)
-
-
-# ---- decoding --------------------------------------------------------------------------------------------------------
-
-
-def _tzinfo(zone: Any) -> dt.tzinfo | None:
-    if zone is None:
-        return None
-    if isinstance(zone, str):
-        return ZoneInfo(zone)
-    micros, *name = zone
-    return dt.timezone(dt.timedelta(microseconds=micros), *name)
-
-
-def _datetime(data: bytes) -> dt.datetime:
-    *parts, fold, zone = _unpack(data)
-    return dt.datetime(*parts).replace(tzinfo=_tzinfo(zone), fold=fold)
-
-
-def _time(data: bytes) -> dt.time:
-    *parts, fold, zone = _unpack(data)
-    return dt.time(*parts).replace(tzinfo=_tzinfo(zone), fold=fold)
-
-
-_DECODERS: dict[int, Callable[[bytes], object]] = {
-    _BIG_INT: lambda data: int.from_bytes(data, "big", signed=True),
-    _DECIMAL: lambda data: Decimal(data.decode("ascii")),
-    _DATE: lambda data: dt.date(*_unpack(data)),
-    _DATETIME: _datetime,
-    _TIME: _time,
-    _TIMEDELTA: lambda data: dt.timedelta(*_unpack(data)),
-    _TUPLE: lambda data: tuple(_unpack(data)),
-    _SET: lambda data: set(_unpack(data)),
-    _FROZENSET: lambda data: frozenset(_unpack(data)),
-    _UUID: lambda data: UUID(bytes=data),
-}
-
-
-def _ext_hook(code: int, data: bytes) -> object:
-    decoder = _DECODERS.get(code)
-    if decoder is None:
-        raise ValueError(f"extension type {code} is unknown")
-    return decoder(data)
-
-
-# timestamp=3: MessagePack's own timestamp, which is never written here, is read as a datetime in UTC.
-_unpack: Callable[[bytes | memoryview], Any] = partial(
-    msgpack.unpackb, ext_hook=_ext_hook, strict_map_key=False, timestamp=3
-)

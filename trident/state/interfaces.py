@@ -6,7 +6,7 @@ answer them always have the same length and order; None in an answer means "neve
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
@@ -37,6 +37,7 @@ __all__ = [
     "StateSpec",
     "StateType",
     "StateUpdater",
+    "StreamedMap",
     "ValueUpdater",
 ]
 
@@ -91,8 +92,11 @@ class StateConf(Mapping[str, Any]):
 
     @property
     def prefix(self) -> str:
-        """`topology/state`: what every key of this state starts with in a shared store."""
-        return f"{self.topology}/{self.state}"
+        """`topology/state`: what every key of this state starts with in a shared store.
+
+        A slash in the topology's name is written `%2F`, or topology `a/b` would share the keys of topology `a`.
+        """
+        return f"{self.topology.replace('%', '%25').replace('/', '%2F')}/{self.state}"
 
 
 @runtime_checkable
@@ -263,6 +267,21 @@ class ListableMap(Protocol):
         A key that is there from the first page to the last comes exactly once; the sentinel's key does not come.
         Partitions that share a store may each list the keys of all.
         """
+
+
+@runtime_checkable
+class StreamedMap(Protocol):
+    """A backing map of bytes that makes and reads values chunk by chunk, while the store works on the chunk before."""
+
+    def multi_get_as(
+        self, keys: Sequence[Key], decode: Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
+    ) -> list[Any]:
+        """Read as `multi_get`; give what `decode` makes of each chunk."""
+
+    def multi_put_as(
+        self, keys: Sequence[Key], values: Sequence[Any], encode: Callable[[Sequence[Key], Sequence[Any]], list[bytes]]
+    ) -> None:
+        """Write as `multi_put` what `encode` makes of each chunk; where it raises, earlier chunks may be written."""
 
 
 @runtime_checkable

@@ -19,6 +19,7 @@ from copy import deepcopy
 from decimal import Decimal
 from functools import partial
 from itertools import repeat
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
@@ -32,10 +33,11 @@ from trident.state.interfaces import (
     StateType,
     ValueUpdater,
 )
+from trident.state.keys import one_nan
 from trident.state.removals import Removals
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
-from trident.state.txid import Sentinel, Snapshot, Txid
-from trident.state.values import OpaqueValue, TransactionalValue, opaque_base
+from trident.state.txid import Sentinel, Snapshot, Txid, Winners
+from trident.state.values import CombinerUpdates, OpaqueValue, TransactionalValue
 
 __all__ = ["NonTransactionalMap", "OpaqueMap", "TransactionalMap", "map_for"]
 
@@ -86,9 +88,9 @@ class _CommittedMap(ABC):
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
-        txid = self._txid
+        keys, txid = one_nan(keys), self._txid
         if txid is None:
-            return [None if stored is None else self._latest(stored) for stored in self._read(keys)]
+            return self._latest(self._read(keys))
         return self._bases(keys, txid)
 
     @abstractmethod
@@ -105,7 +107,7 @@ class _CommittedMap(ABC):
         A removal is a put of None by the rule of the kind, so a replay undoes it or does it again as it must. A store
         that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
         """
-        distinct = list(dict.fromkeys(keys))
+        distinct = list(dict.fromkeys(one_nan(keys)))
         there = [key for key, value in zip(distinct, self.multi_get(distinct), strict=True) if value is not None]
         self.multi_put(there, [None] * len(there))
         self._removals.note(there)
@@ -134,7 +136,7 @@ class _CommittedMap(ABC):
                 "you know with multi_get, or use a store that can (memory, Delta, Redis, Cassandra)"
             )
         if isinstance(self._guard, ReservedKeySentinel):
-            return ([key for key in page if key[0] != SENTINEL_KEY] for page in self.backing.key_pages())
+            return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in self.backing.key_pages())
         return self.backing.key_pages()
 
     def read_sentinel(self) -> Sentinel | None:
@@ -167,8 +169,8 @@ class _CommittedMap(ABC):
             self.backing.begin(commit)
 
     @abstractmethod
-    def _latest(self, stored: Any) -> Any:
-        """Return the value of the latest write."""
+    def _latest(self, found: Sequence[Any]) -> list[Any]:
+        """Return the values of the latest writes."""
 
     @abstractmethod
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
@@ -195,12 +197,14 @@ class _CommittedMap(ABC):
             raise CommitOrderError(f"state {self.name!r} was updated outside begin_commit and commit")
         return self._txid
 
-    def _check_distinct(self, keys: Sequence[Key]) -> None:
+    def _distinct(self, keys: Sequence[Key]) -> list[Key]:
         # Two updaters of one key would both see the old value and one of them would be lost (H11).
+        keys = one_nan(keys)
         if len(set(keys)) != len(keys):
             seen: set[Key] = set()
             twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
             raise ValueError(f"key {twice!r} occurs more than once in one update of state {self.name!r}")
+        return list(keys)
 
 
 class OpaqueMap(_CommittedMap):
@@ -214,18 +218,13 @@ class OpaqueMap(_CommittedMap):
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Write `[txid, attempt, base, f(base)]` for each key, where base is what stood before this batch."""
-        txid = self._current()
-        self._check_distinct(keys)
+        keys, txid, written = self._distinct(keys), self._current(), self._written
         bases = self._bases(keys, txid)
-        values = [
-            updater.update(base if type(base) in _IMMUTABLE else _own(base))
-            for base, updater in zip(bases, updaters, strict=True)
-        ]
-        written = self._written
+        values = _updated(_owned(bases), updaters)
         # What this commit wrote before is a base, but what stood before the batch stays `prev`.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
-        puts = list(map(_opaque_value, zip(repeat(int(txid)), repeat(txid.attempt), prevs, values, strict=False)))
-        self._put(list(keys), puts)
+        fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, values, strict=False)
+        self._put(keys, list(map(tuple.__new__, repeat(OpaqueValue), fields)))  # past OpaqueValue's own slow __new__
         return values
 
     def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
@@ -235,17 +234,18 @@ class OpaqueMap(_CommittedMap):
         ------
         StaleTransactionError
             A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot and read again.
+
+        Notes
+        -----
+        `REMOVAL_LAG` batches after the snapshot a key that was removed since may be gone. Who reads so late looks, after
+        the read, how old the snapshot has become (as `StateView` does).
         """
         if not keys:
             return []
         # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
         read = getattr(self.backing, "multi_get_stored", self.backing.multi_get)
-        values: list[Any] = []
-        for key, stored in zip(keys, read(keys), strict=True):
-            if stored is not None and stored.txid > snapshot.txid + 1:
-                raise StaleTransactionError(self.name, key, snapshot.txid, stored.txid)
-            values.append(None if stored is None else stored.at(snapshot))
-        return values
+        keys = one_nan(keys)
+        return self._before(snapshot.txid + 1, snapshot.winners, keys, read(keys), behind=snapshot.txid)
 
     def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
@@ -257,22 +257,28 @@ class OpaqueMap(_CommittedMap):
         """
         return self._rows(partial(self.multi_get_at, snapshot=snapshot))
 
-    def _latest(self, stored: OpaqueValue) -> Any:
-        return stored.curr
+    def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
+        return [None if stored is None else stored[3] for stored in found]
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
-        number, winners, written = int(txid), txid.winners, self._written
-        bases: list[Any] = []
-        for key, stored in zip(keys, self._read(keys), strict=True):
-            if stored is None:
-                bases.append(None)
-            elif stored.txid > number:
-                raise StaleTransactionError(self.name, key, number, stored.txid)
-            elif written and key in written:
-                bases.append(stored.curr)
-            else:
-                bases.append(opaque_base(stored, number, winners))
-        return bases
+        bases = self._before(int(txid), txid.winners, keys, self._read(keys), behind=int(txid))
+        written = self._written
+        return [written[k].curr if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
+
+    def _before(
+        self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
+    ) -> list[Any]:
+        """Return what stood before batch `txid`; an error says that batch `behind` is behind a stored one."""
+        # One batch wrote many keys, so each (txid, attempt) is judged once.
+        heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
+        if any(written_by > txid for written_by, _ in heads):
+            later = ((k, s.txid) for k, s in zip(keys, found, strict=True) if s is not None and s.txid > txid)
+            key, stored_txid = next(later)
+            raise StaleTransactionError(self.name, key, behind, stored_txid)
+        fell = {head for head in heads if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
+        if not fell:
+            return [None if stored is None else stored[3] for stored in found]
+        return [None if s is None else s.prev if s[:2] in fell else s.curr for s in found]
 
 
 class TransactionalMap(_CommittedMap):
@@ -288,9 +294,8 @@ class TransactionalMap(_CommittedMap):
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Apply each updater unless the stored value already includes this txid; return what stands."""
-        commit = self._current()
+        keys, commit = self._distinct(keys), self._current()
         txid = int(commit)
-        self._check_distinct(keys)
         values: list[Any] = []
         put_keys: list[Key] = []
         puts: list[Any] = []
@@ -305,8 +310,8 @@ class TransactionalMap(_CommittedMap):
         self._put(put_keys, puts)
         return values
 
-    def _latest(self, stored: TransactionalValue) -> Any:
-        return stored.value
+    def _latest(self, found: Sequence[TransactionalValue | None]) -> list[Any]:
+        return [None if stored is None else stored[1] for stored in found]
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         return [None if stored is None else stored.value for stored in self._read_not_after(keys, txid)]
@@ -326,25 +331,29 @@ class NonTransactionalMap(_CommittedMap):
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Apply each updater to the stored value."""
-        txid = self._current()
-        self._check_distinct(keys)
-        values = [updater.update(_own(old)) for old, updater in zip(self._bases(keys, txid), updaters, strict=True)]
-        self._put(list(keys), values)
+        keys, txid = self._distinct(keys), self._current()
+        bases = _owned(self._bases(keys, txid))
+        values = [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
+        self._put(keys, values)
         return values
 
-    def _latest(self, stored: Any) -> Any:
-        return stored
+    def _latest(self, found: Sequence[Any]) -> list[Any]:
+        return list(found)
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         return list(self._read(keys))
 
 
-# OpaqueValue._make without its check of the length: it runs once per key of a batch.
-_opaque_value: Callable[[tuple[Any, ...]], OpaqueValue] = partial(tuple.__new__, OpaqueValue)
+_HEAD: Callable[[Any], tuple[int, int]] = itemgetter(0, 1)  # txid and attempt of an OpaqueValue
 
 _IMMUTABLE: frozenset[type[Any]] = frozenset(
     (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, dt.date, dt.datetime, dt.time, dt.timedelta)
 )
+
+
+def _owned(bases: list[Any]) -> list[Any]:
+    """Return what updaters may change in place."""
+    return bases if _IMMUTABLE.issuperset(map(type, bases)) else list(map(_own, bases))
 
 
 def _own(base: Any) -> Any:
@@ -352,6 +361,12 @@ def _own(base: Any) -> Any:
     if type(base) in _IMMUTABLE or (type(base) is tuple and all(type(part) in _IMMUTABLE for part in base)):
         return base
     return deepcopy(base)
+
+
+def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+    if isinstance(updaters, CombinerUpdates):
+        return updaters.update_all(bases)
+    return [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
 
 
 class _Replace:

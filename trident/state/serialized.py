@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from trident.errors import CorruptValueError
 from trident.state.forwarding import BACKING_ABILITIES, offer
-from trident.state.interfaces import IBackingMap, Key
+from trident.state.interfaces import IBackingMap, Key, StreamedMap
 from trident.state.serializers import Serializer
 
 __all__ = ["SerializedMap"]
@@ -21,26 +22,55 @@ class SerializedMap:
 
     def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
         self.backing, self.serializer = backing, serializer
+        self._serialize_many = getattr(serializer, "serialize_many", None)
+        self._deserialize_many = getattr(serializer, "deserialize_many", None)
         offer(self, backing, BACKING_ABILITIES)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
-        deserialize = self.serializer.deserialize
-        values: list[Any] = []
-        for key, data in zip(keys, self.backing.multi_get(keys), strict=True):
-            try:
-                values.append(None if data is None else deserialize(data))
-            except CorruptValueError as error:
-                raise CorruptValueError(f"read key {key!r}: {error}") from error
-        return values
+        if isinstance(self.backing, StreamedMap):
+            return self.backing.multi_get_as(keys, self._decode)
+        return self._decode(keys, self.backing.multi_get(keys))
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Serialize all, then write; a value that cannot be serialized raises before anything is written."""
-        serialize = self.serializer.serialize
-        data: list[bytes] = []
-        for key, value in zip(keys, values, strict=True):
-            try:
-                data.append(serialize(value))
-            except CorruptValueError as error:
-                raise CorruptValueError(f"write key {key!r}: {error}") from error
-        self.backing.multi_put(keys, data)
+        """Serialize and write; a value that cannot be serialized raises `CorruptValueError` with its key.
+
+        Nothing is written then, unless the map of bytes is a `StreamedMap`: what comes before it may be.
+        """
+        if isinstance(self.backing, StreamedMap):
+            self.backing.multi_put_as(keys, values, self._encode)
+        else:
+            self.backing.multi_put(keys, self._encode(keys, values))
+
+    def _decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
+        if None not in stored:
+            return self._read(keys, stored)
+        present = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
+        values = iter(self._read([key for key, _ in present], [data for _, data in present]))
+        return [None if data is None else next(values) for data in stored]
+
+    def _encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
+        return _each("write", keys, values, self.serializer.serialize, self._serialize_many)
+
+    def _read(self, keys: Sequence[Key], data: Sequence[Any]) -> list[Any]:
+        return _each("read", keys, data, self.serializer.deserialize, self._deserialize_many)
+
+
+def _each(
+    what: str,
+    keys: Sequence[Key],
+    items: Sequence[Any],
+    one: Callable[[Any], Any],
+    many: Callable[[Sequence[Any]], list[Any]] | None,
+) -> list[Any]:
+    """Apply `many` to the items or, where there is none or it fails, `one` to each, to tell which key is bad."""
+    if many is not None:
+        with suppress(CorruptValueError):
+            return many(items)
+    done: list[Any] = []
+    for key, item in zip(keys, items, strict=True):
+        try:
+            done.append(one(item))
+        except CorruptValueError as error:
+            raise CorruptValueError(f"{what} key {key!r}: {error}") from error
+    return done

@@ -1,19 +1,30 @@
-"""What is stored per key, and the rules by which a commit reads it (R6).
+"""What is stored per key, and the rule by which a commit or a reader takes it (R6, R12).
 
-The two rules are the whole of the exactly-once promise; everything else only makes sure that they are asked with the
-right txid, attempt and winners.
+The rule, `OpaqueValue.stands_before`, is the whole of the exactly-once promise; everything else only makes sure that it
+is asked with the right txid, attempt and winners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from trident.state.txid import Snapshot, Winners
 
-__all__ = ["CombinerValueUpdater", "OpaqueValue", "ReducerValueUpdater", "TransactionalValue", "opaque_base"]
+__all__ = [
+    "UNKNOWN_ATTEMPT",
+    "CombinerUpdates",
+    "CombinerValueUpdater",
+    "OpaqueValue",
+    "ReducerValueUpdater",
+    "TransactionalValue",
+    "opaque_base",
+]
 
 V = TypeVar("V")
+
+UNKNOWN_ATTEMPT = -1
+"""The attempt of a value that was stored without one, by Storm: it counts as the one that won, which is Storm's rule."""
 
 
 class OpaqueValue(NamedTuple):
@@ -28,11 +39,19 @@ class OpaqueValue(NamedTuple):
     prev: Any
     curr: Any
 
+    def stands_before(self, txid: int, winners: Winners) -> bool:
+        """Whether `curr`, and not `prev`, is what stood before batch `txid`: an earlier batch wrote it, and won.
+
+        A write of `txid` itself does not stand, whatever the attempt: an earlier attempt of it, or a retried task of
+        this one.
+        """
+        if self.txid >= txid:
+            return False
+        return winners.won(self.txid, self.attempt) or self.attempt == UNKNOWN_ATTEMPT
+
     def at(self, snapshot: Snapshot) -> Any:
         """Return the value as of a committed snapshot that is at most one batch behind this write (R12)."""
-        if self.txid <= snapshot.txid and snapshot.winners.won(self.txid, self.attempt):
-            return self.curr
-        return self.prev
+        return self.curr if self.stands_before(snapshot.txid + 1, snapshot.winners) else self.prev
 
 
 class TransactionalValue(NamedTuple):
@@ -43,13 +62,8 @@ class TransactionalValue(NamedTuple):
 
 
 def opaque_base(stored: OpaqueValue, txid: int, winners: Winners) -> Any:
-    """Return what stood before batch `txid`, given what is stored (with `stored.txid <= txid`).
-
-    Written by this txid, whatever the attempt: an earlier attempt of it, or a retried task of this one; `prev` stood
-    before. Written by an earlier txid: `curr` if that attempt won its txid, else the write never happened.
-    """
-    written_by, attempt, prev, curr = stored
-    return curr if written_by != txid and winners.won(written_by, attempt) else prev
+    """Return what stood before batch `txid`, given what is stored (with `stored.txid <= txid`)."""
+    return stored.curr if stored.stands_before(txid, winners) else stored.prev
 
 
 class CombinerValueUpdater(Generic[V]):
@@ -63,6 +77,30 @@ class CombinerValueUpdater(Generic[V]):
     def update(self, stored: V | None) -> V:
         """Return `combine(stored, arg)`; `arg` if nothing is stored."""
         return self.arg if stored is None else self.combine(stored, self.arg)
+
+
+class CombinerUpdates(Sequence[CombinerValueUpdater[V]]):
+    """The updaters of many keys as one object: a batch has as many as keys, and most maps need none of them made."""
+
+    def __init__(self, combine: Callable[[V, V], V], args: Sequence[V]) -> None:
+        self._combine, self._args = combine, args
+
+    def update_all(self, stored: Sequence[V | None]) -> list[V]:
+        """Return what each updater would give for its stored value."""
+        combine = self._combine
+        return [arg if old is None else combine(old, arg) for old, arg in zip(stored, self._args, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self._args)
+
+    @overload
+    def __getitem__(self, at: int) -> CombinerValueUpdater[V]: ...
+    @overload
+    def __getitem__(self, at: slice) -> CombinerUpdates[V]: ...
+    def __getitem__(self, at: int | slice) -> CombinerValueUpdater[V] | CombinerUpdates[V]:
+        if isinstance(at, slice):
+            return CombinerUpdates(self._combine, self._args[at])
+        return CombinerValueUpdater(self._combine, self._args[at])
 
 
 class ReducerValueUpdater(Generic[V]):

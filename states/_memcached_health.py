@@ -1,0 +1,93 @@
+"""Has a server forgotten anything? What is compared, and the record that keeps it with the sentinel.
+
+Memcached forgets when it is started anew, when it is told to (`flush_all`), when memory runs out (evictions), and when an
+item expires. Expiry happens only where the user asked for it; the rest leaves traces:
+
+- the *epoch*, a record of the state on each server, is gone or another one after a start or a flush;
+- the process, its start and the number of flushes are other ones;
+- the counters of evictions, of whomever on that server, have risen.
+
+The *baseline* is what they were when the state began. It lies in the sentinel's record, so what is lost between the
+lives of two drivers is found as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from trident.errors import CorruptValueError
+from trident.state.txid import Sentinel
+
+__all__ = ["Baseline", "Health", "Record", "decode_record", "encode_record", "loss"]
+
+_EVICTIONS = (b"evictions", b"slab_reassign_evictions_nomem", b"slab_reassign_busy_deletes")
+
+
+class Health(NamedTuple):
+    """What one server shows: `epoch` is 0 where the state has none."""
+
+    epoch: int
+    pid: int
+    started: int
+    flushes: int
+    evictions: int
+
+    @staticmethod
+    def of(epoch: int, statistics: Mapping[bytes, Any]) -> Health:
+        """Take what matters from a server's statistics."""
+        started = int(statistics[b"time"]) - int(statistics[b"uptime"])
+        evictions = sum(int(statistics.get(name, 0)) for name in _EVICTIONS)
+        return Health(epoch, int(statistics[b"pid"]), started, int(statistics.get(b"cmd_flush", 0)), evictions)
+
+
+Baseline = dict[str, Health]
+"""The health of each server of a state."""
+
+
+class Record(NamedTuple):
+    """What lies in the store as the sentinel of a partition."""
+
+    sentinel: Sentinel
+    baseline: Baseline
+
+
+def loss(before: Baseline, now: Baseline, evictions: bool = True) -> str | None:
+    """Say what was lost between two looks, None if nothing was; `evictions` may be left out."""
+    if before.keys() != now.keys():
+        return f"it was written on the servers {sorted(before)}, and this state names {sorted(now)}"
+    found = [_loss(server, before[server], now[server], evictions) for server in sorted(now)]
+    return "; ".join(filter(None, found)) or None
+
+
+def _loss(server: str, before: Health, now: Health, evictions: bool) -> str | None:
+    if (before.pid, before.started) != (now.pid, now.started):
+        return f"server {server} was restarted (process {before.pid}, now {now.pid})"
+    if before.flushes != now.flushes:
+        return f"server {server} was told to flush_all"
+    if before.epoch != now.epoch:
+        how = "is gone" if not now.epoch else "was replaced"
+        return f"the record of the state on server {server} {how}"
+    if evictions and before.evictions != now.evictions:
+        number = now.evictions - before.evictions
+        return f"server {server} has evicted {number} items, its own or others', since the state began there"
+    return None
+
+
+def encode_record(record: Record) -> bytes:
+    """Write the record as JSON."""
+    return json.dumps({"sentinel": record.sentinel, "servers": record.baseline}, separators=(",", ":")).encode()
+
+
+def decode_record(data: bytes) -> Record:
+    """Read what `encode_record` wrote."""
+    try:
+        fields = json.loads(data)
+        incarnation, txid, attempt = fields["sentinel"]
+        baseline = {str(name): Health(*map(int, health)) for name, health in fields["servers"].items()}
+        return Record(Sentinel(str(incarnation), int(txid), int(attempt)), baseline)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptValueError(
+            f"read the sentinel {data[:80]!r} from Memcached: {error}; another program wrote under this key prefix"
+        ) from error

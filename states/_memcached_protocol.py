@@ -1,0 +1,113 @@
+r"""Memcached's text protocol, as far as it is needed in bulk: commands as bytes, and replies cut out of the stream.
+
+pymemcache connects; it sends one `cas` a round trip and reads replies line by line, so requests of many keys are framed
+here. A value may hold any bytes, `\r\nEND\r\n` too: a reply is cut by the length that its head line gives, never by
+what is in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+__all__ = ["Item", "Refusal", "Replies", "gets_command", "store_command"]
+
+_CRLF = b"\r\n"
+_RECEIVE_BYTES = 1 << 18
+
+
+class Refusal(Exception):
+    """A reply that is an error of the server, or no reply of this protocol. The connection cannot be used further."""
+
+
+class Item(NamedTuple):
+    """A stored item: client flags, value, and the token that changes with every write of the item."""
+
+    flags: bytes
+    data: bytes
+    token: bytes
+
+
+def gets_command(names: Iterable[bytes]) -> bytes:
+    """Ask for items, with their tokens."""
+    return b"gets " + b" ".join(names) + _CRLF
+
+
+def store_command(name: bytes, flags: bytes, expiration: bytes, data: bytes, token: bytes | None) -> tuple[bytes, ...]:
+    """Store an item if its token still stands; without a token if there is no such item."""
+    if token is None:
+        return b"add %b %b %b %d\r\n" % (name, flags, expiration, len(data)), data, _CRLF
+    return b"cas %b %b %b %d %b\r\n" % (name, flags, expiration, len(data), token), data, _CRLF
+
+
+class Replies:
+    """The replies of one connection, in order.
+
+    Parameters
+    ----------
+    receive
+        Returns up to so many bytes of what came in, at least one; nothing once the server has closed the connection.
+    """
+
+    def __init__(self, receive: Callable[[int], bytes]) -> None:
+        self._receive = receive
+        self._buffer = b""
+
+    def items(self) -> dict[bytes, Item]:
+        """Read the reply to one `gets`: the items that are there, by name."""
+        found: dict[bytes, Item] = {}
+        buffer, at = self._buffer, 0
+        while True:
+            end = buffer.find(_CRLF, at)
+            if end < 0:
+                buffer, at = self._more(buffer, at, 1), 0
+                continue
+            head = buffer[at:end].split(b" ")
+            if len(head) != 5 or head[0] != b"VALUE" or not head[3].isdigit():
+                if head != [b"END"]:
+                    raise Refusal(_shown(buffer[at:end]))
+                self._buffer = buffer[end + 2 :]
+                return found
+            start = end + 2
+            stop = start + int(head[3])
+            if len(buffer) < stop + 2:
+                buffer, at = self._more(buffer, at, stop + 2 - len(buffer)), 0
+                continue
+            if buffer[stop : stop + 2] != _CRLF:
+                raise Refusal(f"a value of {head[3].decode()} bytes that does not end there")
+            found[head[1]] = _item((head[2], buffer[start:stop], head[4]))
+            at = stop + 2
+
+    def lines(self, count: int) -> list[bytes]:
+        """Read so many replies of one line each. What follows must not be there yet: one request at a time."""
+        lines: list[bytes] = []
+        buffer = self._buffer
+        while True:
+            *whole, buffer = buffer.split(_CRLF)
+            lines += whole
+            if len(lines) >= count:
+                break
+            buffer = self._more(buffer, 0, 1)
+        self._buffer = buffer
+        if len(lines) > count or buffer:
+            raise Refusal(f"{_shown(lines[count] if len(lines) > count else buffer)} after {count} replies")
+        return lines
+
+    def _more(self, buffer: bytes, at: int, wanted: int) -> bytes:
+        """Return `buffer` from `at` on and at least `wanted` bytes that follow it."""
+        pieces = [buffer[at:]]
+        while wanted > 0:
+            received = self._receive(max(wanted, _RECEIVE_BYTES) if wanted < 1 << 24 else 1 << 24)
+            if not received:
+                raise ConnectionError("the server closed the connection")
+            pieces.append(received)
+            wanted -= len(received)
+        return b"".join(pieces)
+
+
+def _item(fields: tuple[bytes, bytes, bytes]) -> Item:
+    return tuple.__new__(Item, fields)  # without the check of the length: once per key that is read
+
+
+def _shown(line: bytes) -> str:
+    return line[:120].decode("ascii", "backslashreplace")

@@ -1,0 +1,84 @@
+"""redis-py's errors as errors of `trident.errors`; and the drivers themselves, imported when first needed."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import Any
+
+from trident.errors import BackendError, EnvironmentProblem
+
+__all__ = ["driver", "is_transient", "refused"]
+
+# The code of an error, which Redis before 7 hides in the text of the error of a script.
+_CODE = re.compile(
+    r"\b(OOM|READONLY|LOADING|BUSY|MISCONF|NOREPLICAS|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOAUTH|WRONGPASS|NOPERM|WRONGTYPE|"
+    r"CROSSSLOT|MOVED|ASK)\b"
+)
+_TRANSIENT = frozenset({"READONLY", "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK"})
+_LATER = _TRANSIENT | {"OOM", "MISCONF", "NOREPLICAS"}
+_ADVICE = {
+    "OOM": "raise maxmemory, or free memory; the batch may be replayed",
+    "READONLY": "the server is a replica: give the address of the primary, or wait until the failover is over",
+    "LOADING": "the server is loading its data; the batch may be replayed",
+    "NOAUTH": "the server asks for a password: give username and password in the URL or the options",
+    "WRONGPASS": "check username and password",
+    "NOPERM": "grant the user the commands and keys that docs/states/redis.md lists",
+    "WRONGTYPE": "the key is used for something else: give the state another prefix or hash_key, or delete the key",
+    "CROSSSLOT": "the server is a cluster: use redis+cluster:// or cluster=True",
+    "MOVED": "the server is a node of a cluster: use redis+cluster:// or cluster=True",
+}
+
+
+@cache
+def driver() -> Any:
+    """Return the module `redis`; its C parts (`hiredis`) are checked for as well."""
+    try:
+        import hiredis  # noqa: F401
+        import redis
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"a Redis state needs the packages redis and hiredis ({error}); pip install 'trident-spark[redis]'"
+        ) from error
+    return redis
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same call may succeed a moment later, on a new connection."""
+    errors = driver().exceptions
+    if _code(error) in ("NOAUTH", "WRONGPASS", "NOPERM"):
+        return False
+    return isinstance(error, (errors.ConnectionError, errors.TimeoutError)) or _code(error) in _TRANSIENT
+
+
+def refused(error: Exception, doing: str, server: str) -> BackendError:
+    """Return the error of a call that is given up. It names neither user nor password."""
+    code = _code(error)
+    retryable = is_transient(error) or code in _LATER
+    text = str(error)
+    found = text if not code or code in text else f"{code} {text}"
+    default = "the batch may be replayed" if retryable else "the batch cannot succeed before this is mended"
+    return BackendError(f"{doing} on Redis {server}: {found}; {_ADVICE.get(code, default)}", retryable)
+
+
+def _code(error: Exception) -> str:
+    errors = driver().exceptions
+    for known, code in (
+        (errors.AuthenticationWrongNumberOfArgsError, "WRONGPASS"),
+        (errors.BusyLoadingError, "LOADING"),
+        (errors.NoPermissionError, "NOPERM"),
+        (errors.OutOfMemoryError, "OOM"),
+        (errors.ReadOnlyError, "READONLY"),
+        (errors.TryAgainError, "TRYAGAIN"),
+        (errors.MasterDownError, "MASTERDOWN"),
+        (errors.ClusterDownError, "CLUSTERDOWN"),
+        (errors.ClusterCrossSlotError, "CROSSSLOT"),
+        (errors.MovedError, "MOVED"),
+        (errors.AskError, "ASK"),
+    ):
+        if isinstance(error, known):
+            return code
+    if isinstance(error, errors.AuthenticationError):
+        return "NOAUTH" if "required" in str(error).lower() else "WRONGPASS"
+    found = _CODE.search(str(error)) if isinstance(error, errors.ResponseError) else None
+    return found[1] if found is not None else ""

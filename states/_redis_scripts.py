@@ -1,0 +1,89 @@
+"""The Lua scripts. Each reads the sentinel and acts in one call, which Redis runs as a whole (R9).
+
+Every script gets the hash of the sentinels as KEYS[1] (and the hash of the state, where there is one, as KEYS[2]), and the
+field of the partition's sentinel and the writer's own record as ARGV[1] and ARGV[2]. It answers 1, or the record that it
+found instead, or nil where there was none. A writer without a sentinel has '' for its record and is not compared.
+
+The keys themselves are arguments, not KEYS: in a cluster they are in the slot of KEYS[1] by their tag, and one list goes to
+MSET as it is, where two would have to be woven together in Lua.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha1
+from typing import Any
+
+__all__ = ["DELETE", "DROP", "HASH_DELETE", "HASH_PUT", "HASH_PUT_TTL", "MOVE", "PUT", "PUT_TTL", "RENEW", "eval_of"]
+
+_FENCE = """\
+if ARGV[2] ~= '' then
+  local found = redis.call('HGET', KEYS[1], ARGV[1])
+  if found ~= ARGV[2] then return found end
+end
+"""
+
+_SOURCES: dict[bytes, bytes] = {}
+
+
+def _script(source: str) -> bytes:
+    text = source.encode()
+    digest = sha1(text, usedforsecurity=False).hexdigest().encode()
+    _SOURCES[digest] = text
+    return digest
+
+
+PUT = _script(_FENCE + "redis.call('MSET', unpack(ARGV, 3)) return 1")
+"""ARGV[3 …]: name, value, name, value …"""
+
+PUT_TTL = _script(_FENCE + "for i = 4, #ARGV, 2 do redis.call('SET', ARGV[i], ARGV[i + 1], 'EX', ARGV[3]) end return 1")
+"""ARGV[3]: seconds; ARGV[4 …]: as for PUT."""
+
+HASH_PUT = _script(_FENCE + "redis.call('HSET', KEYS[2], unpack(ARGV, 3)) return 1")
+"""ARGV[3 …]: as for PUT."""
+
+HASH_PUT_TTL = _script(
+    _FENCE + "redis.call('HSET', KEYS[2], unpack(ARGV, 4)) redis.call('EXPIRE', KEYS[2], ARGV[3]) return 1"
+)
+"""ARGV[3]: seconds; ARGV[4 …]: as for PUT."""
+
+DELETE = _script(_FENCE + "redis.call('UNLINK', unpack(ARGV, 3)) return 1")
+"""ARGV[3 …]: names."""
+
+HASH_DELETE = _script(_FENCE + "redis.call('HDEL', KEYS[2], unpack(ARGV, 3)) return 1")
+"""ARGV[3 …]: names."""
+
+MOVE = _script(
+    """\
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+if found and ARGV[3] == '' then
+  local own, there = cjson.decode(ARGV[2]), cjson.decode(found)
+  if there[1] ~= own[1] or there[2] > own[2] or there[3] > own[3] then return found end
+end
+local buckets = redis.call('HGET', KEYS[1], 'buckets')
+if buckets and ARGV[4] ~= '' and buckets ~= ARGV[4] then return {buckets} end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'buckets', ARGV[4]) end
+return 1"""
+)
+"""Lays the record if it is not behind the one that is there. ARGV[3]: not '' to lay it in any case; ARGV[4]: the number of
+buckets that is recorded with it, '' for none; the answer is a list of the recorded number where another one was found."""
+
+RENEW = _script(
+    """\
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+if not found then return found end
+local own, there = cjson.decode(ARGV[2]), cjson.decode(found)
+for i = 1, 3 do if there[i] ~= own[i] then return found end end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return 1"""
+)
+"""Replaces the writer's own record, whatever its renewal, by ARGV[2]."""
+
+DROP = _script(_FENCE + "redis.call('HDEL', KEYS[1], ARGV[1]) return 1")
+"""Removes the writer's own sentinel."""
+
+
+def eval_of(command: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the EVAL that does what an EVALSHA does, for a server that has not seen the script."""
+    _evalsha, digest, *rest = command
+    return (b"EVAL", _SOURCES[digest], *rest)

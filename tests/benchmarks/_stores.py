@@ -1,0 +1,70 @@
+"""The stores that are measured: how each is started, its state, and the raw client beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.benchmarks._raw_clients import RawClient, raw_cassandra, raw_memcached, raw_redis
+from tests.servers import Server, start_cassandra, start_memcached, start_redis
+from trident.state import StateSpec
+
+__all__ = ["MEASURED", "MeasuredStore"]
+
+
+@dataclass(frozen=True)
+class MeasuredStore:
+    """One store.
+
+    Attributes
+    ----------
+    spec
+        `spec(port, work, cache)` makes an opaque state with so many cached entries.
+    server
+        Starts the server; None for one inside the process.
+    raw
+        `raw(port, keys, value)`: the store's own client for those keys and that value; None where it is another kind of
+        store (Delta: see `_raw_delta`).
+    """
+
+    spec: Callable[[int, Path, int], StateSpec]
+    server: Callable[[Path], Server] | None = None
+    raw: Callable[[int, Sequence[str], bytes], AbstractContextManager[RawClient]] | None = None
+
+
+def _redis(port: int, work: Path, cache: int) -> StateSpec:
+    from states.redis import RedisState
+
+    return RedisState.opaque(f"redis://127.0.0.1:{port}/0", cache=cache)
+
+
+def _memcached(port: int, work: Path, cache: int) -> StateSpec:
+    from states.memcached import MemcachedState
+
+    return MemcachedState.opaque([f"127.0.0.1:{port}"], cache=cache)
+
+
+def _cassandra(port: int, work: Path, cache: int) -> StateSpec:
+    from states.cassandra import CassandraState
+
+    return CassandraState.opaque(["127.0.0.1"], port=port, keyspace="bench", replication=1, cache=cache)
+
+
+def _delta(port: int, work: Path, cache: int) -> StateSpec:
+    from states.delta import DeltaState
+
+    return DeltaState.opaque(work / "state")
+
+
+def _memcached_of_2_gb(work: Path) -> Server:
+    return start_memcached(work, "-m", 2048, "-M")
+
+
+MEASURED = {
+    "redis": MeasuredStore(_redis, start_redis, raw_redis),
+    "memcached": MeasuredStore(_memcached, _memcached_of_2_gb, raw_memcached),
+    "cassandra": MeasuredStore(_cassandra, start_cassandra, raw_cassandra),
+    "delta": MeasuredStore(_delta),
+}

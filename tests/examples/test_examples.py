@@ -1,0 +1,45 @@
+"""The examples run as they stand, print what they say, and keep what they claim."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+PRINTED = {
+    "sqlite_state.py": ["([2, 1, None], 4)", "([3, 1, 1], 6)"],
+    "location_db.py": ["Wien: 2", "Linz: 1", "Graz: 0", "unknown: 1"],
+}
+
+
+def run(name: str, folder: Path) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error::UserWarning"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_an_example_prints_what_it_is_to_print(name: str, tmp_path: Path) -> None:
+    assert run(name, tmp_path) == PRINTED[name]
+
+
+def test_a_second_run_of_the_sqlite_example_counts_nothing_twice(tmp_path: Path) -> None:
+    run("sqlite_state.py", tmp_path)
+    assert run("sqlite_state.py", tmp_path) == ["([3, 1, 1], 6)", "([3, 1, 1], 6)"]
+
+
+def test_every_example_is_known() -> None:
+    elsewhere = {"word_count.py"}  # run by the tests of the command line
+    assert {path.name for path in (ROOT / "examples").glob("[!_]*.py")} - elsewhere == set(PRINTED)

@@ -1,0 +1,213 @@
+"""Every stored format, byte by byte: what an earlier release wrote is read, and the same is written today.
+
+A file of `golden/` has a line for each sample: its name and its bytes in hex. Formats of a released version are never
+changed; a new version gets files of its own, and the old ones stay.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from tests.state.faults import DictMap
+from tests.state.samples import same
+from trident.coordination import framing
+from trident.coordination.lock import SegmentName
+from trident.coordination.reader import LogReader
+from trident.coordination.records import (
+    AdoptRecord,
+    CommitRecord,
+    DefineRecord,
+    LayoutRecord,
+    LogState,
+    Record,
+    ResetRecord,
+    record_from_data,
+)
+from trident.coordination.segment import SegmentWriter
+from trident.errors import CorruptValueError
+from trident.state import (
+    CodecSerializer,
+    Key,
+    OpaqueValue,
+    Sentinel,
+    SerializedMap,
+    StateType,
+    TransactionalValue,
+    decode,
+    encode,
+)
+from trident.state.codec import decode_keys, decode_many, encode_keys, encode_many
+from trident.state.serializers import Serializer, serializer_for
+from trident.state.values import UNKNOWN_ATTEMPT
+
+GOLDEN = Path(__file__).parent / "golden"
+BERLIN = ZoneInfo("Europe/Berlin")
+
+VALUES: dict[str, Any] = {
+    "none": None,
+    "true": True,
+    "false": False,
+    "int": 7,
+    "int-negative": -1,
+    "int-16": 300,
+    "int-32": -70_000,
+    "int-64": 2**63 - 1,
+    "int-unsigned-64": 2**63,
+    "int-big": 2**64,
+    "int-big-negative": -(2**63) - 1,
+    "float": 0.1,
+    "float-negative-zero": -0.0,
+    "float-infinity": math.inf,
+    "float-nan": math.nan,
+    "text-empty": "",
+    "text": "žluť",
+    "text-40": "x" * 40,
+    "text-300": "x" * 300,
+    "bytes": b"\x00\xff",
+    "decimal": Decimal("-1.10"),
+    "decimal-38-18": Decimal("12345678901234567890.123456789012345678"),
+    "decimal-exponent": Decimal("1E+5"),
+    "date": dt.date(2024, 2, 29),
+    "datetime-naive": dt.datetime(2024, 2, 29, 1, 2, 3, 4),
+    "datetime-utc": dt.datetime(2024, 2, 29, tzinfo=dt.UTC),
+    "datetime-zone": dt.datetime(2024, 10, 27, 2, tzinfo=BERLIN, fold=1),
+    "datetime-offset": dt.datetime(2024, 1, 1, tzinfo=dt.timezone(dt.timedelta(hours=2), "CEST")),
+    "time": dt.time(1, 2, 3, 4),
+    "timedelta": dt.timedelta(-1, 5, 6),
+    "tuple": (1, "a"),
+    "list": [1, "a"],
+    "list-20": list(range(20)),
+    "dict": {"a": 1, 2: [()]},
+    "set": {"b", "a"},
+    "frozenset": frozenset(),
+    "uuid": UUID(int=1),
+    "nested": {"rows": [(Decimal("1.0"), None), (dt.date(1, 1, 1), [frozenset([1])])]},
+}
+
+KEYS: dict[str, Key] = {
+    "empty": (),
+    "text": ("the",),
+    "two-texts": ("the", "cow"),
+    "int": (1,),
+    "bool": (True,),
+    "float": (1.0,),
+    "float-zero": (0.0,),
+    "nan": (math.nan,),
+    "decimal": (Decimal("1.1"),),
+    "decimal-zero": (Decimal(0),),
+    "none": (None,),
+    "bytes": (b"\x00",),
+    "date": (dt.date(2024, 2, 29),),
+    "datetime-naive": (dt.datetime(2024, 2, 29, 1, 2, 3, 4),),
+    "datetime-utc": (dt.datetime(2024, 2, 29, tzinfo=dt.UTC),),
+    "nested": ((1, ("a",)), None),
+    "snapshot": ("$MAP-STATE-GLOBAL$",),
+    "sentinel": ("\x00trident-sentinel", 3),
+    "sixteen": tuple(range(16)),
+}
+
+A = 1 << 20
+OPAQUE, TRANSACTIONAL = OpaqueValue(3, A, None, [1.5, "ž"]), TransactionalValue(3, {"a": 1})
+SENTINEL = Sentinel("0123456789abcdef", 3, A + 1)
+STORED: dict[str, tuple[str, StateType, Any]] = {
+    "codec-opaque": ("codec", StateType.OPAQUE, OPAQUE),
+    "codec-transactional": ("codec", StateType.TRANSACTIONAL, TRANSACTIONAL),
+    "codec-non-transactional": ("codec", StateType.NON_TRANSACTIONAL, 7),
+    "codec-sentinel": ("codec", StateType.OPAQUE, SENTINEL),
+    "json-opaque": ("json", StateType.OPAQUE, OPAQUE),
+    "json-transactional": ("json", StateType.TRANSACTIONAL, TRANSACTIONAL),
+    "json-non-transactional": ("json", StateType.NON_TRANSACTIONAL, "ž"),
+    "json-sentinel": ("json", StateType.TRANSACTIONAL, SENTINEL),
+    "storm-opaque": ("storm", StateType.OPAQUE, OpaqueValue(3, UNKNOWN_ATTEMPT, 5, 12)),
+    "storm-transactional": ("storm", StateType.TRANSACTIONAL, TRANSACTIONAL),
+    "storm-sentinel": ("storm", StateType.OPAQUE, SENTINEL),
+}
+
+RECORDS: dict[str, Record] = {
+    "define": DefineRecord(1, "lines", {"files": [["a", 0, 10]], "raw": b"\x00\xff", "f": 0.5, "none": None}),
+    "commit": CommitRecord(1, A, {"lines": [1, 10]}, {"counts": [0, 3]}, {"tuples": 9}, 1_700_000_000_000),
+    "layout": LayoutRecord("counts", 4, "opaque"),
+    "adopt": AdoptRecord("counts", 9, True, {0: (9, 0), 1: (8, 3)}),
+    "reset": ResetRecord("total"),
+}
+
+
+def golden(name: str) -> dict[str, bytes]:
+    """Read a file of samples."""
+    lines = (GOLDEN / f"{name}.txt").read_text(encoding="ascii").splitlines()
+    return {name: bytes.fromhex(data) for name, data in (line.split() for line in lines)}
+
+
+def check(name: str, written: dict[str, bytes]) -> dict[str, bytes]:
+    """Compare what is written today with the file of samples; return the file."""
+    found = golden(name)
+    differing = {sample: data.hex() for sample, data in written.items() if found.get(sample) != data}
+    assert not differing
+    assert list(found) == list(written)
+    return found
+
+
+def test_values() -> None:
+    found = check("values.v1", {name: encode(value) for name, value in VALUES.items()})
+    assert encode_many(list(VALUES.values())) == list(found.values())
+    for name, value in VALUES.items():
+        assert same(decode(found[name]), value)
+    assert same(decode_many(list(found.values())), list(VALUES.values()))
+
+
+def test_keys() -> None:
+    found = check("keys.v1", {name: encode_keys([key])[0] for name, key in KEYS.items()})
+    assert encode_keys(list(KEYS.values())) == list(found.values())
+    for name, key in KEYS.items():
+        assert same(decode_keys([found[name]]), [key])
+
+
+def test_stored_values_and_sentinels() -> None:
+    serializers: dict[str, Serializer] = {name: serializer_for(by, kind) for name, (by, kind, _) in STORED.items()}
+    found = check("stored.v1", {name: serializers[name].serialize(item) for name, (_, _, item) in STORED.items()})
+    for name, (_, _, item) in STORED.items():
+        assert same(serializers[name].deserialize(found[name]), item)
+
+
+def test_the_transaction_log(tmp_path: Path) -> None:
+    state = LogState("0123456789abcdef", "words")
+    writer = SegmentWriter(tmp_path, 7, 1 << 20, framing.LogFile)
+    writer.begin(state, None)
+    for record in RECORDS.values():
+        writer.append(framing.encode(record.to_data()), state)
+        state.apply(record)
+    first = SegmentName(7, 1).file
+    written = {"segment-1": (tmp_path / first).read_bytes()}
+    writer.begin(state, None)  # its header is full of state
+    writer.close()
+    second = SegmentName(7, 2).file
+    written["segment-2"] = (tmp_path / second).read_bytes()
+    payloads = {name: framing.encode(record.to_data()) for name, record in RECORDS.items()}
+
+    found = check("log.v1", written | payloads)
+    for name, record in RECORDS.items():
+        assert record_from_data(framing.decode(found[name])) == record
+    for segment, file in (("segment-1", first), ("segment-2", second)):
+        folder = tmp_path / segment
+        folder.mkdir()
+        (folder / file).write_bytes(found[segment])
+        assert LogReader(folder).refresh() == state
+
+
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_a_version_that_is_not_known_is_refused_with_its_key(version: int) -> None:
+    good = golden("stored.v1")["codec-opaque"]
+    store = DictMap({("good",): good, ("newer",): bytes([version]) + good[1:]})
+    state = SerializedMap(store, CodecSerializer())
+    with pytest.raises(CorruptValueError, match=r"read key \('newer',\): decode b.*newer version. Use the serializer"):
+        state.multi_get([("good",), ("newer",), ("good",)])
+    with pytest.raises(CorruptValueError, match="newer version"):
+        decode_keys([bytes([version]) + golden("keys.v1")["text"][1:]])

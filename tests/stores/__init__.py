@@ -1,0 +1,1 @@
+"""Campaigns that every store must pass: kills, zombies, reads during commits, removals. `catalog.py` lists the stores."""

@@ -1,0 +1,29 @@
+"""Each store is started once for all campaigns, by the first that asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.servers import Server
+from tests.stores.catalog import STORES, Home
+
+SHARED = {"cassandra": "cassandra_server"}  # slow to start, and other tests use it as well
+
+
+@pytest.fixture(scope="session")
+def home_of(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Home]]:
+    homes: dict[str, Home] = {}
+
+    def home_of(name: str) -> Home:
+        if name not in homes:
+            server: Server | None = request.getfixturevalue(SHARED[name]) if name in SHARED else None
+            homes[name] = Home(STORES[name], tmp_path_factory.mktemp(name), server)
+        return homes[name]
+
+    yield home_of
+    for home in homes.values():
+        home.close()

@@ -1,0 +1,31 @@
+"""Every store under every campaign: small ones always, the full ones as soak tests. `report.py` prints the table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.stores.campaigns import CAMPAIGNS, applies
+from tests.stores.catalog import STORES, Home
+
+SEED = 7
+
+
+def pairs(full: bool) -> list[tuple[str, str]]:
+    return [
+        (name, campaign) for name, store in STORES.items() for campaign in CAMPAIGNS if applies(campaign, store, full)
+    ]
+
+
+@pytest.mark.parametrize(("store", "campaign"), pairs(full=False))
+def test_a_store_passes_a_campaign(store: str, campaign: str, home_of: Callable[[str], Home]) -> None:
+    home = home_of(store)
+    CAMPAIGNS[campaign].run(home, CAMPAIGNS[campaign].size(home.store, full=False), SEED)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("store", "campaign"), pairs(full=True))
+def test_a_store_passes_a_full_campaign(store: str, campaign: str, seed: int, home_of: Callable[[str], Home]) -> None:
+    CAMPAIGNS[campaign].run(home_of(store), CAMPAIGNS[campaign].full, seed)

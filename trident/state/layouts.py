@@ -1,0 +1,74 @@
+"""The layout of what is stored per key: the fields of each kind as a list, and back, checked.
+
+======================  ===================================================
+opaque                  `[txid, attempt, prev, curr]`
+transactional           `[txid, value]`
+non-transactional       the bare value
+sentinel, of any kind   `[incarnation, txid, attempt]`
+======================  ===================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trident.errors import CorruptValueError
+from trident.state.interfaces import StateType
+from trident.state.txid import Sentinel
+from trident.state.values import OpaqueValue, TransactionalValue
+
+__all__ = ["LAYOUTS", "Layout", "are_ints", "fields_of", "from_fields"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a kind is stored: its class, how many fields that has, and how many of them, from the first on, are ints."""
+
+    stored: type[Any]
+    width: int
+    ints: int
+    text: str
+
+
+LAYOUTS: dict[StateType, Layout] = {
+    StateType.OPAQUE: Layout(OpaqueValue, 4, 2, "[txid, attempt, prev, curr] of an opaque state"),
+    StateType.TRANSACTIONAL: Layout(TransactionalValue, 2, 1, "[txid, value] of a transactional state"),
+}
+"""The kinds that store more than the bare value."""
+
+
+def fields_of(obj: Any, kind: StateType) -> Any:
+    """Return what is encoded: the list of the fields, or the bare value."""
+    if isinstance(obj, (OpaqueValue, TransactionalValue, Sentinel)):
+        return list(obj)
+    if kind in LAYOUTS:
+        raise _misfit(obj, LAYOUTS[kind].stored.__name__)
+    return obj
+
+
+def from_fields(fields: Any, kind: StateType) -> Any:
+    """Return the object of what was decoded; raise `CorruptValueError` if it is of another kind."""
+    layout = LAYOUTS.get(kind)
+    if layout is None:
+        return fields
+    if isinstance(fields, list):
+        if len(fields) == layout.width and are_ints(fields[: layout.ints]):
+            return layout.stored(*fields)
+        if len(fields) == 3 and isinstance(fields[0], str) and are_ints(fields[1:]):
+            return Sentinel(*fields)
+    raise _misfit(fields, layout.text)
+
+
+def are_ints(fields: Sequence[Any]) -> bool:
+    """Whether all fields are ints (a bool is none)."""
+    return {int}.issuperset(map(type, fields))
+
+
+def _misfit(found: Any, wanted: str) -> CorruptValueError:
+    text = repr(found)
+    return CorruptValueError(
+        f"a stored value is {text if len(text) <= 80 else text[:80] + '…'}, not {wanted}: it was written by a state of "
+        "another kind or by another program; use the kind it was written with, or another key prefix"
+    )

@@ -1,0 +1,58 @@
+"""`python -m trident.testing MODULE:FACTORY`: check a back-end and print what holds."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from trident.testing.limits import Limits
+from trident.testing.suite import backend_suite
+
+__all__ = ["main"]
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def main(
+    factory: Annotated[
+        str, typer.Argument(help="MODULE:FACTORY, e.g. sqlite_state:open_map", metavar="MODULE:FACTORY")
+    ],
+    kind: Annotated[
+        list[str] | None, typer.Option(help="opaque, transactional or non-transactional; may repeat")
+    ] = None,
+    limits: Annotated[
+        str | None, typer.Option(help="MODULE:LIMITS, what the store claims", metavar="MODULE:LIMITS")
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="when no further schedule is begun")] = 30.0,
+    seed: Annotated[int, typer.Option(help="of everything that is drawn at random")] = 0,
+) -> None:
+    """Check a back-end: every contract, then random crash schedules. Exit code 1 if a promise is broken."""
+    claimed = None if limits is None else _named(limits)
+    if claimed is not None and not isinstance(claimed, Limits):
+        raise typer.BadParameter(f"{limits} is a {type(claimed).__name__}, expected trident.testing.Limits")
+    report = backend_suite(_named(factory), kinds=kind or None, limits=claimed, seconds=seconds, seed=seed)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def _named(target: str) -> Any:
+    module, colon, name = target.partition(":")
+    if not colon or not name:
+        raise typer.BadParameter(f"{target!r}: expected MODULE:NAME, as in sqlite_state:open_map")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ModuleNotFoundError, AttributeError) as error:
+        raise typer.BadParameter(f"{target!r}: {error}") from error
+    return found
+
+
+if __name__ == "__main__":
+    app()

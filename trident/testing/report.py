@@ -1,0 +1,103 @@
+"""Report: what holds of a store, promise by promise."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass, field
+from enum import Enum
+
+from trident.testing.promises import Promise, Violation
+
+__all__ = ["Finding", "Report", "Status"]
+
+_WIDTH = 110
+
+
+class Status(Enum):
+    """How a promise fared."""
+
+    OK = "ok"
+    VIOLATED = "violated"
+    NOT_CLAIMED = "not claimed"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The outcome of one check.
+
+    Attributes
+    ----------
+    promise, kind, check
+        What was checked, with which kind of map, by which check.
+    status
+        How it fared.
+    detail
+        How the promise is broken; empty if it is not.
+    """
+
+    promise: Promise
+    kind: str
+    check: str
+    status: Status
+    detail: str = ""
+
+
+@dataclass
+class Report:
+    """All findings of one run of the suite.
+
+    Attributes
+    ----------
+    seed
+        Of everything that was drawn at random: the same seed draws the same again.
+    schedules
+        How many random lives were lived.
+    seconds
+        How long it took.
+    findings
+        In the order of the run.
+    """
+
+    seed: int = 0
+    schedules: int = 0
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that the store claims holds."""
+        return bool(self.findings) and not self.violations
+
+    @property
+    def violations(self) -> list[Finding]:
+        """The checks that failed."""
+        return [finding for finding in self.findings if finding.status is Status.VIOLATED]
+
+    @property
+    def violated(self) -> set[Promise]:
+        """The promises that are broken."""
+        return {finding.promise for finding in self.violations}
+
+    def status(self, promise: Promise) -> Status | None:
+        """Return how a promise fared; None if nothing looked at it."""
+        found = {finding.status for finding in self.findings if finding.promise is promise}
+        return next((status for status in (Status.VIOLATED, Status.OK, Status.NOT_CLAIMED) if status in found), None)
+
+    def raise_if_violated(self) -> None:
+        """Raise `Violation` with the report, unless everything holds."""
+        if not self.ok:
+            raise Violation(f"\n{self}")
+
+    def __str__(self) -> str:
+        lines = ["promise         verdict      checks  meaning"]
+        for promise in Promise:
+            status = self.status(promise)
+            if status is not None:
+                number = sum(finding.promise is promise for finding in self.findings)
+                lines.append(f"{promise.title:<15} {status.value:<12} {number:>6}  {promise.value}")
+        for finding in self.violations:
+            lines += ["", f"{finding.promise.title} ({finding.kind}): {finding.check}"]
+            lines += textwrap.wrap(finding.detail, _WIDTH, initial_indent="  ", subsequent_indent="  ")
+        broken = f"{len(self.violated)} promises are broken" if self.violations else "everything that is claimed holds"
+        ran = f"{len(self.findings)} checks, {self.schedules} schedules, seed {self.seed}, {self.seconds:.1f} s"
+        return "\n".join([*lines, "", f"{broken}: {ran}", ""])
