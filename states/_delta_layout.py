@@ -78,6 +78,8 @@ class Layout:
         self._plain_keys = _FAITHFUL.issuperset(self._key_ddl)
         self._plain_values = self._value_ddl is None or self._value_ddl in _FAITHFUL
         self._nested_values = self._value_ddl is not None and "<" in self._value_ddl
+        self.deleted: RawValue = (None,) * len(self.value_columns)
+        """The raw value that marks a deleted key; compared by identity before it is stored, by its None after."""
 
     @property
     def description(self) -> str:
@@ -150,13 +152,9 @@ class Layout:
         )
 
     def unpack_values(self, raws: Iterable[RawValue | None]) -> list[Any]:
-        """Return the value of each raw value, None for None."""
-        unpack = self._unpacker()
-        return [None if raw is None else unpack(raw) for raw in raws]
-
-    def latest(self, raw: RawValue) -> Any:
-        """Return the bare value that was written last."""
-        return self._bare()(raw[-1])
+        """Return the value of each raw value, None for None and for deleted keys."""
+        unpack, deleted = self._unpacker(), self.deleted
+        return [None if raw is None or raw is deleted else unpack(raw) for raw in raws]
 
     def _bare(self) -> Callable[[Any], Any]:
         if self._value_ddl is None:
@@ -202,9 +200,37 @@ class Layout:
         sentinel = Sentinel(**marks[-1].as_py()) if len(marks) else None
         data = table.filter(pc.invert(is_mark)) if len(marks) else table
         keys = self._raw_keys([data[name] for name in self.key_columns])
-        values = zip(*(_python(data[name]) for name in self.value_columns), strict=True)
+        values = zip(*(_column(data[name], name) for name in self.value_columns), strict=True)
         seq = table[SEQ_COLUMN][-1].as_py() if total else 0
-        return Rows(dict(zip(keys, values, strict=True)), sentinel, total, seq)
+        latest = dict(zip(keys, values, strict=True))
+        if data[self.value_columns[0]].null_count:
+            latest = {key: value for key, value in latest.items() if value[0] is not None}
+        return Rows(latest, sentinel, total, seq)
+
+    def reduced(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
+        """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.
+
+        With `drop_deleted` the marks of deleted keys go too, which is right if `table` holds all rows of these keys.
+        """
+        table = _in_order(table)
+        numbers = pa.array(range(table.num_rows), pa.int64())
+        is_mark = pc.is_valid(table[SENTINEL_COLUMN]).combine_chunks()
+        marks = numbers.filter(is_mark)
+        rows = self._last_of_each_key(table.append_column("_row", numbers).filter(pc.invert(is_mark)))
+        kept = pa.concat_arrays([rows, marks.slice(max(len(marks) - 1, 0))])
+        table = table.take(kept.sort())
+        if not drop_deleted:
+            return table
+        there = pc.or_(pc.is_valid(table[self.value_columns[0]]), pc.is_valid(table[SENTINEL_COLUMN]))
+        return table.filter(there)
+
+    def _last_of_each_key(self, data: pa.Table) -> pa.Array:
+        if any(pa.types.is_nested(type_) for type_ in self.key_types):  # Arrow groups by no lists, maps and structs
+            keys = self._raw_keys([data[name] for name in self.key_columns])
+            last = dict(zip(keys, data["_row"].to_pylist(), strict=True))
+            return pa.array(last.values(), pa.int64())
+        last = data.group_by(list(self.key_columns)).aggregate([("_row", "max")])["_row_max"]
+        return last.combine_chunks()
 
     def _array(self, name: str, type_: pa.DataType, values: Sequence[Any]) -> Any:
         try:
@@ -246,6 +272,15 @@ def _python(array: Any) -> list[Any]:
     if pa.types.is_nested(array.type):
         return list(array.to_pylist(maps_as_pydicts="strict"))
     return list(array.to_pylist())
+
+
+def _column(array: Any, name: str) -> list[Any]:
+    if name not in ("txid", "attempt"):
+        return _python(array)
+    # Few numbers, many rows: one Python object for each number saves 60 bytes a key.
+    coded = array.combine_chunks().dictionary_encode()
+    numbers = [*coded.dictionary.to_pylist(), None]
+    return [numbers[at] for at in coded.indices.fill_null(len(numbers) - 1).to_pylist()]
 
 
 def _hashable(part: Any) -> Any:

@@ -19,16 +19,21 @@ class DeltaOptions:
     compact_after_commits
         Files are merged, and rows that later batches replaced are dropped, when so many commits have each left a file.
         Fewer: faster opening and reading by Spark; more: less rewriting.
+    background_maintenance
+        Merge files, write checkpoints and delete old files in a thread beside the commits; False: in the commit that
+        makes it due, for programs that must not have a thread.
     storage_options
         Passed to delta-rs for tables on object stores (credentials, endpoints).
     vacuum_after_hours
         Files that the table no longer refers to are deleted when they are older than this many hours (at least 1: a
         younger file may belong to a commit that is under way); no Spark query on the table may take longer. None never
-        deletes.
+        deletes. Batches of the past can be read (`at`) as long as their files are there.
     log_retention_hours
-        How long single commits stay in `_delta_log` after a checkpoint holds their content. Set when the table is made.
+        How long single commits stay in `_delta_log` after a checkpoint holds their content, and so how long batches of
+        the past can be found. Set when the table is made.
     checkpoint_interval
-        Commits between two checkpoints of the log; bounds what is read to open the table. Set when the table is made.
+        Commits between two checkpoints of the log; bounds what is read to open the table. Other programs that write the
+        table go by the number that was set when it was made.
     fsync
         Force each commit to the disk before it counts as done (tables on local disks only). Without it a commit
         survives the end of the process, not a power failure.
@@ -36,6 +41,7 @@ class DeltaOptions:
 
     snapshot_key: str = "$GLOBAL$"
     compact_after_commits: int = 64
+    background_maintenance: bool = True
     storage_options: Mapping[str, str] | None = None
     vacuum_after_hours: int | None = 24
     log_retention_hours: int = 24

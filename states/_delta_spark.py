@@ -68,12 +68,13 @@ def delta_session_conf(ivy_dir: str | os.PathLike[str] | None = None, jars: Sequ
     return conf | {"spark.jars.ivy": str(folder), "spark.jars.ivySettings": str(settings)}
 
 
-def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str]) -> DataFrame:
+def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str], version: int | None = None) -> DataFrame:
     """Return a Delta state as a DataFrame of its key columns and `value`, the latest write of each key.
 
-    The session needs `delta_session_conf`. The DataFrame is of the newest Delta version, which is a whole number of
-    batches; of an opaque state that may include one batch that the log has not recorded yet. A state whose types are
-    not declared has binary columns here, in the codec of `trident.state.codec`.
+    The session needs `delta_session_conf`. The DataFrame is of the Delta version given or of the newest, which is a
+    whole number of batches; of an opaque state that may include one batch that the log has not recorded yet. A key whose
+    value is None is no row. A state whose types are not declared has binary columns here, in the codec of
+    `trident.state.codec`.
 
     Raises
     ------
@@ -82,12 +83,13 @@ def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str]) -> DataFr
     """
     from pyspark.sql import functions as sf
 
-    table = spark.read.format("delta").load(os.fspath(path))
+    reader = spark.read.format("delta")
+    table = (reader if version is None else reader.option("versionAsOf", version)).load(os.fspath(path))
     names = [name for name in table.columns if name not in (SEQ_COLUMN, SENTINEL_COLUMN)]
     for columns, value in _COLUMNS.items():
         keys = names[: -len(columns)]
         if keys and tuple(names[len(keys) :]) == columns and len(names) == len(table.columns) - 2:
             latest = sf.max_by(sf.struct(sf.col(value).alias("value")), sf.col(SEQ_COLUMN)).alias("_latest")
             rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*(f"`{key}`" for key in keys)).agg(latest)
-            return rows.select(*(f"`{key}`" for key in keys), "_latest.value")
+            return rows.select(*(f"`{key}`" for key in keys), "_latest.value").where("value IS NOT NULL")
     raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not those of one")

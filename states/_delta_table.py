@@ -1,49 +1,47 @@
-"""One Delta table through delta-rs: open, refresh, scan, commit. The only module that imports `deltalake`.
+"""One Delta table through delta-rs: open, refresh, scan, commit, and the upkeep of its files.
 
 Every commit names the version that it is based on and is tried once (`max_commit_retries=0`): delta-rs then refuses it
-as soon as anyone has committed since, so what was read in a snapshot is still true at the moment of the commit. Errors
-of the library leave this module as errors of `trident.errors`.
+as soon as anyone has committed since, so what was read in a snapshot is still true at the moment of the commit. Only a
+compaction, which changes no content, tries again on top of whatever was appended meanwhile. Checkpoints and the clean-up
+of the log are steps of their own here and never part of a commit.
 """
 
 from __future__ import annotations
 
-import errno
-import json
-import os
-import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from states._delta_faults import VersionMoved, columns, driver, reading, short, writing
+from states._delta_folder import TXN_IS_LAST, TableFolder, local_path
+from states._delta_layout import SEQ_COLUMN
 from states._delta_options import DeltaOptions
-from trident.errors import BackendError, EnvironmentProblem, StateError
+from trident.errors import BackendError, StateError
 
 if TYPE_CHECKING:
-    import pyarrow.compute as pc
     from deltalake import CommitProperties, DeltaTable
 
-__all__ = ["ABSENT", "ChangeTable", "VersionMoved"]
+__all__ = ["ABSENT", "ChangeTable", "DataFile", "VersionMoved"]
 
 ABSENT = -1
 """The version of a table that does not exist."""
 
 _READ_TRIES = 5
-_PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
-_LOG = "_delta_log"
-_LOG_ENTRY = re.compile(r"\d{20}\.(json|checkpoint.*)$")
-_OS_ERROR = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
+_COMPACTION_TRIES = 15
 
 
-class VersionMoved(Exception):
-    """The commit was refused: somebody else has committed since the version that it is based on. Stays inside."""
+class DataFile(NamedTuple):
+    """A data file: how many rows it has, and the lowest and highest `_seq` among them."""
+
+    rows: int
+    first: int
+    last: int
 
 
 class ChangeTable:
-    """A Delta table of a given schema, at the version that this object last saw.
+    """A Delta table of a given schema, at the version that this object last saw. Used by one thread at a time.
 
     Parameters
     ----------
@@ -53,24 +51,39 @@ class ChangeTable:
         The columns that the table must have, and the line that it is marked with.
     options
         See `DeltaOptions`.
+    read_only
+        True for an object that mends nothing: it reads past a damaged end of the log, and leaves it there.
+    at
+        Stay at this version.
     """
 
-    def __init__(self, path: str, schema: pa.Schema, description: str, options: DeltaOptions) -> None:
-        self._driver = _driver()
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        description: str,
+        options: DeltaOptions,
+        read_only: bool = False,
+        at: int | None = None,
+    ) -> None:
+        self._driver = driver()
         self.path, self._schema, self._description, self._options = path, schema, description, options
         self._storage = None if options.storage_options is None else dict(options.storage_options)
-        self._local = None if "://" in path else Path(path)
+        local = local_path(path)
+        self._folder = None if local is None else TableFolder(local, options.fsync)
+        self._uri = path if local is None else str(local)
+        self._read_only, self._at = read_only, at
         self._table: DeltaTable | None = None
+        self._damaged: int | None = None  # the log entry before which a reader stays
+
+    def another(self, read_only: bool = False, at: int | None = None) -> ChangeTable:
+        """Return a new object for the same table, for another thread or another version."""
+        return ChangeTable(self.path, self._schema, self._description, self._options, read_only, at)
 
     @property
     def version(self) -> int:
         """The version last seen; `ABSENT` without a table."""
         return ABSENT if self._table is None else self._table.version()
-
-    @property
-    def files(self) -> int:
-        """How many data files the version last seen consists of."""
-        return 0 if self._table is None else len(self._table.file_uris())
 
     def forget(self) -> None:
         """Drop what is known of the table; the next `refresh` opens it anew."""
@@ -87,14 +100,16 @@ class ChangeTable:
         if self._table is not None and self._replaced():
             self.forget()
         if self._table is not None:
-            with self._reading("read the log of"):
-                self._table.update_incremental()
+            if self._at is None and not self._is_before_damage():
+                with reading(self.path, "read the log of"):
+                    self._table.update_incremental()
             return self.version
-        with self._reading("open"):
+        with reading(self.path, "open"):
             try:
-                table = self._driver.DeltaTable(self.path, storage_options=self._storage)
+                table = self._open(self._version_to_open())
             except self._driver.exceptions.TableNotFoundError:
-                self._refuse_other_content()
+                if self._folder is not None:
+                    self._folder.refuse_other_content()
                 return ABSENT
         self._check(table)
         self._table = table
@@ -103,10 +118,10 @@ class ChangeTable:
     def create(self) -> int:
         """Make the table if it is absent; return its version."""
         if self.refresh() == ABSENT:
-            with self._writing("create"):
+            with writing(self.path, "create"):
                 try:
                     self._driver.DeltaTable.create(
-                        self.path,
+                        self._uri,
                         self._delta_schema(),
                         mode="error",
                         description=self._description,
@@ -124,18 +139,20 @@ class ChangeTable:
                 raise BackendError(f"cannot create Delta table {self.path}: it was made, and is not there")
         return self.version
 
+    # ---- reading --------------------------------------------------------------------------------------------------
+
     def scan(self, filter: pc.Expression | None = None, columns: list[str] | None = None) -> pa.Table:
         """Read the rows of the version last seen, moving on to a newer one if its files were deleted meanwhile."""
         for left in range(_READ_TRIES - 1, -1, -1):
             if self._table is None:
                 break
-            with self._reading("read"):
+            with reading(self.path, "read"):
                 try:
                     return self._table.to_pyarrow_dataset().to_table(columns, filter)
                 except FileNotFoundError as error:
-                    if not left:
+                    if not left or self._at is not None:
                         raise StateError(
-                            f"cannot read Delta table {self.path}: data files are missing: {_short(error)}. "
+                            f"cannot read Delta table {self.path}: data files are missing: {short(error)}. "
                             "Nothing was written. Restore them from a copy"
                         ) from error
             self.forget()
@@ -143,8 +160,46 @@ class ChangeTable:
         names = columns if columns is not None else self._schema.names
         return self._schema.empty_table().select(names)
 
+    def files(self) -> list[DataFile]:
+        """Return the data files of the version last seen, in the order of their rows' `_seq`."""
+        if self._table is None:
+            return []
+        with reading(self.path, "list the files of"):
+            facts = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
+        found = [
+            DataFile(fact["num_records"] or 0, fact.get(f"min.{SEQ_COLUMN}") or 0, fact.get(f"max.{SEQ_COLUMN}") or 0)
+            for fact in facts
+        ]
+        return sorted(found, key=lambda file: file.first)
+
+    def readable(self) -> bool:
+        """Tell whether the version can still be read: its log entries and all of its data files are there."""
+        try:
+            self.refresh()
+        except StateError:
+            return False
+        if self._table is None:
+            return False
+        with reading(self.path, "list the files of"):
+            dataset = self._table.to_pyarrow_dataset()
+            found = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
+        return all(info.is_file for info in found)
+
+    def notes(self, count: int | None = None) -> list[dict[str, Any]]:
+        """Return what was noted with the last `count` versions (None: all in the log), newest first."""
+        if self._table is None:
+            return []
+        with reading(self.path, "read the log of"):
+            return self._table.history(count)
+
+    # ---- writing --------------------------------------------------------------------------------------------------
+
     def commit(
-        self, rows: pa.Table, mode: Literal["append", "overwrite"], app: tuple[str, int] | None, note: Mapping[str, str]
+        self,
+        rows: pa.Table | pa.RecordBatchReader,
+        mode: Literal["append", "overwrite"],
+        app: tuple[str, int],
+        note: Mapping[str, str],
     ) -> int:
         """Commit rows as the version after the one last seen, whole or not at all; return that version.
 
@@ -155,49 +210,106 @@ class ChangeTable:
         BackendError
             The store refused. Nothing is visible, unless the store failed after it had taken the commit.
         """
-        table = self._open_table()
+        table = self._opened()
         based_on = table.version()
-        with self._writing("commit to"):
-            self._driver.write_deltalake(table, rows, mode=mode, commit_properties=self._once(app, note))
+        self._write(rows, mode, None, self._once(app, note))
         if table.version() != based_on + 1:
             raise BackendError(f"commit to {self.path}: version {based_on + 1} expected, {table.version()} found")
-        self._sync(table.version())
+        self._sync()
         return table.version()
 
-    def merge_files(self, note: Mapping[str, str]) -> int:
-        """Merge small files into large ones without a change of any row; return the new version."""
-        table = self._open_table()
-        with self._writing("compact"):
-            table.optimize.compact(commit_properties=self._once(None, note))
-        self._sync(table.version())
-        return table.version()
+    def replace(self, rows: pa.Table, after: int, until: int, app: tuple[str, int], note: Mapping[str, str]) -> int:
+        """Put `rows` in the place of all rows with `after` < `_seq` ≤ `until`, on top of what was appended meanwhile.
 
-    def vacuum(self) -> int:
-        """Delete files that no version younger than `vacuum_after_hours` refers to; return the version."""
-        table = self._open_table()
-        if self._options.vacuum_after_hours is not None:
-            with self._writing("vacuum"):
-                table.vacuum(
-                    retention_hours=self._options.vacuum_after_hours,
-                    dry_run=False,
-                    enforce_retention_duration=False,
-                    full=True,
-                )
-        return table.version()
+        Raises
+        ------
+        VersionMoved
+            Somebody changed these rows meanwhile. Nothing was written.
+        """
+        between = f"{SEQ_COLUMN} > {after} AND {SEQ_COLUMN} <= {until}"
+        self._write(rows, "overwrite", between, self._once(app, note, _COMPACTION_TRIES))
+        self._sync()
+        return self.version
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the log, and delete entries that are older than the table keeps them."""
+        table = self._opened()
+        with writing(self.path, "write a checkpoint of"):
+            table.create_checkpoint()
+            table.cleanup_metadata()
+
+    def vacuum(self) -> None:
+        """Delete files that no version younger than `vacuum_after_hours` refers to."""
+        if self._options.vacuum_after_hours is None:
+            return
+        with writing(self.path, "vacuum"):
+            self._opened().vacuum(
+                retention_hours=self._options.vacuum_after_hours,
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
+                commit_properties=self._driver.CommitProperties(max_commit_retries=_COMPACTION_TRIES),
+            )
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _open_table(self) -> DeltaTable:
+    def _opened(self) -> DeltaTable:
         if self._table is None:
             raise BackendError(f"Delta table {self.path} is not open")
         return self._table
 
-    def _once(self, app: tuple[str, int] | None, note: Mapping[str, str]) -> CommitProperties:
-        transactions = None if app is None else [self._driver.Transaction(*app)]
+    def _open(self, version: int | None) -> DeltaTable:
+        if version is not None and version < 0:
+            raise self._driver.exceptions.TableNotFoundError(self.path)
+        table: DeltaTable = self._driver.DeltaTable(self._uri, version=version, storage_options=self._storage)
+        return table
+
+    def _version_to_open(self) -> int | None:
+        if self._at is not None or self._folder is None:
+            return self._at
+        if not self._read_only:
+            self._folder.set_damaged_aside()
+            return None
+        self._damaged = self._folder.first_damaged_version()
+        return None if self._damaged is None else self._damaged - 1
+
+    def _is_before_damage(self) -> bool:
+        if self._damaged is None or self._folder is None:
+            return False
+        if self._folder.is_damaged(self._damaged):
+            return True
+        self._damaged = None  # a writer has set it aside
+        return False
+
+    def _write(
+        self, rows: pa.Table | pa.RecordBatchReader, mode: str, predicate: str | None, properties: CommitProperties
+    ) -> None:
+        try:
+            with writing(self.path, "commit to"):
+                self._driver.write_deltalake(
+                    self._opened(),
+                    rows,
+                    mode=mode,
+                    predicate=predicate,
+                    commit_properties=properties,
+                    post_commithook_properties=self._driver.PostCommitHookProperties(False, False),
+                )
+        except Exception:
+            self.forget()
+            raise
+
+    def _once(self, app: tuple[str, int], note: Mapping[str, str], retries: int = 0) -> CommitProperties:
         properties: CommitProperties = self._driver.CommitProperties(
-            custom_metadata=dict(note), max_commit_retries=0, app_transactions=transactions
+            custom_metadata={TXN_IS_LAST: "true", **note},
+            max_commit_retries=retries,
+            app_transactions=[self._driver.Transaction(*app)],
         )
         return properties
+
+    def _sync(self) -> None:
+        if self._folder is not None:
+            with writing(self.path, "fsync"):
+                self._folder.sync(self.version)
 
     def _delta_schema(self) -> Any:
         return self._driver.Schema.from_arrow(self._schema)
@@ -206,8 +318,8 @@ class ChangeTable:
         found, expected = table.schema(), self._delta_schema()
         if found.to_json() != expected.to_json():
             raise StateError(
-                f"open Delta table {self.path} as {self._description}: expected columns {_columns(expected)}, found "
-                f"{_columns(found)}. It belongs to something else, or the types of the state were changed; give the "
+                f"open Delta table {self.path} as {self._description}: expected columns {columns(expected)}, found "
+                f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
                 "state a path of its own, or move the old table away"
             )
         description = table.metadata().description or ""
@@ -219,119 +331,4 @@ class ChangeTable:
 
     def _replaced(self) -> bool:
         # delta-rs looks for newer versions only, so it never notices that the table was deleted or rolled back.
-        return self._local is not None and not self._entry(self._local, self.version).exists()
-
-    @staticmethod
-    def _entry(folder: Path, version: int) -> Path:
-        return folder / _LOG / f"{version:020}.json"
-
-    def _refuse_other_content(self) -> None:
-        if self._local is None:
-            return
-        try:
-            names = sorted(found.name for found in self._local.iterdir())
-        except FileNotFoundError:
-            return
-        # What a crash in the middle of the creation leaves is no other content: a log without an entry.
-        started = names == [_LOG] and not any(_LOG_ENTRY.match(found.name) for found in (self._local / _LOG).iterdir())
-        if names and not started:
-            raise StateError(
-                f"open Delta table {self.path}: the directory holds {names[:5]} and is no Delta table. Nothing was "
-                "written. Give the state a path of its own, or restore _delta_log"
-            )
-
-    def _sync(self, version: int) -> None:
-        # The data before the log: a log entry must not survive a power failure that its file does not.
-        if self._local is None or not self._options.fsync:
-            return
-        entry = self._entry(self._local, version)
-        with self._writing("fsync"):
-            actions = map(json.loads, entry.read_text("utf-8").splitlines())
-            added = [self._local / unquote(action["add"]["path"]) for action in actions if "add" in action]
-            for name in (*added, self._local, entry, entry.parent):
-                _fsync(name)
-
-    @contextmanager
-    def _reading(self, doing: str) -> Iterator[None]:
-        errors = self._driver.exceptions
-        try:
-            yield
-        except (errors.DeltaError, pa.ArrowException, OSError, ValueError) as error:
-            if _os_error(error) is not None:
-                raise self._refused(doing, error) from error
-            raise StateError(
-                f"cannot {doing} Delta table {self.path}: it is damaged or of an unknown format: {_short(error)}. "
-                "Nothing was written. Restore it from a copy, or move it away and start with "
-                'state_recovery="restart"'
-            ) from error
-
-    @contextmanager
-    def _writing(self, doing: str) -> Iterator[None]:
-        errors = self._driver.exceptions
-        try:
-            yield
-        except errors.CommitFailedError as error:
-            self.forget()
-            raise VersionMoved(_short(error)) from error
-        except errors.SchemaMismatchError as error:
-            self.forget()
-            raise StateError(f"cannot {doing} Delta table {self.path}: its columns changed: {_short(error)}") from error
-        except (errors.DeltaError, OSError, pa.ArrowException) as error:
-            self.forget()
-            if "Invalid table version" in str(error):  # the version it is based on is no longer in the log
-                raise VersionMoved(_short(error)) from error
-            raise self._refused(doing, error) from error
-
-    def _refused(self, doing: str, error: Exception) -> BackendError:
-        number = _os_error(error)
-        retryable = number not in _PERMANENT
-        advice = "the batch may be replayed" if retryable else "make the directory writable for this process"
-        return BackendError(f"cannot {doing} Delta table {self.path}: {_short(error)}; {advice}", retryable)
-
-
-def _driver() -> Any:
-    try:
-        import deltalake
-        import deltalake.exceptions
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"a Delta state needs the package deltalake ({error}); pip install 'trident-spark[delta]'"
-        ) from error
-    return deltalake
-
-
-def _os_error(error: Exception) -> int | None:
-    if isinstance(error, OSError) and error.errno is not None:
-        return error.errno
-    found = _OS_ERROR.search(str(error))
-    return None if found is None else int(found[1] or found[2])
-
-
-def _short(error: Exception) -> str:
-    # delta-rs adds a stack trace to some of its texts.
-    lines = [line.strip() for line in str(error).splitlines()]
-    return "; ".join(line for line in lines if line and not re.match(r"(\d+: |at )", line))[:500]
-
-
-def _columns(schema: Any) -> list[str]:
-    fields = json.loads(schema.to_json())["fields"]
-    return [f"{field['name']}: {_type_name(field['type'])}" for field in fields]
-
-
-def _type_name(type_: Any) -> str:
-    if isinstance(type_, str):
-        return type_
-    if type_["type"] == "array":
-        return f"array<{_type_name(type_['elementType'])}>"
-    if type_["type"] == "map":
-        return f"map<{_type_name(type_['keyType'])},{_type_name(type_['valueType'])}>"
-    inner = ",".join(f"{field['name']}:{_type_name(field['type'])}" for field in type_["fields"])
-    return f"struct<{inner}>"
-
-
-def _fsync(name: Path) -> None:
-    descriptor = os.open(name, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return self._at is None and self._folder is not None and not self._folder.has_entry(self.version)

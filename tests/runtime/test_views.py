@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
+from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.runtime.support import GATES, Keep, Points, RowsState, dict_state, keep, run_all, start
 from tests.state.faults import DictMap
 from trident import Config, TridentState, TridentTopology
-from trident.errors import StaleTransactionError, UnsupportedOperation
+from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
 from trident.operations import Count, Sum
 from trident.runtime.running import open_view
 from trident.runtime.views import StateView
@@ -133,6 +134,21 @@ def test_a_store_that_all_partitions_share_is_listed_page_by_page_and_once(
     state = counting(topology, map_state(lambda conf, partition, count: PagedMap(entries)), partitions, 2)
     running = run_all(topology, "in_process", log_dir=tmp_path)
     assert sorted(running.state(state).get_tuples()) == sorted((*key, 2) for key in KEYS)
+
+
+def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: TridentTopology, tmp_path: Path) -> None:
+    delta = counting(topology, DeltaState.opaque(tmp_path / "state"), 1, 3)
+    whole = topology.new_stream("other", FixedBatchSpout("x: string", 1, ["a"], ["b"])).persistent_aggregate(
+        MemoryMapState(), Count(), "all"
+    )
+    running = run_all(topology, "in_process", log_dir=tmp_path / "log")
+    view = running.state(delta)
+    assert [view.at(txid=txid).multi_get(KEYS[:2]) for txid in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
+    assert sorted(view.at(2).get_tuples()) == sorted((*key, 2) for key in KEYS)
+    with pytest.raises(StateError, match="read state 'count' as of batch 4: 3 is the last one committed"):
+        view.at(4)
+    with pytest.raises(UnsupportedOperation, match="state 'all' cannot read as of an earlier batch: its store is no"):
+        running.state(whole).at(1)
 
 
 def test_a_bare_value_is_a_key_of_one_part(topology: TridentTopology) -> None:

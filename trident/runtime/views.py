@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trident.errors import StaleTransactionError, UnsupportedOperation
+from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
 from trident.runtime.partitions import partitions_of
 from trident.state.interfaces import ITupleCollection, Key, ListableMap, SnapshotReadable
 from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["StateView"]
 
@@ -77,6 +80,43 @@ class StateView:
             for page in self._locked(state.key_pages()):
                 keys = self._own(page, index)
                 yield from _rows(keys, self.multi_get(keys))
+
+    def at(self, txid: int) -> StateView:
+        """Return the state as it was after batch `txid`, where the store keeps earlier batches (Delta).
+
+        Raises
+        ------
+        StateError
+            The batch is not committed yet, or is not retained any more; the message names those that are.
+        UnsupportedOperation
+            The store keeps no earlier batches.
+        """
+        snapshot = self._snapshot()
+        if txid > snapshot.txid:
+            raise StateError(f"read state {self._name!r} as of batch {txid}: {snapshot.txid} is the last one committed")
+        then = Snapshot(txid, snapshot.winners)
+        with self._lock:
+            partitions = [self._ability(state, "at", "read as of an earlier batch")(then) for state in self._partitions]
+        return StateView(partitions, lambda: then, self._name)
+
+    def to_dataframe(self, spark: SparkSession) -> DataFrame:
+        """Return the key fields and `value` of all keys as a DataFrame, where the store is a table (Delta).
+
+        It is of the newest writes; of an opaque state that may include the batch that is being committed.
+        """
+        frames: list[DataFrame] = [
+            self._ability(state, "to_dataframe", "become a DataFrame")(spark) for state in self._partitions
+        ]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.union(frame)
+        return whole
+
+    def _ability(self, state: Any, name: str, what: str) -> Callable[..., Any]:
+        method: Callable[..., Any] | None = getattr(state, name, None)
+        if method is None:
+            raise UnsupportedOperation(f"state {self._name!r} cannot {what}: its store is no Delta table")
+        return method
 
     def close(self) -> None:
         """Close the instances."""

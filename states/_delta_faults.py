@@ -1,0 +1,105 @@
+"""Errors of delta-rs become errors of `trident.errors`: what was tried, what was found, what to do."""
+
+from __future__ import annotations
+
+import errno
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from trident.errors import BackendError, EnvironmentProblem, StateError
+
+__all__ = ["VersionMoved", "columns", "driver", "reading", "short", "writing"]
+
+_PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
+_NO_ANSWER = re.compile(r"error sending request|HTTP error|timed out|non-2xx status code")
+_COLOUR = re.compile("\x1b\\[\\d*m↳? ?")
+_OS_ERROR = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
+
+
+class VersionMoved(Exception):
+    """The commit was refused: somebody else has committed since the version that it is based on. Stays inside."""
+
+
+def driver() -> Any:
+    """Return the package `deltalake`."""
+    try:
+        import deltalake
+        import deltalake.exceptions
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"a Delta state needs the package deltalake ({error}); pip install 'trident-spark[delta]'"
+        ) from error
+    return deltalake
+
+
+@contextmanager
+def reading(path: str, doing: str) -> Iterator[None]:
+    """Turn what delta-rs and Arrow raise of a table that cannot be read into `StateError` or `BackendError`."""
+    try:
+        yield
+    except (driver().exceptions.DeltaError, pa.ArrowException, OSError, ValueError) as error:
+        if _os_error(error) is not None or _NO_ANSWER.search(str(error)):
+            raise _refused(path, doing, error) from error
+        raise StateError(
+            f"cannot {doing} Delta table {path}: it is damaged or of an unknown format: {short(error)}. "
+            "Nothing was written. Restore it from a copy, or move it away and start with "
+            'state_recovery="restart"'
+        ) from error
+
+
+@contextmanager
+def writing(path: str, doing: str) -> Iterator[None]:
+    """Turn what delta-rs raises of a commit into `VersionMoved`, `StateError` or `BackendError`."""
+    errors = driver().exceptions
+    try:
+        yield
+    except errors.CommitFailedError as error:
+        raise VersionMoved(short(error)) from error
+    except errors.SchemaMismatchError as error:
+        raise StateError(f"cannot {doing} Delta table {path}: its columns changed: {short(error)}") from error
+    except (errors.DeltaError, OSError, pa.ArrowException) as error:
+        if "Invalid table version" in str(error):  # the version it is based on is no longer in the log
+            raise VersionMoved(short(error)) from error
+        raise _refused(path, doing, error) from error
+
+
+def short(error: Exception) -> str:
+    """Return the text of an error without the colours and the stack trace that delta-rs adds to some."""
+    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
+    return "; ".join(line for line in lines if line and not re.match(r"(\d+: |at )", line))[:500]
+
+
+def columns(schema: Any) -> list[str]:
+    """Return `name: type` of each column of a Delta schema."""
+    fields = json.loads(schema.to_json())["fields"]
+    return [f"{field['name']}: {_type_name(field['type'])}" for field in fields]
+
+
+def _refused(path: str, doing: str, error: Exception) -> BackendError:
+    number = _os_error(error)
+    retryable = number not in _PERMANENT
+    advice = "the batch may be replayed" if retryable else "make the directory writable for this process"
+    return BackendError(f"cannot {doing} Delta table {path}: {short(error)}; {advice}", retryable)
+
+
+def _os_error(error: Exception) -> int | None:
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    found = _OS_ERROR.search(str(error))
+    return None if found is None else int(found[1] or found[2])
+
+
+def _type_name(type_: Any) -> str:
+    if isinstance(type_, str):
+        return type_
+    if type_["type"] == "array":
+        return f"array<{_type_name(type_['elementType'])}>"
+    if type_["type"] == "map":
+        return f"map<{_type_name(type_['keyType'])},{_type_name(type_['valueType'])}>"
+    inner = ",".join(f"{field['name']}:{_type_name(field['type'])}" for field in type_["fields"])
+    return f"struct<{inner}>"

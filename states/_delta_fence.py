@@ -1,0 +1,50 @@
+"""Who may commit next: the sentinel of the version that a commit is based on, and what a refused commit means."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from states._delta_layout import SENTINEL_COLUMN, SEQ_COLUMN
+from states._delta_notes import only_compactions
+from states._delta_table import ABSENT, ChangeTable
+from trident.errors import BackendError, FencedError
+from trident.state.txid import Sentinel
+
+__all__ = ["check_claim", "moved_by_compactions", "newest_sentinel", "overtaken"]
+
+
+def newest_sentinel(table: ChangeTable) -> Sentinel | None:
+    """Return the sentinel of the version last seen, None if there is none; reads no other rows."""
+    if table.version == ABSENT:
+        return None
+    marks = table.scan(~pc.field(SENTINEL_COLUMN).is_null(), [SENTINEL_COLUMN, SEQ_COLUMN]).to_pylist()
+    latest = max(marks, key=lambda row: int(row[SEQ_COLUMN]), default=None)
+    return None if latest is None else Sentinel(**latest[SENTINEL_COLUMN])
+
+
+def check_claim(what: str, own: Sentinel, found: Sentinel | None) -> None:
+    """Raise `FencedError` if the sentinel that was found is ahead of the claim."""
+    if found is not None and _ahead(found, own):
+        raise FencedError(what, str(own), str(found))
+
+
+def moved_by_compactions(table: ChangeTable, since: int) -> bool:
+    """Move to the newest version; tell whether nothing but compactions came since, which change no content."""
+    newest = table.refresh()
+    return newest >= since and only_compactions(table.notes(newest - since), since, newest)
+
+
+def overtaken(what: str, own: Sentinel | None, found: Sentinel | None, version: int) -> Exception:
+    """Return the error of a commit that was refused because somebody else has committed, as `version` at the latest."""
+    if found is not None and own is not None and _ahead(found, own):
+        return FencedError(what, str(own), str(found))
+    writer = "another writer" if own is None else f"the writer of {own}"
+    return BackendError(
+        f"commit of {writer} to {what} was refused: version {version} was committed meanwhile, its sentinel is {found}. "
+        "Nothing was written; the batch may be replayed"
+    )
+
+
+def _ahead(found: Sentinel, own: Sentinel) -> bool:
+    # A foreign incarnation counts as ahead: the check before has let it pass if it was expected.
+    return found.incarnation != own.incarnation or (found.txid, found.attempt) > (own.txid, own.attempt)

@@ -1,0 +1,126 @@
+"""What each commit notes in the log of its table: batch, attempt, and who had won before; and finding a batch again.
+
+The notes are custom metadata of the Delta commit. The state itself never depends on them: they serve time travel, and
+tell a commit of rows from a compaction, which changes no content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from trident.errors import StateError
+from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
+
+__all__ = ["COMPACTION", "RESET", "CommitNote", "Place", "find_batch", "only_compactions", "shown_batches"]
+
+COMPACTION = "trident.compaction"
+RESET = "trident.reset"
+_COMMIT = "trident.commit"
+
+
+class CommitNote(NamedTuple):
+    """Which commit a version is: its batch, attempt and incarnation, and the winners of the batches before it.
+
+    `incarnation` is None for a commit without a log; `winners` is None where every attempt counts as the winner.
+    """
+
+    txid: int
+    attempt: int
+    incarnation: str | None
+    winners: Winners | None
+
+    @staticmethod
+    def of_commit(txid: Txid) -> CommitNote:
+        """Return the note of a batch's commit."""
+        winners = None if txid.winners is EVERYTHING_WON else txid.winners
+        return CommitNote(int(txid), txid.attempt, txid.incarnation, winners)
+
+    @staticmethod
+    def of_sentinel(sentinel: Sentinel) -> CommitNote:
+        """Return the note of a sentinel that is laid anew; what stands then stands."""
+        return CommitNote(sentinel.txid, sentinel.attempt, sentinel.incarnation, None)
+
+    @staticmethod
+    def found_in(entry: Mapping[str, Any]) -> CommitNote | None:
+        """Return the note of an entry of the table's history; None if it has none."""
+        if _COMMIT not in entry:
+            return None
+        txid, attempt, incarnation, winners = json.loads(entry[_COMMIT])
+        return CommitNote(txid, attempt, incarnation, None if winners is None else Winners.of(*winners))
+
+    def metadata(self) -> dict[str, str]:
+        """Return the note as custom metadata of a Delta commit."""
+        winners = None if self.winners is None else (self.winners.ranges, self.winners.adopted)
+        return {_COMMIT: json.dumps([self.txid, self.attempt, self.incarnation, winners])}
+
+    def snapshot(self, txid: int) -> Snapshot:
+        """Return the snapshot of a batch up to this one, as far as this commit knows who won."""
+        if self.winners is None:
+            return Snapshot(txid)
+        return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
+
+
+class Place(NamedTuple):
+    """Where a batch is found: the version that holds the state after it, and what the newest commit knows of winners."""
+
+    version: int
+    snapshot: Snapshot
+
+
+def only_compactions(entries: Sequence[Mapping[str, Any]], after: int, until: int) -> bool:
+    """Tell whether every version with `after` < version ≤ `until` is in `entries` and changed no content."""
+    kept = {entry["version"] for entry in entries if COMPACTION in entry or _is_vacuum(entry)}
+    return kept.issuperset(range(after + 1, until + 1))
+
+
+def find_batch(entries: Sequence[Mapping[str, Any]], newest: int, txid: int, what: str) -> Place | None:
+    """Find the state after a batch in the history of a table, newest entry first; None if it is no longer there.
+
+    The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
+    files are kept longer.
+
+    Raises
+    ------
+    StateError
+        The batch is still to come, or no commit is noted.
+    """
+    shown = list(_shown(entries, newest))
+    if not shown:
+        raise StateError(f"read {what} as of batch {txid}: its log holds no commit of a batch")
+    last = shown[0][1]
+    if txid > last.txid:
+        raise StateError(f"read {what} as of batch {txid}: it is still to come; the last batch there is {last.txid}")
+    return next((Place(version, last.snapshot(txid)) for version, note in shown if note.txid <= txid), None)
+
+
+def shown_batches(entries: Sequence[Mapping[str, Any]], newest: int) -> list[tuple[int, int]]:
+    """Return (version, txid) for each batch of the last incarnation that a version shows, newest first."""
+    return [(version, note.txid) for version, note in _shown(entries, newest)]
+
+
+def _shown(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:
+    # Each commit with the last version before the next commit.
+    until = newest
+    for version, note in _last_incarnation(entries):
+        yield until, note
+        until = version - 1
+
+
+def _last_incarnation(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[int, CommitNote]]:
+    incarnation: tuple[str | None] | None = None
+    for entry in entries:
+        if RESET in entry:
+            return
+        note = CommitNote.found_in(entry)
+        if note is None:
+            continue
+        if incarnation is not None and incarnation != (note.incarnation,):
+            return
+        incarnation = (note.incarnation,)
+        yield entry["version"], note
+
+
+def _is_vacuum(entry: Mapping[str, Any]) -> bool:
+    return str(entry.get("operation", "")).startswith("VACUUM")
