@@ -47,7 +47,7 @@ class Connection:
         self._lock = threading.Lock()
         self._cluster = _cluster(options)
         try:
-            with self.translated("connect"):
+            with self.translated("open a session"):
                 self._session = self._cluster.connect()
         except BaseException:
             self._cluster.shutdown()

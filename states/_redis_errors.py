@@ -55,7 +55,7 @@ def refused(error: Exception, doing: str, server: str) -> BackendError:
     """Return the error of a call that is given up. It names neither user nor password."""
     code = _code(error)
     retryable = is_transient(error) or code in _LATER
-    text = str(error)
+    text = str(error).rstrip(".")
     found = text if not code or code in text else f"{code} {text}"
     default = "the batch may be replayed" if retryable else "the batch cannot succeed before this is mended"
     return BackendError(f"{doing} on Redis {server}: {found}; {_ADVICE.get(code, default)}", retryable)

@@ -514,7 +514,7 @@ def test_a_spec_is_pickled_without_a_connection(home: Home) -> None:
 
 def test_a_server_that_is_not_there_is_an_error_that_may_pass() -> None:
     with pytest.raises(
-        BackendError, match=r"cannot connect in Cassandra at 127\.0\.0\.1:1: NoHostAvailable"
+        BackendError, match=r"cannot open a session in Cassandra at 127\.0\.0\.1:1: NoHostAvailable"
     ) as failure:
         CassandraBackingMap(CassandraOptions(port=1, connect_timeout_s=2))
     assert failure.value.retryable

@@ -66,6 +66,8 @@ def _log_to(console: Console, level: int) -> None:
     handler.addFilter(_is_no_repetition)
     logging.basicConfig(level=level, format="%(name)s: %(message)s", handlers=[handler], force=True)
     logging.getLogger("py4j").setLevel(logging.WARNING)
+    # Whatever keeps it from connecting ends the command with an error of ours; its own words are stack traces.
+    logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 def _is_no_repetition(record: logging.LogRecord) -> bool:
