@@ -107,6 +107,8 @@ OBVIOUS: list[tuple[Expression, str, Callable[..., Any], str]] = [
     (col("s").substring(0, 0), "s", nulls(lambda s: ""), "string"),
     (col("s").split(" "), "s", nulls(lambda s: s.split(" ")), "array<string>"),
     (coalesce(col("a"), col("b"), 5), "a b", lambda a, b: a if a is not None else b if b is not None else 5, "bigint"),
+    (coalesce(col("a"), col("a")), "a", lambda a: a, "int"),
+    (if_else(col("p"), col("y"), col("y")), "y", lambda y: y, "float"),
     (coalesce(col("s"), "none"), "s", lambda s: "none" if s is None else s, "string"),
     (if_else(col("p"), col("a"), col("x")), "p a x", lambda p, a, x: a if p else x, "double"),
     (if_else(col("a") > 1, "big", "small"), "a", lambda a: "big" if a is not None and a > 1 else "small", "string"),
@@ -297,13 +299,13 @@ def test_only_the_columns_that_are_read_live() -> None:
 
 def test_an_exploded_column_that_nobody_reads_still_says_how_many_rows_there_are() -> None:
     topology = TridentTopology("t")
-    stream = stream_of(topology, Fields("line: string, n: int"), ("a b", 1), ("c", 2), (None, 3))
+    stream = stream_of(topology, Fields("line: string, n: int"), ("a b d", 1), ("c", 2), (None, 3))
     counts = stream.select("n", word=col("line").split(" ").explode()).persistent_aggregate(
         MemoryMapState(), Count(), "count"
     )
     with start(topology, "in_process") as running:
         running.process_all_available()
-        assert running.state(counts).get() == 3
+        assert running.state(counts).get() == 4
 
 
 def test_counting_a_select_that_nobody_reads() -> None:
