@@ -6,12 +6,16 @@ nodes whose tuples it takes; its `fields` are what it gives.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.state.interfaces import StateSpec
+
+if TYPE_CHECKING:
+    from trident.operations.expressions import Expression
 
 __all__ = [
     "AggregateNode",
@@ -27,6 +31,8 @@ __all__ = [
     "PersistNode",
     "ProjectNode",
     "QueryNode",
+    "Resources",
+    "SelectNode",
     "SpoutNode",
     "StateNode",
 ]
@@ -69,10 +75,11 @@ class EachNode(Node):
 
 @dataclass(frozen=True)
 class FilterNode(Node):
-    """`each`/`filter` with a filter over `inputs`."""
+    """`each`/`filter` with a filter over `inputs`, `where` with a condition; `whole`: it is given whole tuples."""
 
     inputs: Fields = Fields()
     filter: Any = None
+    whole: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,18 @@ class PeekNode(Node):
 @dataclass(frozen=True)
 class ProjectNode(Node):
     """`project`: keeps `fields`, in their order."""
+
+
+@dataclass(frozen=True)
+class SelectNode(Node):
+    """`select`: an expression for each of `fields`, in their order."""
+
+    expressions: tuple[Expression, ...] = ()
+
+    def needed(self, names: Container[str]) -> dict[str, Expression]:
+        """Return what has to be computed for some of the fields: an exploded one always, it says how many rows there are."""
+        pairs = zip(self.fields.names, self.expressions, strict=True)
+        return {name: one for name, one in pairs if name in names or one.kind == "explode"}
 
 
 @dataclass(frozen=True)
@@ -193,6 +212,15 @@ class StateNode:
 
 
 @dataclass(frozen=True)
+class Resources:
+    """What a step asks for: percent of a core, and MiB on and off the heap; None where nobody said it."""
+
+    cpu_percent: float | None = None
+    memory_mb: float | None = None
+    off_heap_mb: float | None = None
+
+
+@dataclass(frozen=True)
 class Graph:
     """A whole topology, in the order of declaration (so parents stand before children)."""
 
@@ -200,6 +228,7 @@ class Graph:
     nodes: tuple[Node, ...]
     states: tuple[StateNode, ...]
     hints: dict[str, int] = field(default_factory=dict)
+    resources: dict[str, Resources] = field(default_factory=dict)
 
     def node(self, node_id: str) -> Node:
         """Return a node by id."""

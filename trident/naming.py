@@ -7,7 +7,7 @@ from typing import NoReturn
 
 __all__ = ["TridentNames"]
 
-_ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream"}
+_ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream", "set_cpuload": "set_cpu_load"}
 
 
 class TridentNames:

@@ -13,6 +13,8 @@ from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, declare, member_of
 from trident.fluent.base import is_fields, key_of
 from trident.fluent.repartitioning import Repartitioning
+from trident.fluent.resources import Resourceful, with_cpu, with_memory
+from trident.fluent.selecting import Selecting
 from trident.graph import (
     Aggregation,
     EachNode,
@@ -37,6 +39,8 @@ from trident.operations.adapters import (
     output_fields,
     query_types,
 )
+from trident.operations.expressions import Expression
+from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.state.interfaces import StateFactory, StateSpec
 from trident.topology import spec_of
 
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupedStream", "Stream", "TridentState"]
 
 
-class Stream(Aggregating, Repartitioning):
+class Stream(Aggregating, Repartitioning, Selecting, Resourceful):
     """Tuples of known fields, batch by batch."""
 
     def get_output_fields(self) -> Fields:
@@ -78,15 +82,20 @@ class Stream(Aggregating, Repartitioning):
         `each("line", Split(), "word")`, `each("line", lambda line: len(line), "n: int")`, `each("word", FilterNull())`
         """
         inputs, operation, out = self._each_args(args)
+        if out is None and isinstance(operation, ArrowFunction):
+            out = operation.output
         if out is None:
             return self._filter(inputs, operation, spread=True)
         function = adapt(operation, PlainFunction, spread=True, stream=self.get_name())
+        self._check_vectorised(function, inputs)
         outputs = output_fields(function, out, self.get_name())
         fields = self.fields.concat(outputs, self.get_name())
         return self._then("each", EachNode, fields, inputs=inputs, function=function, outputs=outputs)
 
     def filter(self, *args: Any) -> Stream:
         """Keep tuples: `filter(predicate)` sees the whole tuple, `filter(in, predicate)` the given fields."""
+        if len(args) == 1 and isinstance(args[0], Expression):
+            return self.where(args[0])
         if len(args) == 1:
             return self._filter(self.fields, args[0], spread=False)
         if len(args) == 2:
@@ -184,11 +193,26 @@ class Stream(Aggregating, Repartitioning):
 
     def _filter(self, inputs: Fields, operation: Any, spread: bool) -> Stream:
         filter_ = adapt(operation, PlainFilter, spread=spread, stream=self.get_name())
-        return self._then("filter", FilterNode, self.fields, inputs=inputs, filter=filter_)
+        self._check_vectorised(filter_, inputs)
+        return self._then("filter", FilterNode, self.fields, inputs=inputs, filter=filter_, whole=not spread)
+
+    def _check_vectorised(self, operation: Any, inputs: Fields) -> None:
+        if isinstance(operation, (ArrowFilter, ArrowFunction)) and not len(inputs):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: {operation.name} works on Arrow arrays and needs input fields: without any "
+                "it cannot tell how many tuples there are"
+            )
 
     def _map(self, function: Any, out: FieldsLike | None, flat: bool) -> Stream:
-        fields = self.fields if out is None else output_fields(function, Fields(out), self.get_name())
         label = "flat_map" if flat else "map"
+        if isinstance(function, ArrowFunction):
+            out = function.output if out is None else out
+            if function.flat is not flat:
+                raise TopologyError(
+                    f"stream {self.get_name()!r}: {label} takes a vectorised function with flat={flat}, but "
+                    f"{function.name} has flat={function.flat}"
+                )
+        fields = self.fields if out is None else output_fields(function, Fields(out), self.get_name())
         return self._then(label, MapNode, fields, inputs=self.fields, function=function, flat=flat)
 
     def _aggregate(
@@ -304,6 +328,17 @@ class TridentState(TridentNames):
     def parallelism_hint(self, parallelism: int) -> TridentState:
         """Ask for this many state partitions, where the store does not fix the number itself."""
         self._topology._hint(self._state.name if self._node is None else self._node.id, parallelism)
+        return self
+
+    def set_cpu_load(self, percent: float) -> TridentState:
+        """Say how much of a core the updates take; as `Stream.set_cpu_load`."""
+        self._topology._resource(self._state.name if self._node is None else self._node.id, with_cpu(percent))
+        return self
+
+    def set_memory_load(self, on_heap_mb: float, off_heap_mb: float | None = None) -> TridentState:
+        """Say how many MiB the updates take; as `Stream.set_memory_load`."""
+        wanted = with_memory(on_heap_mb, off_heap_mb)
+        self._topology._resource(self._state.name if self._node is None else self._node.id, wanted)
         return self
 
     def new_values_stream(self) -> Stream:

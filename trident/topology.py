@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.graph import Graph, Node, SpoutNode, StateNode
+from trident.fluent.resources import merged
+from trident.graph import Graph, Node, Resources, SpoutNode, StateNode
 from trident.naming import TridentNames
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.state.interfaces import StateFactory, StateSpec
@@ -54,6 +55,7 @@ class TridentTopology(TridentNames):
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, StateNode] = {}
         self._hints: dict[str, int] = {}
+        self._resources: dict[str, Resources] = {}
         self._memory_log: Any = None
 
     def new_stream(self, name: str, spout: ITridentSpout | IBatchSpout) -> Stream:
@@ -150,7 +152,8 @@ class TridentTopology(TridentNames):
 
     def graph(self) -> Graph:
         """Return the declaration so far as frozen data."""
-        return Graph(self.name, tuple(self._nodes.values()), tuple(self._states.values()), dict(self._hints))
+        nodes, states = tuple(self._nodes.values()), tuple(self._states.values())
+        return Graph(self.name, nodes, states, dict(self._hints), dict(self._resources))
 
     def __repr__(self) -> str:
         return f"TridentTopology({self.name!r}: {len(self._nodes)} steps, states {list(self._states)})"
@@ -192,6 +195,9 @@ class TridentTopology(TridentNames):
         if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
             raise TopologyError(f"parallelism_hint({parallelism!r}): expected a whole number of at least 1")
         self._hints[node_id] = max(parallelism, self._hints.get(node_id, 0))
+
+    def _resource(self, node_id: str, wanted: Resources) -> None:
+        self._resources[node_id] = merged(self._resources.get(node_id, Resources()), wanted)
 
 
 def spec_of(state: StateFactory | StateSpec) -> StateSpec:

@@ -14,6 +14,7 @@ from trident.operations.builtin import (
     TupleCollectionGet,
 )
 from trident.operations.comparators import MaxWithComparator, MinWithComparator
+from trident.operations.expressions import Expression, coalesce, col, if_else, lit
 from trident.operations.filters import Equals, Negate
 from trident.operations.interfaces import (
     Aggregator,
@@ -33,10 +34,15 @@ from trident.operations.interfaces import (
     ReducerAggregator,
     TridentOperationContext,
 )
+from trident.operations.metrics import Counter
 from trident.operations.multi import BaseMultiReducer, GroupedMultiReducer, MultiReducer
+from trident.operations.testing import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
+from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
 
 __all__ = [
     "Aggregator",
+    "ArrowFilter",
+    "ArrowFunction",
     "Assembly",
     "BaseAggregator",
     "BaseFilter",
@@ -48,8 +54,11 @@ __all__ = [
     "CombinerAggregator",
     "Consumer",
     "Count",
+    "CountAsAggregator",
+    "Counter",
     "Debug",
     "Equals",
+    "Expression",
     "Filter",
     "FilterNull",
     "FirstN",
@@ -68,7 +77,16 @@ __all__ = [
     "ReducerAggregator",
     "SnapshotGet",
     "Split",
+    "StringLength",
     "Sum",
     "TridentOperationContext",
+    "TrueFilter",
     "TupleCollectionGet",
+    "TuplifyArgs",
+    "arrow_filter",
+    "arrow_function",
+    "coalesce",
+    "col",
+    "if_else",
+    "lit",
 ]

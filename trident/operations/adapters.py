@@ -16,7 +16,9 @@ from typing import Any
 from trident.errors import TopologyError
 from trident.fields import Fields, type_of_hint
 from trident.operations.builtin import MapGet, Max, Min, SnapshotGet, Sum, TupleCollectionGet
+from trident.operations.expressions import Expression
 from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
+from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.tuples import TridentCollector, TridentTuple
 
 __all__ = ["PlainConsumer", "PlainFilter", "PlainFlatMap", "PlainFunction", "PlainMap", "adapt", "aggregate_type",
@@ -100,16 +102,30 @@ _METHODS: dict[type[_Plain], str] = {
     PlainConsumer: "accept",
 }
 
+_VECTORISED: dict[type[_Plain], type[Operation]] = {
+    PlainFunction: ArrowFunction,
+    PlainFilter: ArrowFilter,
+    PlainMap: ArrowFunction,
+    PlainFlatMap: ArrowFunction,
+}
+
 
 def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any:
-    """Return `operation` itself if it has the one method, else the plain function wrapped; refuse anything else."""
-    method = _METHODS[plain]
+    """Return `operation` itself if it is vectorised or has the one method, else the plain function wrapped."""
+    method, vectorised = _METHODS[plain], _VECTORISED.get(plain)
+    if vectorised is not None and isinstance(operation, vectorised):
+        return _vectorised(operation, stream)
     if inspect.isclass(operation) and hasattr(operation, method):
         raise TopologyError(
             f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
         )
     if hasattr(operation, method):
         return operation
+    if isinstance(operation, Expression):
+        raise TopologyError(f"stream {stream!r} got the expression {operation!r}; select and where take expressions")
+    if isinstance(operation, (ArrowFilter, ArrowFunction)):
+        kind = "filter" if isinstance(operation, ArrowFilter) else "function"
+        raise TopologyError(f"stream {stream!r} got the vectorised {kind} {operation.name}, which does not belong here")
     if callable(operation):
         return plain(operation, spread)
     raise TopologyError(
@@ -118,12 +134,23 @@ def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any
     )
 
 
+def _vectorised(operation: Any, stream: str) -> Any:
+    if isinstance(operation, ArrowFunction) and (not len(operation.output) or None in operation.output.types):
+        raise TopologyError(
+            f"stream {stream!r}: {operation.name} does not say what it gives: set its attribute output to fields with types, "
+            "Fields('length: int')"
+        )
+    return operation
+
+
 def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
     """Return `out` with every type filled in from the operation; `TopologyError` where nobody knows it."""
-    declared: Sequence[str] | None = getattr(operation, "output_types", None)
+    declared: Sequence[str | None] | None = getattr(operation, "output_types", None)
+    if isinstance(operation, ArrowFunction):
+        declared = operation.output.types
     if declared is not None and len(declared) != len(out):
         raise TopologyError(
-            f"stream {stream!r}: {_name(operation)} emits {len(declared)} values ({', '.join(declared)}), "
+            f"stream {stream!r}: {_name(operation)} emits {len(declared)} values ({', '.join(map(str, declared))}), "
             f"but {len(out)} output fields are named: {list(out.names)}"
         )
     types = [own or (declared[i] if declared is not None else None) for i, own in enumerate(out.types)]
@@ -183,7 +210,7 @@ def _sum_type(type_: str | None, name: str, stream: str) -> str:
 
 
 def _name(operation: Any) -> str:
-    return operation.name if isinstance(operation, _Plain) else type(operation).__name__
+    return operation.name if isinstance(operation, (_Plain, ArrowFunction)) else type(operation).__name__
 
 
 def _hinted(function: Any, yields: bool) -> Sequence[str] | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from trident.operations.metrics import Counter
 from trident.tuples import TridentCollector, TridentTuple
 
 __all__ = [
@@ -38,10 +39,29 @@ PlainFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class TridentOperationContext:
-    """Where an operation runs: the partition (task) index and how many there are; -1 of -1 where that is not fixed."""
+    """Where an operation runs, and its counters.
+
+    Attributes
+    ----------
+    partition_index, num_partitions
+        -1: an operation is prepared once in a process, and may see any partition of any batch there.
+    operation
+        The class of the operation, which names its counters.
+    """
 
     partition_index: int = -1
     num_partitions: int = -1
+    operation: str = ""
+
+    def register_counter(self, name: str) -> Counter:
+        """Return a counter. Its values are in `RunningTopology.recent_progress` and `status` as `operation/name`.
+
+        Operations of the same class count together. Only the committed attempt of a batch counts: what failed attempts and
+        lost tasks counted is dropped. The totals in `status` begin at 0 with every start.
+        """
+        if not isinstance(name, str) or not name or "/" in name:
+            raise ValueError(f"{name!r} cannot name a counter of {self.operation}; use a text without '/'")
+        return Counter(f"{self.operation}/{name}")
 
 
 class Operation:

@@ -19,6 +19,7 @@ from trident.graph import (
     PersistNode,
     ProjectNode,
     QueryNode,
+    SelectNode,
     SpoutNode,
 )
 from trident.planner.plan import Exchange, Fragment, Sink, Step
@@ -132,6 +133,8 @@ def _reads(node: Node, port: int, needed: set[str]) -> set[str]:
         return set(node.inputs.names) | needed
     if isinstance(node, MapNode):
         return set(node.inputs.names)
+    if isinstance(node, SelectNode):
+        return {name for expression in node.needed(needed).values() for name in expression.fields()}
     if isinstance(node, AggregateNode):
         return {*node.group.names, *(name for member in node.members for name in member.inputs.names)}
     if isinstance(node, MergeNode):

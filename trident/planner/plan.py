@@ -12,7 +12,7 @@ from typing import Any
 
 from trident.exchanges import ExchangeNode, Routing
 from trident.fields import Fields
-from trident.graph import AggregateNode, Aggregation, PersistNode, QueryNode, SpoutNode, StateNode
+from trident.graph import AggregateNode, Aggregation, PersistNode, QueryNode, Resources, SpoutNode, StateNode
 
 __all__ = ["Exchange", "Fragment", "Plan", "Sink", "Step"]
 
@@ -106,6 +106,8 @@ class Plan:
         By entry id.
     levels
         The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
+    resources
+        What steps and states ask for, by their ids. Recorded only: Spark gives resources to executors, not to steps.
     """
 
     topology: str
@@ -117,3 +119,4 @@ class Plan:
     hints: dict[str, int] = field(default_factory=dict)
     exchanges: dict[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
+    resources: dict[str, Resources] = field(default_factory=dict)

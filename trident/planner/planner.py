@@ -28,7 +28,8 @@ def make_plan(graph: Graph) -> Plan:
     }
     states = {state.name: state for state in graph.states}
     levels = _levels(fragments, [id_ for id_ in exchanges if id_ not in {node.id for node in commits}])
-    return Plan(graph.name, spouts, fragments, commits, states, partitions, dict(graph.hints), exchanges, levels)
+    hints, resources = dict(graph.hints), dict(graph.resources)
+    return Plan(graph.name, spouts, fragments, commits, states, partitions, hints, exchanges, levels, resources)
 
 
 def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:

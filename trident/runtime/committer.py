@@ -17,6 +17,7 @@ from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.exchanges import ExchangeNode
 from trident.graph import Aggregation, PersistNode, QueryNode
+from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.aggregates import merge_partials
 from trident.runtime.exchange import apply_exchange
@@ -43,10 +44,13 @@ class Committed:
         The partitions of each state that had input, ascending.
     keys
         How many keys (or rows of `partition_persist`) each state was given.
+    metrics
+        What operations counted, as `operation/counter`.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, int] = field(default_factory=dict)
 
 
 class Committer:
@@ -88,8 +92,10 @@ class Committer:
         StepFailed
             Something raised; the batch is to be tried again with another attempt.
         """
-        with _no_garbage_collection():
-            return self._commit(txids, output)
+        with _no_garbage_collection(), counting() as counts:
+            done = self._commit(txids, output)
+        add_counts(done.metrics, counts)
+        return done
 
     def _commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput) -> Committed:
         done = Committed()
@@ -140,18 +146,21 @@ class Committer:
         states, fragment = self._states[node.state], self._plan.fragments[node.id]
         wanted = bool(fragment.sinks or fragment.steps)  # does anybody read the new values?
 
-        def update(partition: int) -> list[Any] | StepFailed:
+        def update(partition: int) -> tuple[list[Any], dict[str, int]] | StepFailed:
             try:
-                return update_partition(node, states[partition], txids[partition], work[partition], wanted)
+                with counting() as counts:  # in whatever thread this is
+                    rows = update_partition(node, states[partition], txids[partition], work[partition], wanted)
             except StepFailed as error:
                 return error
+            return rows, counts
 
         # All of them end before one may fail the batch: the next attempt must not meet a partition still at work.
         rows = []
         for result in list(self._in_parallel(update, work)):
             if isinstance(result, StepFailed):
                 raise result
-            rows.extend(result)
+            rows.extend(result[0])
+            add_counts(done.metrics, result[1])
         done.touched[node.state] = sorted(work)
         done.keys[node.state] = sum(len(entries) for entries, _ in work.values())
         if not wanted:

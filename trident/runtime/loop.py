@@ -19,6 +19,7 @@ from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.coordination.log import TransactionLog
 from trident.coordination.records import CommitRecord, DefineRecord
 from trident.errors import BatchFailedError, FencedError, describe
+from trident.operations.metrics import add_counts
 from trident.planner import Plan
 from trident.runtime.committer import Committed, Committer
 from trident.runtime.dead_letters import DeadLetters
@@ -331,7 +332,9 @@ class BatchLoop:
         for name, definition in batch.definitions.items():
             self._spouts[name].coordinator.success(attempt.txid, definition)
         self._observe("succeeded", attempt)
-        self._progress.committed(attempt, batch.times, batch.output.tuples, committed.keys, record.at_ms)
+        metrics = dict(batch.output.metrics)
+        add_counts(metrics, committed.metrics)
+        self._progress.committed(attempt, batch.times, batch.output.tuples, committed.keys, record.at_ms, metrics)
 
     def _finish_commit(self) -> None:
         """Wait for the commit that is under way, if any, and record it: a clean stop leaves no half batch behind."""

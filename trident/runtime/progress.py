@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from trident.operations.metrics import add_counts
 from trident.runtime.rows import Failure
 from trident.spout.interfaces import TransactionAttempt
 
@@ -44,12 +45,19 @@ class Progress:
         self.batches = 0
         self.tuples = 0
         self.failures = 0
+        self._metrics: dict[str, int] = {}
         self.last_failure: Failure | None = None
         self._first: float | None = None
         self._last = 0.0
 
     def committed(
-        self, attempt: TransactionAttempt, times: BatchTimes, tuples: int, keys: Mapping[str, int], at_ms: int
+        self,
+        attempt: TransactionAttempt,
+        times: BatchTimes,
+        tuples: int,
+        keys: Mapping[str, int],
+        at_ms: int,
+        metrics: Mapping[str, int],
     ) -> None:
         """A batch is committed."""
         entry = {
@@ -62,11 +70,13 @@ class Progress:
             "durationMs": times.durations_ms(),
             "recordedAt": times.recorded,
             "stateKeysUpdated": dict(keys),
+            "metrics": dict(metrics),
         }
         with self._lock:
             self._recent.append(entry)
             self.batches += 1
             self.tuples += tuples
+            add_counts(self._metrics, metrics)
             self._first = times.defined if self._first is None else self._first
             self._last = times.recorded
 
@@ -80,6 +90,11 @@ class Progress:
         """Return the last batches, oldest first."""
         with self._lock:
             return list(self._recent)
+
+    def metrics(self) -> dict[str, int]:
+        """Return what operations counted in all batches of this run."""
+        with self._lock:
+            return dict(self._metrics)
 
     @property
     def seconds(self) -> float:

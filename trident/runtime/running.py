@@ -110,7 +110,7 @@ class RunningTopology:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the topology does now: message, whether it is active, last committed txid, batches in flight, failures."""
+        """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters."""
         log = self._log.state
         message = "running" if self.is_active else ("stopped" if self._error is None else f"failed: {self._error}")
         return {
@@ -121,6 +121,7 @@ class RunningTopology:
             "tuples": self._progress.tuples,
             "failures": self._progress.failures,
             "lastFailure": None if self._progress.last_failure is None else self._progress.last_failure.cause,
+            "metrics": self._progress.metrics(),
         }
 
     @property
@@ -268,6 +269,11 @@ def start(
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`. `memory_log` carries on with a log of this process."""
     plan = make_plan(graph)
+    if plan.resources:
+        logger.info(
+            "topology %s: cpu and memory loads of %d steps are recorded only; Spark's executors are sized by spark_conf",
+            plan.topology, len(plan.resources),
+        )  # fmt: skip
     parts = _Parts(plan, config)
     log: TransactionLog | None = None
     try:

@@ -12,11 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import schema_of
-from trident.graph import EachNode, FilterNode, MapNode, PeekNode, ProjectNode, QueryNode
+from trident.graph import EachNode, FilterNode, MapNode, PeekNode, ProjectNode, QueryNode, SelectNode
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
+from trident.operations.expressions import Expression
+from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.planner import Step
 from trident.runtime.rows import Emitted, Poison, StepFailed, as_values, iterate, tuples_of
+from trident.runtime.vectorised import each_vectorised, filter_vectorised, map_vectorised, select
 
 __all__ = ["apply_query", "apply_step"]
 
@@ -33,6 +36,8 @@ def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[st
         return _filter(step, node, table, poison)
     if isinstance(node, MapNode):
         return _map(step, node, table, poison)
+    if isinstance(node, SelectNode):
+        return select(step, node, table, poison)
     if isinstance(node, PeekNode):
         iterate(step.id, table, node.inputs, poison, lambda _, row: node.consumer.accept(row))
         return table.select(list(step.keep))
@@ -45,6 +50,9 @@ def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[st
 def _each(step: Step, node: EachNode, table: pa.Table, poison: Poison) -> pa.Table:
     if type(node.function) is Split:  # a subclass may do something else
         parents, columns = _split(node.function, table.column(node.inputs.names[0]))
+        return _append(step, node.outputs.names, table, parents, columns)
+    if isinstance(node.function, ArrowFunction):
+        parents, columns = each_vectorised(step.id, node, table, poison)
         return _append(step, node.outputs.names, table, parents, columns)
     out = Emitted(step.id, node.outputs)
     if isinstance(node.function, PlainFunction):
@@ -76,13 +84,16 @@ def _collect(step: str, table: pa.Table, node: Any, out: Emitted, poison: Poison
     iterate(step, table, node.inputs, poison, guarded)
 
 
-def _append(step: Step, new: tuple[str, ...], table: pa.Table, parents: pa.Array, columns: list[pa.Array]) -> pa.Table:
-    """The kept old columns, repeated as often as their row emitted, and the new ones."""
+def _append(
+    step: Step, new: tuple[str, ...], table: pa.Table, parents: pa.Array | None, columns: list[pa.Array]
+) -> pa.Table:
+    """The kept old columns, repeated as often as their row emitted (once without `parents`), and the new ones."""
     emitted = dict(zip(new, columns, strict=True))
-    old = [name for name in step.keep if name not in emitted]
-    taken = table.select(old).take(parents) if old else None
-    kept = {name: emitted[name] if name in emitted else taken.column(name) for name in step.keep}  # type: ignore[union-attr]
-    return pa.table(kept) if kept else _rows_without_columns(len(parents))
+    old = table.select([name for name in step.keep if name not in emitted])
+    if parents is not None and old.num_columns:
+        old = old.take(parents)
+    kept = {name: emitted[name] if name in emitted else old.column(name) for name in step.keep}
+    return pa.table(kept) if kept else _rows_without_columns(table.num_rows if parents is None else len(parents))
 
 
 def _rows_without_columns(count: int) -> pa.Table:
@@ -103,6 +114,8 @@ def _split(function: Split, column: pa.ChunkedArray) -> tuple[pa.Array, list[pa.
 
 
 def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa.Table:
+    if isinstance(node.filter, (ArrowFilter, Expression)):
+        return filter_vectorised(step.id, node, table, poison).select(list(step.keep))
     if type(node.filter) is FilterNull:
         mask = pa.array([True] * table.num_rows, pa.bool_()) if not len(node.inputs) else None
         for name in node.inputs.names:
@@ -119,6 +132,9 @@ def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa
 
 
 def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table:
+    if isinstance(node.function, ArrowFunction):
+        mapped = map_vectorised(step.id, node, table, poison)
+        return mapped.select(list(step.keep))
     out = Emitted(step.id, node.fields)
     function, flat = node.function, node.flat
     plain = isinstance(function, (PlainMap, PlainFlatMap))

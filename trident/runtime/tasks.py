@@ -159,17 +159,15 @@ def pack(output: TaskOutput) -> bytes:
     """Return an output as bytes: Arrow IPC for the tables."""
     sinks = {target: [_ipc(table) for table in tables] for target, tables in output.sinks.items()}
     frames = [frame._replace(data=_ipc(frame.data)) for frame in output.frames]
-    return bytes(
-        cloudpickle.dumps((sinks, output.tuples, output.failure, output.captured, frames, output.level, output.task))
-    )
+    return bytes(cloudpickle.dumps(replace(output, sinks=sinks, frames=frames)))
 
 
 def unpack(data: bytes) -> TaskOutput:
     """Return what `pack` packed. The bytes come from this topology's own tasks, never from a store or a network peer."""
-    sinks, tuples, failure, captured, frames, level, task = cloudpickle.loads(data)
-    tables = {target: [_table(blob) for blob in blobs] for target, blobs in sinks.items()}
-    arrived = [frame._replace(data=_table(frame.data)) for frame in frames]
-    return TaskOutput(tables, tuples, failure, captured, arrived, level, task)
+    output: TaskOutput = cloudpickle.loads(data)
+    tables = {target: [_table(blob) for blob in blobs] for target, blobs in output.sinks.items()}
+    arrived = [frame._replace(data=_table(frame.data)) for frame in output.frames]
+    return replace(output, sinks=tables, frames=arrived)
 
 
 def _ipc(table: pa.Table) -> bytes:

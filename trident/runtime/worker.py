@@ -12,6 +12,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
+from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment
 from trident.runtime.exchange import Frame, apply_exchange, route
 from trident.runtime.fragments import run_fragment, whole
@@ -61,6 +62,8 @@ class TaskOutput:
         Tuples that were put aside.
     frames
         Rows for exchanges that still have to run.
+    metrics
+        What operations counted, as `operation/counter`.
     level, task
         Where it comes from: the level (0: a spout) and the number of the task in it. Of several failures the lowest is the
         cause; outputs are put together in this order, whatever way they came.
@@ -73,6 +76,7 @@ class TaskOutput:
     frames: list[Frame] = field(default_factory=list)
     level: int = 0
     task: int = 0
+    metrics: dict[str, int] = field(default_factory=dict)
 
 
 class WorkerProgram:
@@ -93,9 +97,9 @@ class WorkerProgram:
         elsewhere = {id(operation) for operation in prepared}
         distinct = {id(operation): operation for operation in own if id(operation) not in elsewhere}
         self.operations = list(distinct.values())
-        context = TridentOperationContext()
         for operation in self.operations:
             if hasattr(operation, "prepare"):
+                context = TridentOperationContext(operation=type(operation).__name__)
                 operation.prepare(program.settings, context)
 
     def state(self, name: str) -> Any:
@@ -177,7 +181,8 @@ def _guarded(
     program: Program, fragment: Fragment, tables: Iterable[pa.Table], run: Run, index: int, output: TaskOutput
 ) -> TaskOutput:
     try:
-        send(fragment, tables, program.exchanges, run, index, output)
+        with counting() as output.metrics:
+            send(fragment, tables, program.exchanges, run, index, output)
     except StepFailed as error:
         return TaskOutput(failure=error.failure, level=output.level)
     except Exception as error:  # noqa: BLE001  whatever a spout or kernel raises fails the attempt, not the process
@@ -232,6 +237,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.tuples += output.tuples
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
+        add_counts(merged.metrics, output.metrics)
         for target, tables in output.sinks.items():
             merged.sinks.setdefault(target, []).extend(tables)
     return merged

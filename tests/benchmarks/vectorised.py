@@ -1,0 +1,102 @@
+"""Ways to split and count, in one process and without Spark: `python -m tests.benchmarks.vectorised`.
+
+- `generator` is a Python generator in `each`, called for every line.
+- `arrow_function` is a function over Arrow arrays, called once for a batch.
+- `expression` is `select` with `split` and `explode`.
+- `builtin` is `Split`, which has a kernel of its own.
+
+Each reads, splits and counts the same batch. Prints one JSON line: the median of milliseconds per batch over interleaved
+rounds, and the ratios to `generator`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from trident import Stream, TridentTopology
+from trident.operations import Count, Split, arrow_function, col
+from trident.planner import make_plan
+from trident.runtime.runners import InProcessRunner
+from trident.runtime.worker import Program
+from trident.spout.interfaces import TransactionAttempt
+
+
+def words(line: str) -> Iterator[str]:
+    """Split a line, row by row."""
+    yield from line.split(" ")
+
+
+@arrow_function("word: string", flat=True)
+def arrow_words(line: pa.Array) -> pa.Array:
+    """Split all lines."""
+    return pc.split_pattern(line, " ")
+
+
+WAYS: dict[str, Callable[[Stream], Stream]] = {
+    "generator": lambda lines: lines.each("line", words, "word: string"),
+    "arrow_function": lambda lines: lines.each("line", arrow_words, "word"),
+    "expression": lambda lines: lines.select(word=col("line").split(" ").explode()),
+    "builtin": lambda lines: lines.each("line", Split(), "word"),
+}
+
+
+class Lines:
+    """An emitter of the same lines for every part."""
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self.table = pa.table({"line": pa.array(lines, pa.string())})
+
+    def emit(self, part: Any) -> Iterator[pa.Table]:
+        """Give them."""
+        yield self.table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure and print one JSON line."""
+    parser = argparse.ArgumentParser(description="Compare ways to split and count.")
+    parser.add_argument("--batch", type=int, default=20_000, help="lines per batch, of ten words each")
+    parser.add_argument("--rounds", type=int, default=9)
+    options = parser.parse_args(argv)
+    pick = random.Random(1)
+    lines = [" ".join(f"word{pick.randrange(10_000)}" for _ in range(10)) for _ in range(options.batch)]
+    runners = {name: _runner(way, lines) for name, way in WAYS.items()}
+    times: dict[str, list[float]] = {name: [] for name in WAYS}
+    counts = set()
+    for turn in range(options.rounds + 1):
+        for name, runner in runners.items():
+            started = time.perf_counter()
+            output = runner.process(TransactionAttempt(turn + 1, 0), [("lines", None, False)])
+            if turn:  # the first one warms up
+                times[name].append((time.perf_counter() - started) * 1000)
+            counts.add(
+                sum(sum(table.column("count").to_pylist()) for tables in output.sinks.values() for table in tables)
+            )
+    assert counts == {options.batch * 10}, counts
+    medians = {name: round(statistics.median(found), 2) for name, found in times.items()}
+    ratios = {f"{name}_to_generator": round(ms / medians["generator"], 3) for name, ms in medians.items()}
+    sys.stdout.write(json.dumps({**vars(options), "ms_per_batch": medians, **ratios}) + "\n")
+    return 0
+
+
+def _runner(way: Callable[[Stream], Stream], lines: Sequence[str]) -> InProcessRunner:
+    topology = TridentTopology("vectorised")
+    stream = topology.new_stream("lines", FixedBatchSpout("line: string", 1, ("",)))
+    way(stream).group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    plan = make_plan(topology.graph())
+    return InProcessRunner(Program("vectorised", {"lines": plan.fragments["lines"]}, {"lines": Lines(lines)}, {}, {}))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

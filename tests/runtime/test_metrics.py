@@ -1,0 +1,391 @@
+"""Counters of operations come back with each batch, wherever they ran, from the attempt that is committed."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.runtime.support import RowsState, keep, run_all, start, touch
+from trident import Stream, TridentCollector, TridentTopology, TridentTuple
+from trident.fields import Fields
+from trident.operations import (
+    Aggregator,
+    ArrowFilter,
+    ArrowFunction,
+    BaseQueryFunction,
+    BaseStateUpdater,
+    CombinerAggregator,
+    Consumer,
+    CountAsAggregator,
+    Counter,
+    Filter,
+    FlatMapFunction,
+    Function,
+    MapFunction,
+    MapGet,
+    MultiReducer,
+    ReducerAggregator,
+    StringLength,
+    Sum,
+    TridentOperationContext,
+    TrueFilter,
+)
+from trident.operations.metrics import add_counts, count_again, counting
+
+
+class Counted:
+    """Registers a counter of calls; mixed into an operation of each kind."""
+
+    calls: Counter
+
+    def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
+        self.calls = context.register_counter("calls")
+
+
+class Keep(Counted, Function):
+    output_types = ("int",)
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        self.calls.incr()
+        collector.emit([tuple[0]])
+
+
+class Odd(Counted, Filter):
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        self.calls.incr()
+        return bool(tuple[0] % 2)
+
+
+class Whole(Counted, ArrowFunction):
+    output = Fields("same: int")
+
+    def apply(self, *columns: pa.Array) -> pa.Array:
+        self.calls.incr(len(columns[0]))
+        return columns[0]
+
+
+class Add(Counted, CombinerAggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self, tuple: TridentTuple) -> int:
+        self.calls.incr()
+        return int(tuple[0])
+
+    def combine(self, val1: int, val2: int) -> int:
+        return val1 + val2
+
+    def zero(self) -> int:
+        return 0
+
+
+class Many(Counted, Aggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self, batch_id: Any, collector: TridentCollector) -> int:
+        return 0
+
+    def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
+        self.calls.incr()
+        return val + 1
+
+    def complete(self, val: int, collector: TridentCollector) -> None:
+        collector.emit([val])
+
+
+class Both(Counted, MultiReducer[int]):
+    output_types = ("bigint",)
+
+    def init(self, collector: TridentCollector) -> int:
+        return 0
+
+    def execute(self, state: int, stream_index: int, input: TridentTuple, collector: TridentCollector) -> int:
+        self.calls.incr()
+        return state + 1
+
+    def complete(self, state: int, collector: TridentCollector) -> None:
+        collector.emit([state])
+
+
+class Update(Counted, BaseStateUpdater[RowsState]):
+    def update_state(self, state: RowsState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        self.calls.incr(len(tuples))
+        state.pending.extend(row.values for row in tuples)
+
+
+class Look(Counted, BaseQueryFunction[Any, Any]):
+    output_types = ("bigint",)
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        return [0] * len(args)
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        self.calls.incr()
+        collector.emit([result])
+
+
+def numbers(topology: TridentTopology, batch: int = 3) -> Stream:
+    return topology.new_stream("n", FixedBatchSpout("n: int", batch, *([n] for n in range(5))))
+
+
+def test_every_kind_of_operation_counts(engine: str) -> None:
+    topology = TridentTopology("t")
+    stream = numbers(topology)
+    sums = stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
+    stream.each("n", Keep(), "kept").each("n", Odd()).each("n", Whole()).partition_persist(
+        RowsState(), Update(), state_name="updated"
+    )
+    keep(stream.aggregate("n", Add(), "added"), "added")
+    keep(stream.aggregate("n", Many(), "many"), "many")
+    keep(topology.multi_reduce(stream, stream.project("n"), Both(), "both"), "both")
+    keep(stream.state_query(sums, "n", Look(), "found"), "looked")
+    with start(topology, engine) as running:
+        running.process_all_available()
+        batches = {one["batchId"]: one["metrics"] for one in running.recent_progress}
+        totals = running.status["metrics"]
+    assert batches == {
+        1: {"Keep/calls": 3, "Odd/calls": 3, "Whole/calls": 1, "Update/calls": 1, "Add/calls": 3, "Many/calls": 3,
+            "Both/calls": 6, "Look/calls": 3},
+        2: {"Keep/calls": 2, "Odd/calls": 2, "Whole/calls": 1, "Update/calls": 1, "Add/calls": 2, "Many/calls": 2,
+            "Both/calls": 4, "Look/calls": 2},
+    }  # fmt: skip
+    assert totals == {name: batches[1][name] + batches[2][name] for name in batches[1]}
+
+
+# ---- the whole life ----------------------------------------------------------------------------------------------------
+
+LIVES: list[str] = []
+
+
+class Lives:
+    """Notes its life; the operations of each kind are in this process."""
+
+    def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
+        LIVES.append(f"prepare {context.operation} {conf['engine']}")
+
+    def cleanup(self) -> None:
+        LIVES.append(f"cleanup {type(self).__name__}")
+
+
+class LivesFunction(Lives, StringLength):
+    pass
+
+
+class LivesFilter(Lives, TrueFilter):
+    pass
+
+
+class LivesMap(Lives, MapFunction):
+    def execute(self, tuple: TridentTuple) -> Any:
+        return tuple.values
+
+
+class LivesFlatMap(Lives, FlatMapFunction):
+    def execute(self, tuple: TridentTuple) -> Any:
+        return [tuple.values]
+
+
+class LivesConsumer(Lives, Consumer):
+    def accept(self, tuple: TridentTuple) -> None:
+        pass
+
+
+class LivesArrow(Lives, Whole):
+    def apply(self, *columns: pa.Array) -> pa.Array:
+        return columns[0]
+
+
+class LivesArrowFilter(Lives, ArrowFilter):
+    def mask(self, *columns: pa.Array) -> pa.Array:
+        return columns[0].is_valid()
+
+
+class LivesCombiner(Lives, Sum):
+    pass
+
+
+class LivesReducer(Lives, ReducerAggregator[int]):
+    output_types = ("bigint",)
+
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, curr: int, tuple: TridentTuple) -> int:
+        return curr + 1
+
+
+class LivesAggregator(Lives, CountAsAggregator):
+    pass
+
+
+class LivesMulti(Lives, MultiReducer[int]):
+    output_types = ("bigint",)
+
+    def init(self, collector: TridentCollector) -> int:
+        return 0
+
+    def execute(self, state: int, stream_index: int, input: TridentTuple, collector: TridentCollector) -> int:
+        return state + 1
+
+    def complete(self, state: int, collector: TridentCollector) -> None:
+        collector.emit([state])
+
+
+class LivesQuery(Lives, MapGet):
+    pass
+
+
+class LivesUpdater(Lives, BaseStateUpdater[RowsState]):
+    def update_state(self, state: RowsState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        state.pending.extend(row.values for row in tuples)
+
+
+def test_every_kind_is_prepared_once_and_ended_once() -> None:
+    LIVES.clear()
+    topology = TridentTopology("t")
+    stream = numbers(topology).filter("n", LivesFilter()).each("n", LivesArrowFilter()).map(LivesMap())
+    stream = stream.flat_map(LivesFlatMap()).peek(LivesConsumer()).each("n", LivesArrow(), "arrow")
+    sums = stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", LivesCombiner(), "sum")
+    stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", LivesReducer(), "count")
+    sums.new_values_stream().each(["n"], lambda n: str(n), "text: string").each(
+        "text", LivesFunction(), "length"
+    ).partition_persist(RowsState(), LivesUpdater())
+    stream.state_query(sums, "n", LivesQuery(), "found: bigint").aggregate("n", LivesAggregator(), "many").peek(print)
+    topology.multi_reduce(stream, stream.project("n"), LivesMulti(), "both").peek(print)
+    running = run_all(topology, "in_process")
+    assert running.status["tuples"] == 5
+    kinds = [one.__name__ for one in Lives.__subclasses__()]
+    assert len(kinds) == 13
+    assert sorted(LIVES) == sorted(what for kind in kinds for what in (f"cleanup {kind}", f"prepare {kind} in_process"))
+
+
+# ---- what is dropped ---------------------------------------------------------------------------------------------------
+
+
+class FailsOnce(Keep):
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        super().execute(tuple, collector)
+        if tuple[0] == 2 and touch(self.folder) == 0:
+            raise OSError("once")
+
+
+def test_what_a_failed_attempt_counted_is_dropped(engine: str, tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    keep(numbers(topology, 5).each("n", FailsOnce(tmp_path), "kept"))
+    running = run_all(topology, engine)
+    assert running.status["failures"] == 1
+    assert running.status["metrics"] == {"FailsOnce/calls": 5}
+
+
+class Picky(Whole):
+    def apply(self, *columns: pa.Array) -> pa.Array:
+        same = super().apply(*columns)
+        if 3 in columns[0].to_pylist():
+            raise ValueError("three")
+        return same
+
+
+def test_a_vectorised_function_that_is_called_on_halves_counts_every_tuple_once(tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    keep(numbers(topology, 5).each("n", Picky()))
+    running = run_all(
+        topology, "in_process", max_batch_attempts=1, on_poison="dead_letter", dead_letter_dir=str(tmp_path)
+    )
+    assert running.status["metrics"] == {"Picky/calls": 4}
+
+
+class Reducing(Counted):
+    output_types = ("bigint",)
+
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, curr: int, tuple: TridentTuple) -> int:
+        self.calls.incr()
+        return curr + int(tuple[0])
+
+
+def test_partitions_that_are_committed_side_by_side_count_together() -> None:
+    topology = TridentTopology("t")
+    stream = numbers(topology, 5)
+    stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", Sum(), "sum").parallelism_hint(3)
+    stream.project("n").name("again").group_by("n").persistent_aggregate(
+        MemoryMapState(), "n", Reducing(), "reduced"
+    ).parallelism_hint(3)
+    running = run_all(topology, "in_process")
+    assert running.status["metrics"]["Reducing/calls"] == 5
+
+
+# ---- counters by themselves --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "a/b", None, 1])
+def test_a_counter_needs_a_name(name: Any) -> None:
+    with pytest.raises(ValueError, match=r"cannot name a counter of Keep; use a text without '/'"):
+        TridentOperationContext(operation="Keep").register_counter(name)
+
+
+def test_a_counter_outside_of_a_batch_counts_nothing() -> None:
+    counter = TridentOperationContext(operation="Keep").register_counter("calls")
+    counter.incr()
+    with counting() as counts:
+        counter.incr(2)
+    counter.incr()
+    assert (counter.name, counts) == ("Keep/calls", {"Keep/calls": 2})
+
+
+def test_threads_do_not_mix() -> None:
+    counter = Counter("one/calls")
+    inside, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        with counting() as own:
+            counter.incr(5)
+            inside.set()
+            assert done.wait(30)
+        found.append(own)
+
+    found: list[dict[str, int]] = []
+    thread = threading.Thread(target=other)
+    with counting() as counts:
+        thread.start()
+        assert inside.wait(30)
+        counter.incr()
+        done.set()
+        thread.join(30)
+    assert (counts, found) == ({"one/calls": 1}, [{"one/calls": 5}])
+
+
+def test_inner_counts_are_apart_until_they_are_counted_again() -> None:
+    with counting() as outer:
+        with counting() as inner:
+            Counter("a").incr()
+        assert outer == {}
+        count_again(inner)
+        Counter("a").incr()
+    assert outer == {"a": 2}
+    add_counts(outer, {"a": 1, "b": 1})
+    assert outer == {"a": 3, "b": 1}
+
+
+def test_an_operation_that_has_a_counter_can_be_sent_to_workers() -> None:
+    keep_ = Keep()
+    keep_.prepare({}, TridentOperationContext(operation="Keep"))
+    assert pickle.loads(pickle.dumps(keep_)).calls == Counter("Keep/calls")
+
+
+def test_a_topology_starts_again_with_its_prepared_operations() -> None:
+    topology = TridentTopology("t")
+    keep(numbers(topology).each("n", Keep(), "kept"))
+    assert run_all(topology, "in_process").status["metrics"] == {"Keep/calls": 5}
+    assert run_all(topology, "in_process").status["metrics"] == {}

@@ -1,0 +1,59 @@
+"""What a step asks for of the machine: recorded in the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from trident.errors import TopologyError
+from trident.fluent.base import StreamBase
+from trident.graph import Resources
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Resourceful", "merged", "with_cpu", "with_memory"]
+
+
+class Resourceful(StreamBase):
+    """The calls of `Stream` that say what its last step needs."""
+
+    def set_cpu_load(self, percent: float) -> Self:
+        """Say how much of a core the step takes, in percent: 100 is a whole one.
+
+        Different from Storm: it is recorded in the plan and places nothing. Spark gives cores to executors, not to steps:
+        `spark_conf` with `spark.executor.cores` and `spark.task.cpus`.
+        """
+        self._topology._resource(self._node.id, with_cpu(percent))
+        return self
+
+    def set_memory_load(self, on_heap_mb: float, off_heap_mb: float | None = None) -> Self:
+        """Say how many MiB the step takes, on and off the heap.
+
+        Different from Storm: it is recorded in the plan and places nothing. Spark gives memory to executors, not to
+        steps: `spark_conf` with `spark.executor.memory` and `spark.executor.pyspark.memory`.
+        """
+        self._topology._resource(self._node.id, with_memory(on_heap_mb, off_heap_mb))
+        return self
+
+
+def with_cpu(percent: float) -> Resources:
+    """Return a request for a part of a core."""
+    return Resources(cpu_percent=_amount("set_cpu_load", percent))
+
+
+def with_memory(on_heap_mb: float, off_heap_mb: float | None) -> Resources:
+    """Return a request for memory."""
+    off = None if off_heap_mb is None else _amount("set_memory_load", off_heap_mb)
+    return Resources(memory_mb=_amount("set_memory_load", on_heap_mb), off_heap_mb=off)
+
+
+def merged(before: Resources, more: Resources) -> Resources:
+    """Return a request with what `more` says in place of what was said before."""
+    return replace(before, **{name: value for name, value in vars(more).items() if value is not None})
+
+
+def _amount(call: str, value: float) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < float("inf"):
+        raise TopologyError(f"{call}({value!r}): expected a number of at least 0")
+    return value

@@ -1,0 +1,94 @@
+"""Expressions on streams: `select` and `where`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields, FieldsLike
+from trident.fluent.base import StreamBase, is_fields
+from trident.graph import FilterNode, SelectNode
+from trident.operations.expression_types import type_of
+from trident.operations.expressions import Expression, col
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["Selecting"]
+
+
+class Selecting(StreamBase):
+    """The calls of `Stream` that take expressions over its fields."""
+
+    def select(self, *fields: FieldsLike, **expressions: Any) -> Self:
+        """Replace every tuple: the named fields, then each expression under its name. `"*"` names all fields.
+
+        Raises
+        ------
+        TopologyError
+            A field that is not there, an operand of a wrong type.
+
+        Examples
+        --------
+        `select("word", upper=col("word").upper())`, `select("*", total=col("price") * col("n"))`
+        """
+        columns = {name: col(name) for name in self._named(fields)}
+        for name, given in expressions.items():
+            if name in columns:
+                raise TopologyError(f"stream {self.get_name()!r}: select names field {name!r} twice")
+            if not isinstance(given, Expression):
+                raise TopologyError(
+                    f"stream {self.get_name()!r}: {name}={given!r} is no expression; use col(name) for a field, lit(value) "
+                    "for a value"
+                )
+            columns[name] = given
+        if not columns:
+            raise TopologyError(f"stream {self.get_name()!r}: select needs at least one field")
+        types = [self._type_of(name, expression) for name, expression in columns.items()]
+        self._explodes_once(columns)
+        return self._then("select", SelectNode, Fields.of(list(columns), types), expressions=tuple(columns.values()))
+
+    def where(self, condition: Expression) -> Self:
+        """Keep the tuples for which a condition is true: `where(col("n") > 3)`; false and null drop them."""
+        stream = self.get_name()
+        if not isinstance(condition, Expression):
+            raise TopologyError(f"stream {stream!r}: where takes an expression such as col('n') > 3, got {condition!r}")
+        type_ = type_of(condition, self.fields, stream)
+        if type_ != "boolean":
+            raise TopologyError(f"stream {stream!r}: where takes a boolean, but {condition!r} is {type_}")
+        inputs = self.fields.select(list(dict.fromkeys(condition.fields())))
+        return self._then("where", FilterNode, self.fields, inputs=inputs, filter=condition)
+
+    def _named(self, fields: tuple[Any, ...]) -> list[str]:
+        names: list[str] = []
+        for one in fields:
+            if not is_fields(one):
+                raise TopologyError(
+                    f"stream {self.get_name()!r}: select takes names of fields, and expressions with a name "
+                    f"(select(name={one!r})); got {one!r} without one"
+                )
+            names += self.fields.names if one == "*" else self._select(one).names
+        double = next((name for at, name in enumerate(names) if name in names[:at]), None)
+        if double is not None:
+            raise TopologyError(f"stream {self.get_name()!r}: select names field {double!r} twice")
+        return names
+
+    def _type_of(self, name: str, expression: Expression) -> str:
+        stream = self.get_name()
+        if expression.kind != "explode":
+            found = type_of(expression, self.fields, stream)
+            if found == "void":
+                raise TopologyError(f"stream {stream!r}: {name}={expression!r} has no type; give it one with cast")
+            return found
+        found = type_of(expression.operands[0], self.fields, stream)
+        if not found.startswith("array<"):
+            raise TopologyError(
+                f"stream {stream!r}: cannot compute {expression!r}: explode takes an array, but "
+                f"{expression.operands[0]!r} is {found}"
+            )
+        return found[len("array<") : -1]
+
+    def _explodes_once(self, columns: dict[str, Expression]) -> None:
+        exploded = [name for name, expression in columns.items() if expression.kind == "explode"]
+        if len(exploded) > 1:
+            raise TopologyError(f"stream {self.get_name()!r}: select explodes one column, not {exploded}")

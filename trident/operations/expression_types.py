@@ -1,0 +1,177 @@
+"""The types of expressions, told when they are declared: nothing mistyped reaches a worker."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields, type_of_hint
+from trident.operations.expressions import Expression
+
+__all__ = ["type_of"]
+
+_WHOLE = frozenset({"tinyint", "smallint", "int", "bigint"})
+_NUMBERS = frozenset({*_WHOLE, "float", "double"})
+_ORDERED = frozenset({*_NUMBERS, "string", "boolean", "binary", "date", "timestamp", "timestamp_ntz"})
+_CASTS = {
+    "number": {"number", "decimal", "string", "boolean"},
+    "decimal": {"number", "decimal", "string"},
+    "string": {"number", "decimal", "string", "boolean", "binary", "date", "timestamp_ntz"},
+    "boolean": {"boolean", "number", "string"},
+    "binary": {"binary"},
+    "date": {"date", "timestamp", "timestamp_ntz", "string"},
+    "timestamp": {"timestamp", "date", "string"},
+    "timestamp_ntz": {"timestamp_ntz", "date", "string"},
+}
+
+
+class _MistypedError(Exception):
+    """What an operator takes; becomes a `TopologyError` that names expression and stream."""
+
+
+def type_of(expression: Expression, fields: Fields, stream: str) -> str:
+    """Return the type of what an expression gives.
+
+    Raises
+    ------
+    TopologyError
+        A field that the stream does not have, or an operand of a wrong type.
+    """
+    if expression.kind == "col":
+        (name,) = expression.options
+        known = fields.select([name], stream).types[0]
+        if known is None:
+            raise TopologyError(f"stream {stream!r}: the type of field {name!r} is not known")
+        return known
+    types = [type_of(operand, fields, stream) for operand in expression.operands]
+    try:
+        return _RULES[expression.kind](types, expression.options)
+    except _MistypedError as error:
+        shown = " and ".join(
+            f"{operand!r} is {type_}" for operand, type_ in zip(expression.operands, types, strict=True)
+        )
+        found = f", but {shown}" if shown else ""
+        raise TopologyError(f"stream {stream!r}: cannot compute {expression!r}: {error}{found}") from None
+
+
+Types = Sequence[str]
+Options = tuple[Any, ...]
+
+
+def _lit(types: Types, options: Options) -> str:
+    (value,) = options
+    if value is None:
+        return "void"
+    if isinstance(value, datetime.datetime):
+        return "timestamp_ntz" if value.tzinfo is None else "timestamp"
+    if isinstance(value, Decimal) and value.is_finite():
+        return _decimal(value)
+    type_ = type_of_hint(type(value))
+    if type_ is None or isinstance(value, Decimal):
+        raise _MistypedError(f"a literal is a plain value such as a text or a number, not {type(value).__name__}")
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        raise _MistypedError("a whole number has 64 bits")
+    return type_
+
+
+def _decimal(value: Decimal) -> str:
+    _, digits, exponent = value.as_tuple()
+    scale = max(0, -int(exponent))
+    precision = max(len(digits) + max(0, int(exponent)), scale, 1)
+    if precision > 38:
+        raise _MistypedError("a decimal has at most 38 digits")
+    return f"decimal({precision},{scale})"
+
+
+def _number(types: Types) -> str:
+    return "bigint" if all(type_ in _WHOLE for type_ in types) else "double"
+
+
+def _arithmetic(symbol: str, count: str) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        if not all(type_ in _NUMBERS for type_ in types):
+            raise _MistypedError(f"{symbol} takes {count}, whole or floating-point")
+        return "double" if symbol == "/" else _number(types)
+
+    return rule
+
+
+def _comparison(symbol: str) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        left, right = types
+        comparable = left in _ORDERED or left.startswith("decimal")
+        if not comparable or not (left == right or {left, right} <= _NUMBERS or _family(left) == _family(right)):
+            raise _MistypedError(f"{symbol} compares two numbers or two plain values of the same type")
+        return "boolean"
+
+    return rule
+
+
+def _logic(symbol: str) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        if any(type_ != "boolean" for type_ in types):
+            raise _MistypedError(f"{symbol} takes booleans, each comparison in parentheses")
+        return "boolean"
+
+    return rule
+
+
+def _of_text(name: str, result: str) -> Callable[[Types, Options], str]:
+    def rule(types: Types, options: Options) -> str:
+        if types[0] != "string":
+            raise _MistypedError(f"{name} takes a string")
+        return result
+
+    return rule
+
+
+def _cast(types: Types, options: Options) -> str:
+    (target,) = options
+    (source,) = types
+    if source not in ("void", target) and _family(target) not in _CASTS.get(_family(source), ()):
+        raise _MistypedError(f"there is no cast to {target}")
+    return str(target)
+
+
+def _family(type_: str) -> str:
+    return "number" if type_ in _NUMBERS else "decimal" if type_.startswith("decimal") else type_
+
+
+def _explode(types: Types, options: Options) -> str:
+    raise _MistypedError("explode stands for a whole column of select, not inside of another expression")
+
+
+def _common(name: str, types: Types) -> str:
+    if len(set(types)) == 1 and types[0] != "void":
+        return types[0]
+    if not set(types) <= _NUMBERS:
+        raise _MistypedError(f"{name} takes values of one type, or numbers")
+    return _number(types)
+
+
+def _if_else(types: Types, options: Options) -> str:
+    if types[0] != "boolean":
+        raise _MistypedError("if_else takes a boolean first")
+    return _common("if_else", types[1:])
+
+
+_RULES: dict[str, Callable[[Types, Options], str]] = {
+    "lit": _lit,
+    **{symbol: _arithmetic(symbol, "two numbers") for symbol in ("+", "-", "*", "/")},
+    "negate": _arithmetic("-", "a number"),
+    **{symbol: _comparison(symbol) for symbol in ("==", "!=", "<", "<=", ">", ">=")},
+    **{symbol: _logic(symbol) for symbol in ("&", "|")},
+    "not": _logic("~"),
+    **{name: lambda types, options: "boolean" for name in ("is_null", "is_not_null")},
+    **{name: _of_text(name, "string") for name in ("upper", "lower", "trim", "substring")},
+    **{name: _of_text(name, "boolean") for name in ("contains", "starts_with", "ends_with")},
+    "length": _of_text("length", "bigint"),
+    "split": _of_text("split", "array<string>"),
+    "cast": _cast,
+    "explode": _explode,
+    "coalesce": lambda types, options: _common("coalesce", types),
+    "if_else": _if_else,
+}

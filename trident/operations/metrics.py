@@ -1,0 +1,58 @@
+"""Counters of operations. What is counted while a batch is processed comes back with the batch.
+
+A counter has no value of its own: `counting` collects what the calling thread counts meanwhile, so attempts that run side
+by side do not mix, and what a failed attempt counted is dropped with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+__all__ = ["Counter", "add_counts", "count_again", "counting"]
+
+_here = threading.local()
+
+
+@dataclass(frozen=True)
+class Counter:
+    """A number that an operation adds to; made by `TridentOperationContext.register_counter`.
+
+    Attributes
+    ----------
+    name
+        Operation and counter: `Parse/skipped`.
+    """
+
+    name: str
+
+    def incr(self, by: int = 1) -> None:
+        """Add to it. Counts in the thread that called the operation; outside of a batch, in `prepare` say, nothing."""
+        count_again({self.name: by})
+
+
+@contextmanager
+def counting() -> Iterator[dict[str, int]]:
+    """Collect what this thread counts, by name."""
+    before = getattr(_here, "counts", None)
+    counts: dict[str, int] = {}
+    _here.counts = counts
+    try:
+        yield counts
+    finally:
+        _here.counts = before
+
+
+def count_again(counts: Mapping[str, int]) -> None:
+    """Count in this thread what was collected apart."""
+    here: dict[str, int] | None = getattr(_here, "counts", None)
+    if here is not None:
+        add_counts(here, counts)
+
+
+def add_counts(total: dict[str, int], more: Mapping[str, int]) -> None:
+    """Add counts by name."""
+    for name, count in more.items():
+        total[name] = total.get(name, 0) + count
