@@ -15,6 +15,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.InexactPairingError: {
         "stream": "lines", "spout_kind": "opaque", "state": "counts", "state_kind": "transactional",
     },
+    errors.TopologyChangedError: {"topology": "t", "changes": "  state 'n': kind opaque -> custom"},
     errors.BatchFailedError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},
     errors.FencedError: {"what": "append to log", "own": "epoch 4", "found": "epoch 5"},
     errors.LogHeldError: {"path": "logs/t", "holder": "pid 77 on host"},

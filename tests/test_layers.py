@@ -51,9 +51,10 @@ LAYERS = (
     Layer(("trident.state",), ("msgpack", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The one door from the surface to an engine: TridentTopology.start() opens it when it is called.
-    Layer(GRAPH, INTERFACES, deferred=("trident.runtime.running",)),
+    Layer(GRAPH, INTERFACES, deferred=("trident.explain", "trident.runtime.running")),
     Layer(("trident.coordination",), ("msgpack", *INTERFACES)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
+    Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.kernels",)),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
     Layer(
         ("trident.runtime", "trident.drpc"),

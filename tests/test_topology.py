@@ -374,6 +374,35 @@ def test_ids_depend_on_the_parent_alone(stream: Stream) -> None:
     assert [node.id for node in topology.graph().children("lines")] == ["lines/each", "lines/each.2", "lines/shout"]
 
 
+def test_names_and_ids_do_not_depend_on_what_else_is_declared() -> None:
+    def of_lines(before: int) -> tuple[list[str], str]:
+        topology, stream = declared()
+        for number in range(before):
+            other = topology.new_stream(f"other{number}", FixedBatchSpout("line: string, n: int", 1, ["a", 1]))
+            words = other.each("line", Split(), "word").group_by("word")
+            words.persistent_aggregate(MemoryMapState(), Count(), "c", state_name=f"count{number}")
+            topology.new_static_state(MemoryMapState(), f"static-of-other{number}")
+        twins = [stream.each("line", Split(), "word"), stream.each("line", Split(), "word")]
+        joined = topology.join(*(part for twin in twins for part in (twin.project("n"), "n")), "n")
+        steps = [*twins, joined, *(twin.group_by("word").aggregate(Count(), "c") for twin in twins)]
+        return [step._node.id for step in steps], topology.new_static_state(MemoryMapState()).state_name
+
+    expected = [
+        "lines/each",
+        "lines/each.2",
+        "lines/each/project/join",
+        "lines/each/aggregate",
+        "lines/each.2/aggregate",
+    ]
+    assert of_lines(before=0) == of_lines(before=3) == (expected, "static0")
+
+
+@pytest.mark.parametrize("label", ["", "a/b", "a:part"])
+def test_a_label_that_could_be_another_steps_id_is_refused(label: str, stream: Stream) -> None:
+    with pytest.raises(TopologyError, match="cannot be the name of a stream"):
+        stream.name(label)
+
+
 def test_the_largest_hint_counts(stream: Stream) -> None:
     stream.parallelism_hint(2).parallelism_hint(4).parallelism_hint(3)
     counts(stream).parallelism_hint(5)
@@ -387,8 +416,8 @@ def test_handles_say_what_they_are(stream: Stream) -> None:
     assert repr(stream.project("n")) == "Stream('lines/project': n: int)"
     assert repr(stream.group_by("n")) == "GroupedStream('lines' by ['n'])"
     assert repr(state) == "TridentState('count')"
-    assert static.state_name == "static1"
-    assert repr(stream._topology) == "TridentTopology('t': 4 steps, states ['count', 'static1'])"
+    assert static.state_name == "static0"
+    assert repr(stream._topology) == "TridentTopology('t': 4 steps, states ['count', 'static0'])"
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,9 @@ class Config:
         Take a log that another driver holds; that driver is fenced out.
     allow_inexact
         Accept pairings of spout and state that the guarantee matrix calls inexact.
+    allow_changed_topology
+        Go on with a log although a state or a stream means something else than when the log was written (key, value,
+        aggregator, kind, source): what is stored is taken as it is, and the log notes the new meaning.
     state_recovery
         What to do when log and store do not belong together: `"refuse"`; `"adopt"` takes the store as it is (after a
         lost log the spouts begin anew, so this is for spouts that do not repeat themselves); `"restart"` empties the
@@ -73,6 +76,7 @@ class Config:
     log_dir: str | None = None
     takeover: bool = False
     allow_inexact: bool = False
+    allow_changed_topology: bool = False
     state_recovery: Literal["refuse", "adopt", "restart"] = "refuse"
     engine: Literal["spark", "in_process"] = "spark"
     master: str | None = None

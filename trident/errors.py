@@ -4,7 +4,8 @@
 
     TridentError
     ├── TopologyError            the declaration is wrong; raised at the call, before any job starts
-    │   └── InexactPairingError  a spout and a state that cannot be exact together (the guarantee matrix)
+    │   ├── InexactPairingError  a spout and a state that cannot be exact together (the guarantee matrix)
+    │   └── TopologyChangedError states or streams are not what the log was written with
     ├── ConfigError              an unknown or impossible setting
     ├── EnvironmentProblem       no Java, a Java that is too old, a missing driver package
     ├── FailedException          raised by user code: "replay this batch"
@@ -53,6 +54,7 @@ __all__ = [
     "StateError",
     "StateLossDetected",
     "StateMismatchError",
+    "TopologyChangedError",
     "TopologyError",
     "TridentError",
     "UnsupportedOperation",
@@ -81,6 +83,29 @@ class InexactPairingError(TopologyError):
             f"the pairing ({spout_kind} spout, {state_kind} state) is not exact after a replay. "
             "Use an opaque state (exact with transactional and opaque spouts), or accept double counts "
             "with allow_inexact=True"
+        )
+
+
+class TopologyChangedError(TopologyError):
+    """States or streams mean something else than what the log was written with, and `allow_changed_topology` is not set.
+
+    Attributes
+    ----------
+    topology, changes
+        Its name, and the changes, one a line: what, from what, to what.
+    """
+
+    def __init__(self, topology: str, changes: str) -> None:
+        super().__init__(topology, changes)
+        self.topology, self.changes = topology, changes
+
+    def __str__(self) -> str:
+        topology, changes = self.args
+        return (
+            f"topology {topology!r} is not what its log was written with:\n{changes}\n"
+            "What is stored would be read as something that it is not. Nothing was written. Give what has changed another "
+            "name (state_name=..., new_stream(name, ...)), or begin with another log_dir and empty states, or, if what is "
+            "stored still means the same, start once with allow_changed_topology=True"
         )
 
 

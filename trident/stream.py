@@ -59,6 +59,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful):
 
     def name(self, name: str) -> Stream:
         """Label the stream: the next step and the next state that is declared on it carry the name."""
+        if not name or "/" in name or ":" in name:
+            raise TopologyError(f"{name!r} cannot be the name of a stream: '/' and ':' join the names of steps")
         return Stream(self._topology, self._node, name)
 
     def parallelism_hint(self, parallelism: int) -> Stream:

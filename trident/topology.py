@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["TridentTopology"]
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_UNNAMED = re.compile(r"static\d+")
 
 
 class TridentTopology(TridentNames):
@@ -121,9 +122,8 @@ class TridentTopology(TridentNames):
         """Declare a state that no stream updates, for `state_query`."""
         from trident.stream import TridentState
 
-        return TridentState(
-            self, self._add_state(name or f"static{len(self._states)}", spec_of(state), static=True), None
-        )
+        unnamed = sum(bool(_UNNAMED.fullmatch(one)) for one in self._states)  # whatever else is declared
+        return TridentState(self, self._add_state(name or f"static{unnamed}", spec_of(state), static=True), None)
 
     def start(self, conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> RunningTopology:
         """Check the whole declaration, open the log, recover, and begin to run batches.
@@ -137,6 +137,8 @@ class TridentTopology(TridentNames):
         ------
         InexactPairingError
             A spout feeds a state with which it cannot be exact, and `allow_inexact` is not set.
+        TopologyChangedError
+            A state or a stream is not what the log was written with, and `allow_changed_topology` is not set.
         LogHeldError, ForeignLogError, CorruptLogError, LogError
             The log cannot be taken.
         StateMismatchError
@@ -149,6 +151,40 @@ class TridentTopology(TridentNames):
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
         return start(self.graph(), Config.of(conf, **settings), self._memory_log)
+
+    def explain(self) -> str:
+        """Return what runs where, as text: `print(topology.explain())`.
+
+        The stages of a batch with what fused in them; of each step whether it is an Arrow kernel or runs row by row in
+        Python, and which columns live on behind it; what is exchanged, by what, into how many partitions; the order in
+        which queries and states commit; the states with their guarantees. Nothing is opened and no engine is started.
+        """
+        from trident.explain import explain
+
+        return explain(self.graph())
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return a mapping for each state, as plain data.
+
+        `state`, `kind` (None of a state of one's own), `store`, `partitions`, `static`, `key` and `value` (fields with
+        types), and `streams`: for each stream that feeds it `spout` (what that promises), `cell` of the guarantee matrix,
+        `exact` (None: unknown), `guarantee` and `why`.
+        """
+        from trident.explain import describe
+
+        return describe(self.graph())
+
+    def to_dot(self) -> str:
+        """Return the graph in the language of Graphviz, stage by stage."""
+        from trident.explain import to_dot
+
+        return to_dot(self.graph())
+
+    def to_mermaid(self) -> str:
+        """Return the graph as a Mermaid flowchart, stage by stage."""
+        from trident.explain import to_mermaid
+
+        return to_mermaid(self.graph())
 
     def graph(self) -> Graph:
         """Return the declaration so far as frozen data."""

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.commands import trident
 from trident.cli.log import report, short
 from trident.coordination.log import FileLog
-from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord
+from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, TopologyRecord
 from trident.errors import CorruptLogError, LogError
 
 ATTEMPT = 1 << 20
@@ -136,3 +136,16 @@ def test_a_definition_is_shortened(definition: object, text: str) -> None:
 
 def test_a_shortened_definition_is_never_wider_than_asked() -> None:
     assert short({str(number): number for number in range(100)}, 30) == "0=0, 1=1, 2=2, 3=3, 4=4, 5=5,…"
+
+
+def test_what_states_and_streams_mean_is_shown(log: FileLog) -> None:
+    facts = {"kind": "opaque", "key": ["word: string"], "value": ["count: bigint"], "by": "Count", "of": []}
+    stream = {"spout": "TextFileSpout", "promise": "transactional", "fields": ["line: string", "n: int"]}
+    log.append(TopologyRecord({"count": {**facts, "streams": ["lines"]}}, {"lines": stream}))
+    assert report(log.path, 0)["declared"]["streams"] == {"lines": stream}
+    shown = trident("log", "log", "--last", "0", cwd=log.path.parent).stdout
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if "│" in line]
+    assert rows[-2:] == [
+        ["count", "word: string", "count: bigint", "Count()", "lines"],
+        ["lines", "TextFileSpout (transactional)", "line: string, n: int"],
+    ]

@@ -29,6 +29,7 @@ from trident.coordination.records import (
     LogState,
     Record,
     ResetRecord,
+    TopologyRecord,
     record_from_data,
 )
 from trident.coordination.segment import SegmentWriter
@@ -200,6 +201,14 @@ def test_the_transaction_log(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / file).write_bytes(found[segment])
         assert LogReader(folder).refresh() == state
+
+
+def test_the_record_of_a_topology() -> None:
+    facts = {"kind": "opaque", "key": ["word: string"], "by": "Count", "streams": ["lines"]}
+    stream = {"spout": "TextFileSpout", "promise": "transactional", "fields": ["line: string"]}
+    record = TopologyRecord({"counts": facts}, {"lines": stream})
+    found = check("topology.v1", {"topology": framing.encode(record.to_data())})
+    assert record_from_data(framing.decode(found["topology"])) == record
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])

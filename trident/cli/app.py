@@ -175,6 +175,25 @@ def log_command(
         log(directory, last, as_json)
 
 
+@app.command("explain", epilog="Example: `trident explain examples/word_count.py:topology`")
+def explain_command(
+    target: Target,
+    dot: Annotated[bool, typer.Option("--dot", help="Draw the graph, in the language of Graphviz.")] = False,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Draw the graph, as a Mermaid flowchart.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the states and their guarantees as JSON.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Show what a topology does: its stages, what runs how and where, what is exchanged, what is exact.
+
+    Nothing is run and no store is opened.
+    """
+    from trident.cli.explain import explain
+    from trident.cli.target import load_topology
+
+    with reporting(debug):
+        explain(load_topology(target), dot, mermaid, as_json)
+
+
 @app.command("demo", epilog="Example: `trident demo --crash`, or `trident demo ~/books --engine in_process`")
 def demo_command(
     paths: Annotated[

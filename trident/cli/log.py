@@ -60,6 +60,7 @@ def report(directory: Path, last: int) -> dict[str, Any]:
         "adopted": dict(state.adopted),
         "totals": dict(state.totals),
         "states": _states(state),
+        "declared": {what: _plain(facts) for what, facts in state.declared.items()},
         "commits": [_commit(record) for record in list(state.history)[-last:]] if last else [],
         "pending": [
             {"txid": txid, "definitions": {spout: _plain(one) for spout, one in spouts.items()}}
@@ -153,6 +154,7 @@ def _print(found: Mapping[str, Any], console: Console) -> None:
         facts.add_row(name, value)
     console.print(facts, markup=False)
     _print_states(found["states"], console)
+    _print_declared(found["declared"], console)
     _print_commits(found["commits"], console)
     for each in found["pending"]:
         definitions = "; ".join(f"{spout}: {short(one)}" for spout, one in each["definitions"].items())
@@ -169,6 +171,20 @@ def _print_states(states: Mapping[str, Any], console: Console) -> None:
         table.add_row(name, state["kind"] or "?", str(state["partitions"] or "?"), shown or "never touched")
     if states:
         console.print(table, markup=False)
+
+
+def _print_declared(declared: Mapping[str, Any], console: Console) -> None:
+    """What the states mean, and the streams: a topology that is started on the log has to agree."""
+    states = Table("state", "key", "value", "by", "fed by", title="declared", title_justify="left")
+    for name, facts in declared.get("states", {}).items():
+        by = f"{facts['by']}({', '.join(facts['of'])})"
+        states.add_row(name, ", ".join(facts["key"]), ", ".join(facts["value"]), by, ", ".join(facts["streams"]))
+    streams = Table("stream", "spout", "fields")
+    for name, facts in declared.get("streams", {}).items():
+        streams.add_row(name, f"{facts['spout']} ({facts['promise']})", ", ".join(facts["fields"]))
+    for table in (states, streams):
+        if table.row_count:
+            console.print(table, markup=False)
 
 
 def _print_commits(commits: list[dict[str, Any]], console: Console) -> None:

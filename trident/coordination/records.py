@@ -22,6 +22,7 @@ __all__ = [
     "LogState",
     "Record",
     "ResetRecord",
+    "TopologyRecord",
     "record_from_data",
 ]
 
@@ -125,8 +126,22 @@ class ResetRecord(Record):
     state: str
 
 
+@dataclass(frozen=True)
+class TopologyRecord(Record):
+    """What states and streams mean, of those that are new or changed; see `trident.planner.meaning`."""
+
+    tag = "topology"
+    states: Mapping[str, Mapping[str, Any]]
+    streams: Mapping[str, Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "states", {name: dict(facts) for name, facts in self.states.items()})
+        object.__setattr__(self, "streams", {name: dict(facts) for name, facts in self.streams.items()})
+
+
 _RECORDS: dict[str, type[Record]] = {
-    record.tag: record for record in (DefineRecord, CommitRecord, LayoutRecord, AdoptRecord, ResetRecord)
+    record.tag: record
+    for record in (DefineRecord, CommitRecord, LayoutRecord, AdoptRecord, ResetRecord, TopologyRecord)
 }
 
 
@@ -165,6 +180,8 @@ class LogState:
         Sum of all counts, and under "batches" the number of commits.
     history
         The last `HISTORY` commits, oldest first.
+    declared
+        "states" and "streams": what each of them means, by name; empty if no topology was recorded.
     """
 
     incarnation: str
@@ -179,6 +196,7 @@ class LogState:
     layouts: dict[str, tuple[int, str]] = field(default_factory=dict)
     totals: dict[str, int] = field(default_factory=dict)
     history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    declared: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def check(self, record: Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
@@ -209,6 +227,8 @@ class LogState:
             case ResetRecord():
                 self.touched[record.state] = {}
                 self.adopted.pop(record.state, None)
+            case TopologyRecord():
+                self._declare(record)
             case _:
                 raise ValueError(f"not a record of this log: {record!r}")
 
@@ -244,6 +264,12 @@ class LogState:
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid) if self.txid else {}
         self.layouts[record.state] = (record.partitions, record.kind)
 
+    def _declare(self, record: TopologyRecord) -> None:
+        self.declared = {
+            "states": {**self.declared.get("states", {}), **record.states},
+            "streams": {**self.declared.get("streams", {}), **record.streams},
+        }
+
     def _adopt(self, record: AdoptRecord) -> None:
         txid = max(self.txid, record.txid)
         # Nobody knows the winners of batches beyond the log's own end either, even if this very log once knew them.
@@ -262,6 +288,8 @@ class LogState:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["winners"] = list(self.winners.ranges)
         values["history"] = [record.to_data() for record in self.history]
+        if not self.declared:  # as it was before there were such records, so that both can be read
+            del values["declared"]
         return values
 
     @classmethod

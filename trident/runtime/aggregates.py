@@ -20,7 +20,7 @@ from trident.runtime.rows import Poison, columns_of, iterate
 from trident.state.interfaces import Key
 from trident.state.keys import one_nan
 
-__all__ = ["has_kernel", "merge_partials", "partial", "partial_fields"]
+__all__ = ["has_kernel", "is_native", "merge_partials", "partial", "partial_fields"]
 
 # kernel that aggregates tuples, kernel that merges parts
 _KERNELS: dict[type[Any], tuple[str, str]] = {
@@ -36,10 +36,14 @@ def partial_fields(aggregation: Aggregation) -> Fields:
     return aggregation.group.concat(aggregation.output)
 
 
+def is_native(aggregator: Any) -> bool:
+    """Whether an Arrow kernel does what the aggregator does (a sum that may overflow is done row by row all the same)."""
+    return type(aggregator) in _KERNELS
+
+
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
     """Whether a part of a batch can be aggregated by an Arrow kernel."""
-    native = type(aggregation.aggregator) in _KERNELS
-    return native and not _may_overflow(aggregation, table, aggregation.inputs)
+    return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs)
 
 
 def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison) -> pa.Table:

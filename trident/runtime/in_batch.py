@@ -15,20 +15,20 @@ from trident.graph import AggregateNode, Aggregation, Member
 from trident.operations.assemblies import FirstRows
 from trident.operations.comparators import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator
-from trident.runtime.aggregates import has_kernel, partial
+from trident.runtime.aggregates import has_kernel, is_native, partial
 from trident.runtime.groups import group_ids
 from trident.runtime.rows import Emitted, Run, StepFailed, columns_of, failure_of, iterate, tuples_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
-__all__ = ["aggregate"]
+__all__ = ["aggregate", "has_aggregate_kernel"]
 
 
 def aggregate(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.Table:
     """Aggregate one partition: a row per key, or as many as the members emit; ungrouped also without any rows."""
     if table.num_rows == 0 and (node.grouped or node.partial):
         return schema_of(node.fields).empty_table()
-    kernel = None if node.grouped or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
+    kernel = _table_kernel(node)
     if kernel is not None:
         (member,) = node.members
         return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(node.fields.names)
@@ -39,6 +39,15 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.T
         keys = [tables[0].column(name) for name in node.group.names]
         return pa.table([*keys, *values], schema=schema_of(node.fields))
     return _row_by_row(step, node, table, run)
+
+
+def has_aggregate_kernel(node: AggregateNode) -> bool:
+    """Whether the built-ins of an aggregate run as Arrow kernels: all of its members, or it is done row by row."""
+    return _table_kernel(node) is not None or all(is_native(member.aggregator) for member in node.members)
+
+
+def _table_kernel(node: AggregateNode) -> Callable[[Any, pa.Table], pa.Table] | None:
+    return None if node.grouped or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
 
 
 def _aggregation(node: AggregateNode, member: Member) -> Aggregation:

@@ -16,16 +16,19 @@ from trident.coordination.log import FileLog, MemoryLog, TransactionLog
 from trident.errors import InexactPairingError, TridentError
 from trident.graph import Graph, PersistNode
 from trident.planner import Plan, make_plan
+from trident.planner.guarantees import EXACT, spout_type_of
+from trident.planner.meaning import meaning_of
+from trident.runtime.changes import check_meaning, record_meaning
 from trident.runtime.committer import Committer, check_capabilities, committed_operations
 from trident.runtime.dead_letters import DeadLetters
 from trident.runtime.loop import BatchLoop, Clock, SpoutHandle
 from trident.runtime.progress import Progress
 from trident.runtime.recovery import reconcile
 from trident.runtime.runners import InProcessRunner, Runner, SparkRunner
-from trident.runtime.spouts import as_trident_spout, spout_type_of
+from trident.runtime.spouts import as_trident_spout
 from trident.runtime.views import StateView
 from trident.runtime.worker import Program, WorkerProgram
-from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf, StateType
 
 if TYPE_CHECKING:
@@ -36,13 +39,6 @@ __all__ = ["RunningTopology", "log_dir_of", "new_memory_log", "open_view", "star
 logger = logging.getLogger(__name__)
 
 Observer = Callable[[str, TransactionAttempt], None]
-
-# exact pairings of the guarantee matrix
-_EXACT = {
-    (SpoutType.TRANSACTIONAL, StateType.TRANSACTIONAL),
-    (SpoutType.TRANSACTIONAL, StateType.OPAQUE),
-    (SpoutType.OPAQUE, StateType.OPAQUE),
-}
 
 
 class RunningTopology:
@@ -282,7 +278,10 @@ def start(
         if not config.allow_inexact:
             _check_pairings(plan, graph, states)
         log = _open_log(plan, config, memory_log)
+        meaning = meaning_of(graph)
+        check_meaning(graph.name, log, meaning, config.allow_changed_topology)
         reconcile(plan, log, states, config.state_recovery, parts.make_state)
+        record_meaning(log, meaning)
         parts.open_runner(parts.open_spouts())
         return RunningTopology(plan, config, log, parts, observer)
     except BaseException:
@@ -340,7 +339,7 @@ def _check_pairings(plan: Plan, graph: Graph, states: dict[str, list[Any]]) -> N
             continue  # a user's own state: what it does with a replay is its own affair
         for spout in graph.sources_of(node.id):
             promise = spout_type_of(spout.spout)
-            if (promise, kind) not in _EXACT:
+            if (promise, kind) not in EXACT:
                 raise InexactPairingError(spout.id, promise.value, node.state, kind.value)
 
 

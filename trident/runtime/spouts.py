@@ -10,20 +10,15 @@ import pyarrow as pa
 from trident.arrow import table_of
 from trident.errors import SpoutError
 from trident.fields import Fields
-from trident.spout.interfaces import Definition, IBatchSpout, ITridentSpout, SpoutType, TransactionAttempt
+from trident.planner.guarantees import spout_type_of
+from trident.spout.interfaces import Definition, IBatchSpout, ITridentSpout, TransactionAttempt
 
-__all__ = ["BatchSpoutExecutor", "as_trident_spout", "spout_type_of"]
+__all__ = ["BatchSpoutExecutor", "as_trident_spout"]
 
 
 def as_trident_spout(spout: Any) -> ITridentSpout:
     """Return the spout itself, or an `IBatchSpout` in its executor."""
     return BatchSpoutExecutor(spout) if not isinstance(spout, ITridentSpout) else spout
-
-
-def spout_type_of(spout: Any) -> SpoutType:
-    """Return what a spout promises; non-transactional for an `IBatchSpout` that says nothing."""
-    kind = getattr(spout, "spout_type", SpoutType.NON_TRANSACTIONAL)
-    return kind if isinstance(kind, SpoutType) else SpoutType.NON_TRANSACTIONAL
 
 
 class _Rows:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import schema_of
-from trident.graph import EachNode, FilterNode, MapNode, PeekNode, ProjectNode, QueryNode, SelectNode
+from trident.graph import EachNode, FilterNode, MapNode, Node, PeekNode, ProjectNode, QueryNode, SelectNode
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
 from trident.operations.expressions import Expression
@@ -21,7 +21,14 @@ from trident.planner import Step
 from trident.runtime.rows import Emitted, Poison, StepFailed, as_values, iterate, tuples_of
 from trident.runtime.vectorised import each_vectorised, filter_vectorised, map_vectorised, select
 
-__all__ = ["apply_query", "apply_step"]
+__all__ = ["apply_query", "apply_step", "has_step_kernel"]
+
+
+def has_step_kernel(node: Node) -> bool:
+    """Whether a function or a filter runs as an Arrow kernel; of exactly these classes, a subclass may do otherwise."""
+    if isinstance(node, EachNode):
+        return type(node.function) is Split
+    return isinstance(node, FilterNode) and type(node.filter) is FilterNull
 
 
 def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[str], Any]) -> pa.Table:
@@ -48,7 +55,7 @@ def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[st
 
 
 def _each(step: Step, node: EachNode, table: pa.Table, poison: Poison) -> pa.Table:
-    if type(node.function) is Split:  # a subclass may do something else
+    if has_step_kernel(node):
         parents, columns = _split(node.function, table.column(node.inputs.names[0]))
         return _append(step, node.outputs.names, table, parents, columns)
     if isinstance(node.function, ArrowFunction):
@@ -116,7 +123,7 @@ def _split(function: Split, column: pa.ChunkedArray) -> tuple[pa.Array, list[pa.
 def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa.Table:
     if isinstance(node.filter, (ArrowFilter, Expression)):
         return filter_vectorised(step.id, node, table, poison).select(list(step.keep))
-    if type(node.filter) is FilterNull:
+    if has_step_kernel(node):
         mask = pa.array([True] * table.num_rows, pa.bool_()) if not len(node.inputs) else None
         for name in node.inputs.names:
             valid = pc.is_valid(table.column(name))

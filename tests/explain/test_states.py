@@ -1,0 +1,79 @@
+"""What `describe` says of states: kind, store, and the cell of the guarantee matrix."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.explain.topologies import everything, stock, word_count
+from tests.runtime.support import dict_state
+from trident import TridentTopology
+from trident.errors import InexactPairingError
+from trident.operations import Count
+from trident.spout import SpoutType
+from trident.state import StateType
+
+
+def test_a_state_is_described() -> None:
+    (count,) = word_count().describe()
+    why = "a replay is applied to the value from before the batch"
+    cell = "(transactional spout, opaque state)"
+    pairing = {"spout": "transactional", "cell": cell, "exact": True, "guarantee": "exact", "why": why}
+    assert count == {
+        "state": "count",
+        "kind": "opaque",
+        "store": "states.delta",
+        "partitions": 1,
+        "static": False,
+        "key": ["word: string"],
+        "value": ["count: bigint"],
+        "streams": {"lines": pairing},
+    }
+
+
+def test_a_state_names_all_streams_that_reach_it() -> None:
+    assert {state["state"]: list(state["streams"]) for state in stock().describe()} == {
+        "stock": ["came", "went"],
+        "moved": ["came", "went"],
+    }
+
+
+def test_static_states_and_states_of_ones_own() -> None:
+    towns, mine, loose = everything().describe()
+    assert (towns["static"], towns["partitions"], towns["streams"]) == (True, 2, {})
+    assert (mine["kind"], mine["store"]) == (None, "tests.runtime.support.RowsState")
+    assert (mine["streams"]["in"]["exact"], mine["streams"]["in"]["guarantee"]) == (None, "unknown")
+    assert loose["streams"]["in"]["guarantee"] == "not exact"
+
+
+def test_a_map_of_ones_own_is_named() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("in", FixedBatchSpout("n: bigint", 1, [1]))
+    stream.persistent_aggregate(dict_state({}), Count(), "c").parallelism_hint(3)
+    (state,) = topology.describe()
+    assert (state["store"], state["partitions"]) == ("tests.runtime.support.<lambda>", 3)
+
+
+def test_a_description_is_plain_data() -> None:
+    for made in (word_count, stock, everything):
+        assert json.loads(json.dumps(made().describe())) == made().describe()
+
+
+@pytest.mark.parametrize(("promise", "kind"), list(itertools.product(SpoutType, StateType)))
+def test_what_is_called_exact_is_what_is_let_start(promise: SpoutType, kind: StateType) -> None:
+    topology = TridentTopology("t")
+    spout = FixedBatchSpout("n: bigint", 1, [1])
+    spout.spout_type = promise
+    topology.new_stream("in", spout).persistent_aggregate(MemoryMapState(kind=kind), Count(), "c")
+    (state,) = topology.describe()
+    try:
+        topology.start(engine="in_process").stop()
+        accepted = True
+    except InexactPairingError:
+        accepted = False
+    assert state["streams"]["in"]["exact"] is accepted
+    assert state["streams"]["in"]["cell"] == f"({promise.value} spout, {kind.value} state)"

@@ -1,0 +1,94 @@
+"""What `explain` says of whole topologies. `python -m tests.explain.test_text` writes the texts anew: read them then."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.explain.topologies import everything, rows, stock, word_count
+from trident import TopologyError, TridentTopology
+from trident.operations import Count, Split
+from trident.operations.combining import MergedCombiner
+from trident.runtime.kernels import step_runs
+
+GOLDEN = Path(__file__).parent / "golden"
+TOPOLOGIES: list[Callable[[], TridentTopology]] = [word_count, stock, everything]
+
+
+class Shout(Split):
+    """A subclass may do something else, so it has no kernel."""
+
+
+class Longest(Count):
+    """As `Shout`."""
+
+
+@pytest.mark.parametrize("made", TOPOLOGIES)
+def test_a_topology_is_explained(made: Callable[[], TridentTopology]) -> None:
+    assert made().explain() == (GOLDEN / f"{made.__name__}.txt").read_text(encoding="utf-8")
+
+
+def test_every_step_is_explained_where_it_runs() -> None:
+    for made in TOPOLOGIES:
+        topology = made()
+        text = topology.explain()
+        for node in topology.graph().nodes:
+            assert any(f"  {end}:" in text or f". {end}:" in text for end in _ends(node.id)), node.id
+
+
+def _ends(id_: str) -> list[str]:
+    """The id, and what is left of it without any of its beginnings."""
+    parts = id_.split("/")
+    return [id_, *("…/" + "/".join(parts[at:]) for at in range(1, len(parts)))]
+
+
+def test_between_them_the_topologies_have_every_kind_of_step() -> None:
+    kinds = {type(node).__name__ for made in TOPOLOGIES for node in made().graph().nodes}
+    assert kinds == {
+        "SpoutNode", "EachNode", "FilterNode", "MapNode", "PeekNode", "ProjectNode", "MergeNode", "AggregateNode",
+        "PersistNode", "QueryNode", "RepartitionNode", "MultiReduceNode", "JoinNode",
+    }  # fmt: skip
+
+
+def test_a_subclass_of_a_built_in_is_not_said_to_have_its_kernel() -> None:
+    topology = TridentTopology("t")
+    lines = rows(topology, "lines", "line: string", ["a"])
+    for function, runs in ((Split(), "Arrow kernel"), (Shout(), "row by row")):
+        assert step_runs(lines.each("line", function, "word")._node) == runs
+    words = lines.each("line", Split(), "word").group_by("word")
+    for aggregator, runs in ((Count(), "Arrow kernel"), (Longest(), "row by row")):
+        assert step_runs(words.partition_aggregate(aggregator, "n: bigint").to_stream()._node) == runs
+    chain = words.chained_agg().partition_aggregate(Count(), "a").partition_aggregate(Longest(), "b: bigint")
+    assert step_runs(chain.chain_end()._node) == "row by row"
+
+
+def test_the_rest_of_a_combiner_is_named_as_the_combiner() -> None:
+    topology = TridentTopology("t")
+    stream = rows(topology, "in", "n: bigint", [1]).aggregate("n", Longest(), "c: bigint")
+    assert isinstance(stream._node.members[0].aggregator, MergedCombiner)  # type: ignore[attr-defined]
+    stream.peek(print)
+    assert "aggregate: Longest(c) -> c [row by row]" in topology.explain()
+
+
+def test_a_topology_that_does_nothing_cannot_be_explained() -> None:
+    with pytest.raises(TopologyError, match="has no stream"):
+        TridentTopology("t").explain()
+
+
+def test_declaring_loads_no_engine_and_explaining_no_spark() -> None:
+    script = (
+        "import sys; from spouts import FixedBatchSpout; from trident import TridentTopology; t = TridentTopology('t')\n"
+        "t.new_stream('in', FixedBatchSpout('a: string', 1, ['x'])).peek(print)\n"
+        "print('trident.runtime' in sys.modules, len(t.explain()) > 50, 'pyspark' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout.split(), done.stderr) == (["False", "True", "False"], "")
+
+
+if __name__ == "__main__":
+    for each in TOPOLOGIES:
+        (GOLDEN / f"{each.__name__}.txt").write_text(each().explain(), encoding="utf-8")

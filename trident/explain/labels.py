@@ -1,0 +1,116 @@
+"""One line for each kind of step: what it does to which fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trident.exchanges import JoinNode, MultiReduceNode, RepartitionNode, Routing
+from trident.fields import Fields
+from trident.graph import (
+    AggregateNode,
+    EachNode,
+    FilterNode,
+    MapNode,
+    Member,
+    MergeNode,
+    Node,
+    PeekNode,
+    PersistNode,
+    ProjectNode,
+    QueryNode,
+    SelectNode,
+    SpoutNode,
+)
+from trident.operations.expressions import Expression, col
+from trident.operations.names import operation_name
+
+__all__ = ["names_of", "routing_text", "what"]
+
+_ROUTINGS = {
+    "shuffle": "in turn",
+    "broadcast": "to all",
+    "global": "into one",
+    "identity": "stays",
+}
+
+
+def names_of(fields: Fields | Sequence[str]) -> str:
+    """Return the names of fields, in order."""
+    return ", ".join(fields)
+
+
+def routing_text(routing: Routing) -> str:
+    """Return where a routing sends a tuple."""
+    if routing.kind == "hash":
+        return f"by {names_of(routing.fields)}"
+    if routing.kind == "custom":
+        return f"as {operation_name(routing.function)} says"
+    return _ROUTINGS[routing.kind]
+
+
+def what(node: Node) -> str:
+    """Return what a step does, in one line."""
+    match node:
+        case SpoutNode():
+            return f"spout {operation_name(node.spout)}"
+        case EachNode():
+            return f"each {_call(node.function, node.inputs)} -> {node.outputs}"
+        case FilterNode():
+            return f"filter {_call(node.filter, node.inputs)}"
+        case MapNode():
+            return f"{'flat_map' if node.flat else 'map'} {operation_name(node.function)} -> {node.fields}"
+        case PeekNode():
+            return f"peek {operation_name(node.consumer)}"
+        case ProjectNode():
+            return f"project {names_of(node.fields)}"
+        case SelectNode():
+            return f"select {', '.join(map(_named, node.fields.names, node.expressions))}"
+        case MergeNode():
+            return f"merge {len(node.parents)} streams -> {names_of(node.fields)}"
+        case AggregateNode():
+            part = " in part" if node.partial else ""
+            return f"aggregate{part}{_by(node.group)}: {', '.join(map(_member, node.members))}"
+        case QueryNode():
+            return f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}"
+        case PersistNode():
+            return f"persist {node.state}: {_persisted(node)}"
+        case _:
+            return _exchange(node)
+
+
+def _exchange(node: Node) -> str:
+    if isinstance(node, RepartitionNode):
+        return f"repartition {routing_text(node.routing)}"
+    if isinstance(node, JoinNode):
+        keys = " = ".join(f"({names_of(group)})" for group in node.groups)
+        sides = ", ".join("outer" if outer else "inner" for outer in node.outer)
+        return f"join {keys} ({sides}) -> {names_of(node.fields)}"
+    assert isinstance(node, MultiReduceNode), node
+    return f"multi_reduce {operation_name(node.reducer)} of {len(node.parents)} streams{_by(node.groups[0])}"
+
+
+def _persisted(node: PersistNode) -> str:
+    aggregation = node.aggregation
+    if aggregation is None:
+        return _call(node.updater, node.inputs)
+    called = _call(aggregation.aggregator, aggregation.inputs)
+    return f"{called} -> {names_of(aggregation.output)}{_by(aggregation.group)}"
+
+
+def _named(name: str, expression: Expression) -> str:
+    return name if repr(expression) == repr(col(name)) else f"{name} = {expression!r}"
+
+
+def _call(operation: Any, inputs: Fields) -> str:
+    if isinstance(operation, Expression):
+        return repr(operation)
+    return f"{operation_name(operation)}({names_of(inputs)})"
+
+
+def _member(member: Member) -> str:
+    return f"{_call(member.aggregator, member.inputs)} -> {names_of(member.outputs)}"
+
+
+def _by(group: Fields) -> str:
+    return f" by {names_of(group)}" if len(group) else ""

@@ -1,0 +1,94 @@
+"""`explain`: the stages of a batch, what fused in them, how each step runs, and what the states are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trident.exchanges import RepartitionNode
+from trident.explain.labels import names_of, routing_text, what
+from trident.explain.stages import Stage, stages_of
+from trident.explain.states import describe
+from trident.graph import Graph, Node, PersistNode, SpoutNode
+from trident.planner import Fragment, Plan, Sink, make_plan
+from trident.planner.guarantees import spout_type_of
+
+__all__ = ["explain"]
+
+
+def explain(graph: Graph) -> str:
+    """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run."""
+    plan = make_plan(graph)
+    lines = [f"topology {graph.name}"]
+    for stage in stages_of(plan):
+        lines += ["", stage.title, *_stage(graph, plan, stage)]
+    if plan.states:
+        lines += ["", "states", *(line for state in describe(graph) for line in _state(state))]
+    return "\n".join(lines) + "\n"
+
+
+def _stage(graph: Graph, plan: Plan, stage: Stage) -> Iterator[str]:
+    for number, entry in enumerate(stage.entries, 1):
+        node, fragment = graph.node(entry), plan.fragments[entry]
+        yield f"  {f'{number}. ' if stage.driver else ''}{entry}: {_entry(plan, node)}"
+        if fragment.steps or fragment.sinks:
+            yield f"      gives {names_of(fragment.fields) or 'nothing'}"
+        yield from _fragment(graph, fragment)
+
+
+def _entry(plan: Plan, node: Node) -> str:
+    """What an entry is, in how many partitions, and how it runs."""
+    if isinstance(node, SpoutNode):
+        hint = plan.hints.get(node.id)
+        return f"{what(node)} ({spout_type_of(node.spout).value}){f', about {hint} tasks' if hint else ''}"
+    if node.id in plan.exchanges:
+        width = plan.exchanges[node.id].partitions
+        partitions = "as many partitions as the engine works on at once" if width is None else _partitions(width)
+        runs = "" if isinstance(node, RepartitionNode) else f" [{_runs(node)}]"
+        return f"{what(node)}; {partitions}{runs}"
+    if isinstance(node, PersistNode):
+        return f"{what(node)}; {_partitions(plan.partitions[node.state])}"
+    return f"{what(node)} [{_runs(node)}]"
+
+
+def _fragment(graph: Graph, fragment: Fragment) -> Iterator[str]:
+    for step in fragment.steps:
+        keeps = names_of(step.keep) or "nothing"
+        yield f"      {_short(step.id, fragment)}: {what(graph.node(step.id))} [{_runs(step.node)}] keeps {keeps}"
+    for sink in fragment.sinks:
+        yield f"      => {_short(sink.target, fragment)}: {_sink(sink)}"
+
+
+def _sink(sink: Sink) -> str:
+    sent = f"sends {names_of(sink.fields) or 'only how many tuples there are'}"
+    if sink.routing is not None:
+        return f"{sent}, {routing_text(sink.routing)}"
+    if sink.aggregation is not None:
+        from trident.runtime.kernels import aggregation_runs
+
+        return f"{sent}; {aggregation_runs(sink.aggregation)}"
+    return sent
+
+
+def _short(id_: str, fragment: Fragment) -> str:
+    """An id without the part that it has in common with the entry of its fragment."""
+    return f"…{id_.removeprefix(fragment.entry)}" if id_.startswith(f"{fragment.entry}/") else id_
+
+
+def _runs(node: Node) -> str:
+    from trident.runtime.kernels import step_runs
+
+    return step_runs(node)
+
+
+def _state(state: dict[str, Any]) -> Iterator[str]:
+    kind, store = state["kind"] or "a kind of its own", state["store"]
+    yield f"  {state['state']}: {kind}, {store}, {_partitions(state['partitions'])}{', static' if state['static'] else ''}"
+    if state["key"] or state["value"]:
+        yield f"      key {names_of(state['key']) or 'none'}; value {names_of(state['value']) or 'as the updater has it'}"
+    for stream, pairing in state["streams"].items():
+        yield f"      {stream}: {pairing['guarantee']} {pairing['cell']}; {pairing['why']}"
+
+
+def _partitions(count: int) -> str:
+    return f"{count} partition{'' if count == 1 else 's'}"

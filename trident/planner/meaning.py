@@ -1,0 +1,99 @@
+"""What states and streams mean, as far as a log and its stores hang on it, and how two topologies differ in that.
+
+Two topologies with equal meanings may go on with each other's log, whatever steps lie in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trident.fields import Fields
+from trident.graph import Graph, PersistNode
+from trident.operations.names import operation_name
+from trident.planner.guarantees import spout_type_of, state_type_of
+
+__all__ = ["Meaning", "changes", "dropped", "meaning_of"]
+
+Facts = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """Facts of each state that the topology writes, and of each stream that it reads; plain data.
+
+    Of a state: its kind, key and value with their types, what aggregates or updates it, over which fields, and the
+    streams that reach it. Of a stream: its spout, what that promises, its fields.
+    """
+
+    states: Facts
+    streams: Facts
+
+
+def meaning_of(graph: Graph) -> Meaning:
+    """Return what the states and streams of a topology mean."""
+    return Meaning(
+        {node.state: _state(graph, node) for node in graph.nodes if isinstance(node, PersistNode)},
+        {
+            spout.id: {
+                "spout": operation_name(spout.spout),
+                "promise": spout_type_of(spout.spout).value,
+                "fields": _typed(spout.fields),
+            }
+            for spout in graph.spouts()
+        },
+    )
+
+
+def changes(before: Meaning, now: Meaning) -> list[str]:
+    """Return a line for each fact that is another one now; streams that newly reach a state are none."""
+    return [
+        *_changes("stream", before.streams, now.streams),
+        *_changes("state", before.states, now.states),
+    ]
+
+
+def dropped(before: Meaning, now: Meaning) -> list[str]:
+    """Return the states and streams that are not there any more."""
+    return [
+        f"{what} {name!r}"
+        for what, old, new in (("stream", before.streams, now.streams), ("state", before.states, now.states))
+        for name in old
+        if name not in new
+    ]
+
+
+def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
+    state, aggregation = graph.state(node.state), node.aggregation
+    kind = state_type_of(state)
+    return {
+        "kind": "custom" if kind is None else kind.value,
+        "key": _typed(state.key_fields),
+        "value": _typed(state.value),
+        "by": operation_name(node.updater if aggregation is None else aggregation.aggregator),
+        "of": _typed(node.inputs),
+        "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
+    }
+
+
+def _typed(fields: Fields) -> list[str]:
+    return [f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True)]
+
+
+def _changes(what: str, before: Facts, now: Facts) -> list[str]:
+    return [
+        f"{what} {name!r}: {fact} {_words(old[fact])} -> {_words(new[fact])}"
+        for name, old in before.items()
+        if (new := now.get(name)) is not None
+        for fact in new
+        if fact in old and _differs(fact, old[fact], new[fact])
+    ]
+
+
+def _differs(fact: str, old: Any, new: Any) -> bool:
+    return not set(old) <= set(new) if fact == "streams" else bool(old != new)
+
+
+def _words(fact: Any) -> str:
+    return fact if isinstance(fact, str) else f"({', '.join(fact)})"

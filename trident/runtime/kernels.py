@@ -1,0 +1,42 @@
+"""What runs as an Arrow kernel and what row by row in Python, for `explain`: asked of those that decide it."""
+
+from __future__ import annotations
+
+from trident.exchanges import MultiReduceNode, RepartitionNode
+from trident.graph import AggregateNode, Aggregation, EachNode, FilterNode, MapNode, Node, PeekNode, QueryNode
+from trident.operations.expressions import Expression
+from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.runtime.aggregates import is_native
+from trident.runtime.in_batch import has_aggregate_kernel
+from trident.runtime.steps import has_step_kernel
+
+__all__ = ["aggregation_runs", "step_runs"]
+
+_KERNEL, _ROWS = "Arrow kernel", "row by row"
+
+
+def step_runs(node: Node) -> str:
+    """Return how a step works on a batch; a kernel too may go row by row where a sum could overflow."""
+    operation = getattr(node, "function", getattr(node, "filter", None))
+    if isinstance(operation, (ArrowFilter, ArrowFunction)):
+        return "vectorised"
+    if isinstance(operation, Expression):
+        return _KERNEL
+    if isinstance(node, (EachNode, FilterNode)):
+        return _KERNEL if has_step_kernel(node) else _ROWS
+    if isinstance(node, AggregateNode):
+        return _KERNEL if has_aggregate_kernel(node) else _ROWS
+    if isinstance(node, (MapNode, PeekNode, MultiReduceNode)):
+        return _ROWS
+    if isinstance(node, QueryNode):
+        return "read in bulk, answered row by row"
+    if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
+        return _ROWS
+    return _KERNEL
+
+
+def aggregation_runs(aggregation: Aggregation) -> str:
+    """Return how the tuples of a task are aggregated before they go to a state."""
+    if not aggregation.combines:
+        return "every tuple goes to the state"
+    return f"aggregated in each task first, {_KERNEL if is_native(aggregation.aggregator) else _ROWS}"
