@@ -55,6 +55,7 @@ LAYERS = (
     Layer(("trident.coordination",), ("msgpack", *INTERFACES)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
+    Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors")),
     Layer(
         ("trident.runtime", "trident.drpc"),
         (
@@ -67,6 +68,7 @@ LAYERS = (
             *INTERFACES,
             *GRAPH,
         ),
+        deferred=("uvicorn", "trident.drpc.http"),
     ),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),
