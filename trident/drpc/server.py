@@ -125,6 +125,8 @@ def _server(
             log_config=None,
             access_log=False,
             lifespan="off",
+            ws="none",
+            proxy_headers=False,
             server_header=False,
             timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=_GRACE_S,
