@@ -7,7 +7,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-LOCK_EXTRAS := dev delta redis memcached cassandra
+LOCK_EXTRAS := dev delta redis memcached cassandra drpc
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
 # The name of the stamp says what is installed: another lock or another pyproject.toml is another stamp.
@@ -42,9 +42,10 @@ format: install ## format the sources and mend what lint can mend
 types: install ## check the types
 	@$(BIN)/mypy $(SOURCES)
 
-bench: install java servers ## measure the word count and the stores' commits (ARGS, COMMITS: options of the two)
+bench: install java servers ## measure the word count, the stores' commits and DRPC (ARGS, COMMITS, DRPC: their options)
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.commits $(COMMITS)
+	@$(BIN)/python -m tests.benchmarks.drpc $(DRPC)
 
 soak: install java servers ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)

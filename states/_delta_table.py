@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from states._delta_faults import VersionMoved, columns, driver, reading, short, writing
 from states._delta_folder import TXN_IS_LAST, TableFolder, local_path
@@ -70,6 +71,7 @@ class ChangeTable:
         self.path, self._schema, self._description, self._options = path, schema, description, options
         self._storage = None if options.storage_options is None else dict(options.storage_options)
         local = local_path(path)
+        self._local = local
         self._folder = None if local is None else TableFolder(local, options.fsync)
         self._uri = path if local is None else str(local)
         self._read_only, self._at = read_only, at
@@ -148,7 +150,7 @@ class ChangeTable:
                 break
             with reading(self.path, "read"):
                 try:
-                    return self._table.to_pyarrow_dataset().to_table(columns, filter)
+                    return self._dataset(self._table).to_table(columns, filter)
                 except FileNotFoundError as error:
                     if not left or self._at is not None:
                         raise StateError(
@@ -181,9 +183,17 @@ class ChangeTable:
         if self._table is None:
             return False
         with reading(self.path, "list the files of"):
-            dataset = self._table.to_pyarrow_dataset()
+            dataset = self._dataset(self._table)
             found = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
         return all(info.is_file for info in found)
+
+    def _dataset(self, table: DeltaTable) -> Any:
+        if self._local is None:
+            return table.to_pyarrow_dataset()
+        # Arrow's own file system, not one through Python: a thread of Arrow's that lets go of a Python object while the
+        # interpreter ends takes the process down with it.
+        files = SubTreeFileSystem(str(self._local.absolute()), LocalFileSystem())
+        return table.to_pyarrow_dataset(filesystem=files)
 
     def notes(self, count: int | None = None) -> list[dict[str, Any]]:
         """Return what was noted with the last `count` versions (None: all in the log), newest first."""

@@ -23,11 +23,13 @@ from trident import Fields, GroupedStream, Stream, TridentState, TridentTopology
 
 PAGE = Path(__file__).parent.parent / "docs" / "operations.md"
 _NOT_OPERATIONS = {
-    "fields", "get_name", "get_output_fields", "get_group_fields", "state_name", "new_stream", "start", "graph", "explain",
+    "fields", "get_name", "get_output_fields", "get_group_fields", "state_name", "new_stream", "new_drpc_stream", "start", "graph",
+    "explain",
     "describe", "to_dot", "to_mermaid", "set_cpu_load", "set_memory_load",
 }  # fmt: skip
 _INTERFACES = {
-    "Aggregator", "ArrowFilter", "ArrowFunction", "Assembly", "Counter", "Expression", "BaseAggregator", "BaseFilter", "BaseFunction", "BaseMultiReducer", "BaseOperation",
+    "Aggregator", "ArrowFilter", "ArrowFunction", "Assembly", "Counter", "Expression",
+    "BaseAggregator", "BaseFilter", "BaseFunction", "BaseMultiReducer", "BaseOperation",
     "BaseQueryFunction", "BaseStateUpdater", "CombinerAggregator", "Consumer", "Filter", "FlatMapFunction", "Function",
     "GroupedMultiReducer", "MapFunction", "MultiReducer", "Operation", "ReducerAggregator", "TridentOperationContext",
 }  # fmt: skip

@@ -17,6 +17,9 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     },
     errors.TopologyChangedError: {"topology": "t", "changes": "  state 'n': kind opaque -> custom"},
     errors.BatchFailedError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},
+    errors.DRPCExecutionException: {
+        "function": "words", "cause": "KeyError: x", "step": "drpc:words/each", "reason": "overloaded",
+    },
     errors.FencedError: {"what": "append to log", "own": "epoch 4", "found": "epoch 5"},
     errors.LogHeldError: {"path": "logs/t", "holder": "pid 77 on host"},
     errors.ForeignLogError: {"path": "logs/t", "found": "topology 'a'", "expected": "topology 'b'"},

@@ -56,6 +56,7 @@ LAYERS = (
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.kernels",)),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
+    Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors")),
     Layer(
         ("trident.runtime", "trident.drpc"),
         (
@@ -68,6 +69,7 @@ LAYERS = (
             *INTERFACES,
             *GRAPH,
         ),
+        deferred=("uvicorn", "trident.drpc.http"),
     ),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),

@@ -11,6 +11,7 @@
     ├── FailedException          raised by user code: "replay this batch"
     │   └── ReportedFailedException
     ├── BatchFailedError         a batch failed as often as it may; names txid, step, tuple and cause
+    ├── DRPCExecutionException   a DRPC request got no answer; says why, and in which step
     ├── FencedError              another driver has taken over; this one must stop
     ├── LogError
     │   ├── LogHeldError         another driver holds the log
@@ -40,6 +41,7 @@ __all__ = [
     "ConfigError",
     "CorruptLogError",
     "CorruptValueError",
+    "DRPCExecutionException",
     "EnvironmentProblem",
     "FailedException",
     "FencedError",
@@ -147,6 +149,29 @@ class BatchFailedError(TridentError):
             "Nothing of it is committed; after the cause is mended a restart goes on from this batch "
             '(or set on_poison="dead_letter" to put such tuples aside)'
         )
+
+
+class DRPCExecutionException(TridentError):
+    """A DRPC request got no answer. It changed nothing, so it may be sent again.
+
+    Attributes
+    ----------
+    function, cause
+        The function that was asked, and the error as text.
+    step
+        The step that raised, None where it was no step.
+    reason
+        `failed`, `unknown` (no such function), `invalid`, `unauthorized`, `too_large`, `overloaded`, `timeout`, `stopped`
+        or `unreachable`.
+    """
+
+    def __init__(self, function: str, cause: str, step: str | None = None, reason: str = "failed") -> None:
+        super().__init__(function, cause, step, reason)
+        self.function, self.cause, self.step, self.reason = function, cause, step, reason
+
+    def __str__(self) -> str:
+        where = f" in step {self.step!r}" if self.step is not None else ""
+        return f"DRPC function {self.function!r} gave no answer ({self.reason}){where}: {self.cause}"
 
 
 class FencedError(TridentError):

@@ -7,7 +7,7 @@ nodes whose tuples it takes; its `fields` are what it gives.
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AggregateNode",
     "Aggregation",
+    "DrpcNode",
     "EachNode",
     "FilterNode",
     "Graph",
@@ -62,6 +63,13 @@ class SpoutNode(Node):
     """A source. `id` is the stream's name."""
 
     spout: Any = None
+
+
+@dataclass(frozen=True)
+class DrpcNode(Node):
+    """Where the requests of a DRPC function come in, a tuple each."""
+
+    function: str = ""
 
 
 @dataclass(frozen=True)
@@ -256,6 +264,25 @@ class Graph:
         """Return the spouts whose tuples reach a node."""
         above = {node_id, *self.above(node_id)}
         return [spout for spout in self.spouts() if spout.id in above]
+
+    def functions(self) -> list[DrpcNode]:
+        """Return where DRPC requests come in, one a function."""
+        return [node for node in self.nodes if isinstance(node, DrpcNode)]
+
+    def behind(self, node_id: str) -> list[Node]:
+        """Return the nodes that a node's tuples reach, itself first, in order of declaration."""
+        reached = {node_id}
+        found = []
+        for node in self.nodes:
+            if node.id == node_id or any(parent in reached for parent in node.parents):
+                reached.add(node.id)
+                found.append(node)
+        return found
+
+    def of_batches(self) -> Graph:
+        """Return the graph without what DRPC requests run through: no stream has tuples of both."""
+        requests = {node.id for function in self.functions() for node in self.behind(function.id)}
+        return replace(self, nodes=tuple(node for node in self.nodes if node.id not in requests))
 
     def above(self, node_id: str) -> set[str]:
         """Return the ids of all nodes whose tuples reach a node, without itself."""

@@ -12,6 +12,7 @@ from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, declare, member_of
 from trident.fluent.base import is_fields, key_of
+from trident.fluent.drpc import refuse_state
 from trident.fluent.repartitioning import Repartitioning
 from trident.fluent.resources import Resourceful, with_cpu, with_memory
 from trident.fluent.selecting import Selecting
@@ -162,6 +163,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful):
 
         What the updater emits, with the fields `out`, flows on in `new_values_stream()`.
         """
+        refuse_state(self, "partition_persist")
         inputs, updater, out = self._operation_args(args)
         if not hasattr(updater, "update_state"):
             raise TopologyError(
@@ -220,6 +222,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful):
     def _aggregate(
         self, group: Fields, grouped: bool, state: StateFactory | StateSpec, args: Sequence[Any], name: str | None
     ) -> TridentState:
+        refuse_state(self, "persistent_aggregate")
         inputs, aggregator, out = self._operation_args(args)
         combines, reduces = hasattr(aggregator, "combine"), hasattr(aggregator, "reduce")
         if out is None or not (combines or reduces) or isinstance(aggregator, type):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.fluent.resources import merged
-from trident.graph import Graph, Node, Resources, SpoutNode, StateNode
+from trident.graph import DrpcNode, Graph, Node, Resources, SpoutNode, StateNode
 from trident.naming import TridentNames
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.state.interfaces import StateFactory, StateSpec
@@ -75,6 +75,21 @@ class TridentTopology(TridentNames):
         if unknown:
             raise TopologyError(f"stream {name!r}: the spout does not say the type of its field {unknown[0]!r}")
         return Stream(self, self._add(SpoutNode(name, (), fields, spout=spout)))
+
+    def new_drpc_stream(self, function: str) -> Stream:
+        """Declare what answers the requests of a DRPC function: a stream with the one field `args`, a text.
+
+        The answer of a request is the list of the tuples that the last step gives, of all steps behind this stream, in
+        order of declaration. The stream may query states and be joined or merged with itself; it meets no other stream
+        and feeds no state. Ask with `RunningTopology.drpc`, `LocalDRPC` or `DRPCClient` (trident.drpc).
+        """
+        from trident.stream import Stream
+
+        if not isinstance(function, str) or not _NAME.fullmatch(function):
+            raise TopologyError(f"{function!r} cannot name a DRPC function; use letters, digits, '_', '.' and '-'")
+        if f"drpc:{function}" in self._nodes:
+            raise TopologyError(f"topology {self.name!r} already has a DRPC function {function!r}")
+        return Stream(self, self._add(DrpcNode(f"drpc:{function}", (), Fields("args: string"), function=function)))
 
     def merge(self, *args: Any) -> Stream:
         """Unite streams: `merge(s1, s2, …)` or `merge(streams)`; the names are those of the first one.

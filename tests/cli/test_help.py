@@ -13,7 +13,7 @@ from trident import __version__
 from trident.cli.app import app
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "command-line.md"
-COMMANDS = ("run", "get", "log", "explain", "demo")
+COMMANDS = ("run", "get", "drpc", "log", "explain", "demo")
 
 
 def help_of(*words: str) -> str:

@@ -67,6 +67,17 @@ LogDir = Annotated[
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        envvar="TRIDENT_DRPC_TOKEN",
+        help="What DRPC requests must carry, as Authorization: Bearer TEXT. Rather set the variable than this option: "
+        "arguments are seen by all users of a machine.",
+        show_default="everybody may ask",
+        show_envvar=True,
+    ),
+]
 
 
 def _version(asked: bool) -> None:
@@ -105,6 +116,18 @@ def run_command(
         ),
     ] = None,
     log_dir: LogDir = None,
+    drpc_port: Annotated[
+        int | None,
+        typer.Option(
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Answer the DRPC functions here, over HTTP; 0 takes a free port.",
+            show_default="they are not served",
+        ),
+    ] = None,
+    drpc_host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1",
+    drpc_token: Token = None,
     debug: Debug = False,
 ) -> None:
     """Run a topology until Ctrl-C, or with --once until all that its sources have is committed.
@@ -125,7 +148,47 @@ def run_command(
             "log_dir": log_dir,
         }
         config = settings(conf or [], given)
-        code = run(load_topology(target), config, once)
+        if drpc_port is None:
+            code = run(load_topology(target), config, once)
+        else:
+            from trident.cli.drpc import Serving
+
+            serving = Serving(drpc_host, drpc_port, drpc_token)
+            code = run(load_topology(target), config, once, serving.beside)
+    raise typer.Exit(code)
+
+
+@app.command("drpc", epilog="Example: `trident drpc examples/word_count.py:topology --port 3774`")
+def drpc_command(
+    target: Target,
+    host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="0 takes a free port.")] = 3774,
+    token: Token = None,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long a request may take.")] = 30.0,
+    max_request_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="The longest request.")] = 1 << 20,
+    max_concurrency: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many requests may be in work; more are refused.")
+    ] = 512,
+    threads: Annotated[int, typer.Option(metavar="N", min=1, help="How many threads answer each function.")] = 1,
+    conf: Conf = None,
+    log_dir: LogDir = None,
+    debug: Debug = False,
+) -> None:
+    """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
+
+    States are read through the topology's log, at the last committed batch. Ctrl-C and SIGTERM end it after the requests
+    in work; a second one ends it at once.
+
+    Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+    """
+    from trident.cli.target import load_topology, settings
+
+    with reporting(debug):
+        from trident.cli.drpc import Serving, serve
+
+        config = settings(conf or [], {"log_dir": log_dir})
+        serving = Serving(host, port, token, timeout, max_request_bytes, max_concurrency)
+        code = serve(load_topology(target), config, serving, threads)
     raise typer.Exit(code)
 
 

@@ -7,9 +7,9 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
     from trident.runtime.running import RunningTopology
 
-__all__ = ["Display", "LineDisplay", "Outcome", "drive", "run"]
+__all__ = ["Beside", "Display", "LineDisplay", "Outcome", "drive", "run"]
+
+Beside = Callable[["RunningTopology"], AbstractContextManager[None]]
+"""Gives what is to go on beside a running topology."""
 
 _LOOK_S = 0.1
 _LINE_EVERY_S = 5.0
@@ -72,12 +75,16 @@ class Display(Protocol):
         """Look at the topology and show what has changed."""
 
 
-def run(topology: TridentTopology, config: Config, once: bool) -> int:
+def _nothing(running: RunningTopology) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = _nothing) -> int:
     """Run a topology and say how it ended; returns the exit code.
 
     The first SIGINT or SIGTERM ends it after the commit under way, the second one at once.
     """
-    outcome = drive(topology, config, once, LineDisplay(problems(), topology.name))
+    outcome = drive(topology, config, once, LineDisplay(problems(), topology.name), beside)
     if outcome.signum is not None:
         say(f"stopped after batch {outcome.txid}; the next run goes on from there")
     elif outcome.batches == 0:
@@ -90,7 +97,9 @@ def run(topology: TridentTopology, config: Config, once: bool) -> int:
     return outcome.exit_code
 
 
-def drive(topology: TridentTopology, config: Config, once: bool, display: Display) -> Outcome:
+def drive(
+    topology: TridentTopology, config: Config, once: bool, display: Display, beside: Beside = _nothing
+) -> Outcome:
     """Start a topology, show its progress, and stop it: when all is committed (`once`), or at a signal.
 
     Raises what ended the topology, if that was an error.
@@ -100,7 +109,7 @@ def drive(topology: TridentTopology, config: Config, once: bool, display: Displa
         with ThreadPoolExecutor(1, thread_name_prefix="trident-wait") as waiter:
             ended = waiter.submit(running.process_all_available if once else running.await_termination)
             try:
-                with display:
+                with beside(running), display:
                     _watch(running, ended, signals, display)
             finally:
                 running.stop()

@@ -9,6 +9,7 @@ from trident.errors import TopologyError
 from trident.exchanges import MultiReduceNode
 from trident.fields import Fields
 from trident.fluent.base import is_fields
+from trident.fluent.drpc import check_apart
 from trident.graph import MergeNode, Node
 from trident.operations.adapters import output_fields
 from trident.operations.multi import GroupedMultiReducer, MultiReducer
@@ -112,6 +113,7 @@ def check_streams(topology: TridentTopology, call: str, streams: Sequence[Any]) 
                 f"topology {topology.name!r}: {call} got stream {stream.get_name()!r} of another topology "
                 f"({stream._topology.name!r})"
             )
+    check_apart(call, streams)
     return list(streams)
 
 

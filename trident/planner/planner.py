@@ -13,8 +13,15 @@ __all__ = ["make_plan"]
 
 
 def make_plan(graph: Graph) -> Plan:
-    """Return the plan of a graph; `TopologyError` if there is nothing to run."""
+    """Return the plan of a graph's batches; `TopologyError` if there are none. DRPC requests have plans of their own."""
+    functions = [node.function for node in graph.functions()]
+    graph = graph.of_batches()
     spouts = tuple(graph.spouts())
+    if not spouts and functions:
+        raise TopologyError(
+            f"topology {graph.name!r} has DRPC functions only ({', '.join(functions)}), so there are no batches to run; ask "
+            "them with LocalDRPC(topology) of trident.drpc, or serve them with the command trident drpc"
+        )
     if not spouts:
         raise TopologyError(f"topology {graph.name!r} has no stream; begin with new_stream(name, spout)")
     if not any(isinstance(node, (PeekNode, PersistNode)) or _is_query(graph, node) for node in graph.nodes):

@@ -15,7 +15,7 @@ from trident.runtime.in_batch import aggregate
 from trident.runtime.rows import Run, StepFailed, failure_of
 from trident.runtime.steps import apply_step
 
-__all__ = ["run_fragment", "whole"]
+__all__ = ["run_fragment", "run_step", "whole"]
 
 
 def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -32,7 +32,7 @@ def run_fragment(fragment: Fragment, table: pa.Table, run: Run) -> Iterator[tupl
     tables = {fragment.entry: table}
     for step in fragment.steps:
         try:
-            tables[step.id] = _apply(step, [tables[source] for source in step.sources], run)
+            tables[step.id] = run_step(step, [tables[source] for source in step.sources], run)
         except StepFailed:
             raise
         except Exception as error:  # a kernel that has no answer for a column, or a static state that cannot be opened
@@ -49,7 +49,8 @@ def run_fragment(fragment: Fragment, table: pa.Table, run: Run) -> Iterator[tupl
         yield sink, data
 
 
-def _apply(step: Step, sources: list[pa.Table], run: Run) -> pa.Table:
+def run_step(step: Step, sources: list[pa.Table], run: Run) -> pa.Table:
+    """Apply one step within a partition; `sources` are the tables of the steps that it takes."""
     node = step.node
     if isinstance(node, MergeNode):
         at = [node.fields.position(name) for name in step.keep]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from trident.config import Config
 from trident.coordination.log import FileLog, MemoryLog, TransactionLog
+from trident.coordination.records import LogState
 from trident.errors import InexactPairingError, TridentError
-from trident.graph import Graph, PersistNode
+from trident.graph import Graph, PersistNode, StateNode
 from trident.planner import Plan, make_plan
 from trident.planner.guarantees import EXACT, spout_type_of
 from trident.planner.meaning import meaning_of
@@ -32,9 +33,10 @@ from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf, StateType
 
 if TYPE_CHECKING:
+    from trident.drpc.local import DRPCFunction, LocalDRPC
     from trident.stream import TridentState
 
-__all__ = ["RunningTopology", "log_dir_of", "new_memory_log", "open_view", "start"]
+__all__ = ["RunningTopology", "log_dir_of", "new_memory_log", "open_state", "open_view", "start"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,14 +51,22 @@ class RunningTopology:
     """
 
     def __init__(
-        self, plan: Plan, config: Config, log: TransactionLog, parts: _Parts, observer: Observer | None
+        self,
+        graph: Graph,
+        plan: Plan,
+        config: Config,
+        log: TransactionLog,
+        parts: _Parts,
+        observer: Observer | None,
     ) -> None:
-        self.name = plan.topology
+        self.name, self.graph, self.config = plan.topology, graph, config
         self.run_id = uuid.uuid4().hex
         self._plan, self._config, self._log, self._parts = plan, config, log, parts
         self._progress = Progress(plan.topology, config.progress_kept)
         self._error: BaseException | None = None
         self._ended = threading.Event()
+        self._drpc: LocalDRPC | None = None
+        self._drpc_lock = threading.Lock()
         pending = config.max_spout_pending
         self._pool = ThreadPoolExecutor(pending * 2, thread_name_prefix=f"trident-{plan.topology}-process")
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix=f"trident-{plan.topology}-commit")
@@ -139,6 +149,16 @@ class RunningTopology:
         return self._log.state.txid
 
     @property
+    def log_state(self) -> LogState:
+        """What the log says now: an object that changes as batches are committed."""
+        return self._log.state
+
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """The number of partitions of each state that the topology updates."""
+        return self._plan.partitions
+
+    @property
     def seconds(self) -> float:
         """Seconds from the first define to the last commit of this run."""
         return self._progress.seconds
@@ -149,6 +169,24 @@ class RunningTopology:
         if name not in self._plan.states:
             raise TridentError(f"topology {self.name!r} has no state {name!r}; it has {list(self._plan.states)}")
         return self._parts.view(name, lambda: self._log.state.snapshot(name))
+
+    def drpc(self, function: str) -> DRPCFunction:
+        """Return a DRPC function of the topology: `running.drpc("words").execute("cat dog the man")`.
+
+        It is answered in this process, at the last committed batch, for as long as the topology runs.
+        """
+        return self.local_drpc().function(function)
+
+    def local_drpc(self) -> LocalDRPC:
+        """Return what answers the DRPC functions in this process; it ends with the topology."""
+        from trident.drpc.local import LocalDRPC
+
+        with self._drpc_lock:
+            if self._drpc is None:
+                if self._ended.is_set():
+                    raise TridentError(f"topology {self.name!r} has ended, and its DRPC functions with it")
+                self._drpc = LocalDRPC(self)
+            return self._drpc
 
     def __enter__(self) -> RunningTopology:
         return self
@@ -171,11 +209,15 @@ class RunningTopology:
             logger.error("topology %s ended at batch %d: %s", self.name, self._log.state.txid, error)
         finally:
             self._close()
-            self._ended.set()
+            with self._drpc_lock:
+                self._ended.set()
 
     def _close(self) -> None:
         """Release everything; what one part raises does not keep the others open."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._drpc_lock:
+            if self._drpc is not None:
+                self._drpc.close()
         self._commit_thread.shutdown(wait=True)
         close_all(self.name, [self._parts.close, self._log.close])
 
@@ -283,7 +325,7 @@ def start(
         reconcile(plan, log, states, config.state_recovery, parts.make_state)
         record_meaning(log, meaning)
         parts.open_runner(parts.open_spouts())
-        return RunningTopology(plan, config, log, parts, observer)
+        return RunningTopology(graph, plan, config, log, parts, observer)
     except BaseException:
         parts.close()
         if log is not None:
@@ -356,10 +398,16 @@ def _spark_runner(program: Program, config: Config) -> SparkRunner:
 
 def make_state(plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
     """Open one partition of a state of a plan."""
-    node = plan.states[name]
+    return open_state(plan.topology, plan.states[name], config, partition, partitions, read_only)
+
+
+def open_state(
+    topology: str, node: StateNode, config: Config, partition: int, partitions: int, read_only: bool = False
+) -> Any:
+    """Open one partition of a declared state."""
     keys = tuple((field, node.key_fields.type_of(field) or "") for field in node.key_fields.names)
     value = node.value.types[0] if len(node.value) else None
-    conf = StateConf(plan.topology, name, keys, value, config.as_mapping(), read_only)
+    conf = StateConf(topology, node.name, keys, value, config.as_mapping(), read_only)
     return node.spec.factory.make_state(conf, partition, partitions)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.arrow import schema_of
 from trident.graph import EachNode, FilterNode, MapNode, Node, PeekNode, ProjectNode, QueryNode, SelectNode
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
@@ -150,12 +149,12 @@ def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table
     array = len(node.fields) == 1 and (node.fields.types[0] or "").startswith("array<")
 
     def visit(at: int, row: Any) -> None:
+        out.at = at
         for values in call(row) if flat else (call(row),):
             out.emit(values if isinstance(values, list) and not array else as_values(values))
 
     _collect(step.id, table, node, out, poison, visit)
-    result = pa.table(dict(zip(node.fields.names, out.columns(), strict=True)), schema=schema_of(node.fields))
-    return result.select(list(step.keep)) if step.keep else _rows_without_columns(len(out.rows))
+    return _append(step, node.fields.names, table, pa.array(out.parents, pa.int64()), out.columns())
 
 
 def apply_query(

@@ -32,10 +32,20 @@ class StateView:
         The state's instances, by partition.
     snapshot
         Gives the snapshot to read at; asked again when a key turns out to be newer.
+    now
+        Gives the newest snapshot, for readers whose `snapshot` stands still for a while. They get `StaleTransactionError`
+        when it is too old, and take another one for all that they read together.
     """
 
-    def __init__(self, partitions: Sequence[Any], snapshot: Callable[[], Snapshot], name: str = "state") -> None:
+    def __init__(
+        self,
+        partitions: Sequence[Any],
+        snapshot: Callable[[], Snapshot],
+        name: str = "state",
+        now: Callable[[], Snapshot] | None = None,
+    ) -> None:
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
+        self._now, self._rounds = now or snapshot, _ROUNDS if now is None else 1
         self._lock = threading.Lock()  # threads share the instances of a running topology; a store need not bear it
 
     @staticmethod
@@ -126,7 +136,7 @@ class StateView:
 
     def _retried(self, read: Callable[[], Any]) -> Any:
         with self._lock:
-            for _ in range(_ROUNDS - 1):
+            for _ in range(self._rounds - 1):
                 try:
                     return read()
                 except StaleTransactionError:  # batches were committed since the snapshot was taken: take a newer one
@@ -173,7 +183,7 @@ class StateView:
                 found = state.multi_get(wanted)
             for at, value in zip(places, found, strict=True):
                 values[at] = value
-        if None in values and (now := self._snapshot().txid) >= snapshot.txid + REMOVAL_LAG:
+        if None in values and (now := self._now().txid) >= snapshot.txid + REMOVAL_LAG:
             # What was there at the snapshot may have been removed and deleted while this was read.
             raise StaleTransactionError(self._name, "an absent key", snapshot.txid, now)
         return values

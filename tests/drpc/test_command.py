@@ -1,0 +1,102 @@
+"""`trident drpc` and `trident run --drpc-port`, as processes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Background, complaints, started, trident, write_module
+from trident.drpc import DRPCClient
+from trident.errors import DRPCExecutionException
+
+IN_PROCESS = ("--conf", "engine=in_process")
+MODULE = """
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from states.memory import MemoryMapState
+    from tests.drpc.support import word_counts
+
+    stored, _ = word_counts(DeltaState.opaque("table"))
+    endless, _ = word_counts(DeltaState.opaque("table"), cycle=True)
+    in_memory, _ = word_counts(MemoryMapState(), cycle=True)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_module(tmp_path, "module", MODULE)
+    return tmp_path
+
+
+def address(background: Background) -> str:
+    """Read where a server says that it is."""
+    assert background.process.stdout is not None
+    for line in background.process.stdout:
+        found = re.search(r"serving words at (http://\S+)", line)
+        if found:
+            return found[1]
+    raise AssertionError(background.end()[2])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_beside_the_topology_answers_from_its_states_and_ends_at_a_signal(
+    folder: Path, signum: signal.Signals
+) -> None:
+    assert trident("run", "module:stored", "--once", *IN_PROCESS, cwd=folder).returncode == 0
+    with started("drpc", "module:stored", "--port", "0", cwd=folder) as server:
+        with DRPCClient(address(server)) as client:
+            assert client.execute("words", "cat dog the man") == [[5]]
+            server.signal(signum)
+            code, out, problems = server.end()
+        assert (code, complaints(problems)) == (128 + signum, [])
+        assert "stopping after the requests in work" in out
+        assert server.session() == []
+
+
+def test_a_server_follows_the_topology_that_another_process_runs(folder: Path) -> None:
+    with started("run", "module:endless", "--conf", "batch_emit_interval_ms=20", *IN_PROCESS, cwd=folder):
+        deadline = time.monotonic() + 60
+        while not (folder / "trident-log" / "word-count").is_dir():
+            assert time.monotonic() < deadline
+        with (
+            started("drpc", "module:endless", "--port", "0", cwd=folder) as server,
+            DRPCClient(address(server)) as client,
+        ):
+            first = client.execute("words", "the")[0][0]
+            while client.execute("words", "the")[0][0] <= first:
+                assert time.monotonic() < deadline
+
+
+def test_a_run_answers_in_its_own_process(folder: Path) -> None:
+    with started("run", "module:in_memory", "--drpc-port", "0", "--drpc-token", "t", *IN_PROCESS, cwd=folder) as run:
+        url = address(run)
+        with DRPCClient(url, token="t") as client:
+            first = client.execute("words", "the")[0][0]
+            while client.execute("words", "the")[0][0] <= first:
+                assert run.process.poll() is None
+        with pytest.raises(DRPCExecutionException, match="unauthorized"):
+            DRPCClient(url).execute("words", "the")
+        run.signal(signal.SIGTERM)
+        code, out, _ = run.end()
+        assert (code, run.session()) == (143, [])
+        assert "stopped after batch" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["module:in_memory"], 1, "lives in the memory of the process that runs 'word-count'"),
+        (["module:stored"], 1, "there is no transaction log in"),
+        (["module:stored", "--port", "x"], 2, "'--port'"),
+        (["module:stored", "--max-concurrency", "0"], 2, "--max-concurrency"),
+    ],
+)
+def test_what_cannot_be_served_is_explained(folder: Path, words: list[str], code: int, said: str) -> None:
+    done = trident("drpc", *words, cwd=folder)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

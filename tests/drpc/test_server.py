@@ -1,0 +1,285 @@
+"""DRPC over HTTP: the answers, and what is refused with which status."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.drpc.support import word_counts
+from tests.drpc.test_local import failing, occupied
+from tests.runtime.support import GATES, start
+from trident import TridentTopology
+from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
+from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem
+
+
+@contextmanager
+def served(topology: TridentTopology, **limits: Any) -> Iterator[tuple[LocalDRPC, DRPCServer]]:
+    with LocalDRPC(topology) as drpc, DRPCServer(drpc, port=0, **limits) as server:
+        yield drpc, server
+
+
+def ask(server: DRPCServer, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any, Any]:
+    connection = http.client.HTTPConnection(urlsplit(server.url).netloc, timeout=30)
+    try:
+        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        return response.status, json.loads(response.read()), response.headers
+    finally:
+        connection.close()
+
+
+def test_the_tutorials_words_are_counted_over_http() -> None:
+    topology, _ = word_counts()
+    with start(topology, "in_process") as running:
+        running.process_all_available()
+        with DRPCServer(running.local_drpc(), port=0) as server, DRPCClient(server.url) as client:
+            assert client.execute("words", "cat dog the man") == [[5]]
+            assert client.functions() == ["words"]
+            body = json.dumps({"args": "cat dog the man"})
+            assert ask(server, "POST", "/drpc/words", body, Content_Type="application/json")[:2] == (200, [[5]])
+            assert ask(server, "POST", "/drpc/words", "the man", Content_Type="text/plain")[:2] == (200, [[5]])
+            assert ask(server, "GET", "/drpc")[:2] == (200, {"topology": "word-count", "functions": ["words"]})
+            health = {"status": "ok", "topology": "word-count", "txid": 2}
+            assert ask(server, "GET", "/health")[:2] == (200, health)
+            running.stop()
+            assert ask(server, "GET", "/health")[:2] == (503, {"status": "stopped"})
+            with pytest.raises(DRPCExecutionException, match="stopped"):
+                client.execute("words", "the")
+
+
+def test_parallel_clients_get_their_own_answers() -> None:
+    topology = TridentTopology("echo")
+    topology.new_drpc_stream("echo")
+    with served(topology) as (_, server), DRPCClient(server.url) as client, ThreadPoolExecutor(16) as pool:
+        args = [f"request {number} – ü" for number in range(800)]
+        assert list(pool.map(lambda one: client.execute("echo", one), args)) == [[[one]] for one in args]
+
+
+def test_a_client_keeps_its_connection_and_makes_a_new_one_when_the_server_was_restarted() -> None:
+    topology = TridentTopology("echo")
+    topology.new_drpc_stream("echo")
+    with LocalDRPC(topology) as drpc, DRPCServer(drpc, port=0) as server, DRPCClient(server.url) as client:
+        client.execute("echo", "a")
+        connection = client._connection().sock
+        assert connection is not None
+        client.execute("echo", "b")
+        assert client._connection().sock is connection
+        server.stop()
+        with pytest.raises(DRPCExecutionException, match=r"'echo' gave no answer \(unreachable\)") as refused:
+            client.execute("echo", "c")
+        assert refused.value.reason == "unreachable"
+        with DRPCServer(drpc, port=server.port):
+            assert client.execute("echo", "d") == [["d"]]
+
+
+def test_a_request_that_fails_fails_alone() -> None:
+    with served(failing()) as (drpc, server), DRPCClient(server.url) as client, ThreadPoolExecutor(4) as pool:
+        first = occupied(drpc, "f")
+        bad = pool.submit(client.execute, "f", "bad")
+        good = [pool.submit(client.execute, "f", one) for one in "abc"]
+        while len(drpc._queues["f"]._waiting) < 4:
+            assert not bad.done()
+        GATES.open("request")
+        with pytest.raises(DRPCExecutionException) as raised:
+            bad.result(30)
+        assert [one.result(30) for one in good] == [[["A"]], [["B"]], [["C"]]]
+        assert first.result(30) == [["WAIT"]]
+        assert (raised.value.reason, raised.value.step) == ("failed", "drpc:f/each")
+        assert "KeyError: 'bad word' on tuple" in raised.value.cause
+        status, problem, _ = ask(server, "POST", "/drpc/f", "bad")
+        assert status == 500
+        assert problem["error"].keys() == {"function", "reason", "step", "cause"}
+
+
+def test_what_takes_too_long_is_given_up() -> None:
+    with served(failing(), timeout_s=0.2) as (drpc, server), DRPCClient(server.url) as client:
+        first = occupied(drpc, "f")
+        with pytest.raises(DRPCExecutionException, match=r"\(timeout\): no answer within 0.2 s"):
+            client.execute("f", "a")
+        assert ask(server, "POST", "/drpc/f", "a")[0] == 504
+        assert len(drpc._queues["f"]._waiting) == 0
+        GATES.open("request")
+        assert first.result(30) == [["WAIT"]]
+        assert client.execute("f", "a") == [["A"]]
+
+
+def test_a_client_gives_up_by_itself() -> None:
+    with served(failing()) as (drpc, server), DRPCClient(server.url, timeout=0.2) as client:
+        occupied(drpc, "f")
+        with pytest.raises(DRPCExecutionException, match=r"\(timeout\): no answer from http://.* within 0.2 s"):
+            client.execute("f", "a")
+        GATES.open("request")
+
+
+def test_a_slow_sender_is_given_up() -> None:
+    with (
+        served(failing(), timeout_s=0.2) as (_, server),
+        socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection,
+    ):
+        connection.sendall(b"POST /drpc/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab")
+        assert connection.recv(100).startswith(b"HTTP/1.1 504 ")
+
+
+def test_more_requests_than_may_be_in_work_are_refused() -> None:
+    with served(failing(), max_concurrency=2) as (drpc, server), DRPCClient(server.url) as client:
+        first = occupied(drpc, "f")
+        with ThreadPoolExecutor(2) as pool:
+            admitted = [pool.submit(client.execute, "f", one) for one in "ab"]
+            while len(drpc._queues["f"]._waiting) < 2:
+                assert not first.done()
+            status, problem, headers = ask(server, "POST", "/drpc/f", "c")
+            assert (status, headers["Retry-After"], problem["error"]["reason"]) == (503, "1", "overloaded")
+            assert "2 requests are in work" in problem["error"]["cause"]
+            GATES.open("request")
+            assert [one.result(30) for one in admitted] == [[["A"]], [["B"]]]
+        assert client.execute("f", "c") == [["C"]]
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_request_that_is_too_long_is_refused(chunked: bool) -> None:
+    topology = TridentTopology("echo")
+    topology.new_drpc_stream("echo")
+    with served(topology, max_request_bytes=100) as (_, server):
+        body: Any = iter([b"a" * 60, b"a" * 60]) if chunked else b"a" * 101
+        status, problem, _ = ask(server, "POST", "/drpc/echo", body)
+        assert (status, problem["error"]["reason"]) == (413, "too_large")
+        assert ask(server, "POST", "/drpc/echo", b"a" * 100)[:2] == (200, [["a" * 100]])
+
+
+def test_only_who_has_the_token_may_ask() -> None:
+    topology = TridentTopology("echo")
+    topology.new_drpc_stream("echo")
+    with served(topology, token="geheim") as (_, server):
+        assert DRPCClient(server.url, token="geheim").execute("echo", "a") == [["a"]]
+        for client in (DRPCClient(server.url), DRPCClient(server.url, token="geheimer"), DRPCClient(server.url, "ü")):
+            with client, pytest.raises(DRPCExecutionException, match=r"\(unauthorized\)"):
+                client.execute("echo", "a")
+        status, _, headers = ask(server, "GET", "/drpc")
+        assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+        assert ask(server, "GET", "/health")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "kind", "status", "said"),
+    [
+        ("POST", "/drpc/nothing", "a", "text/plain", 404, "has the functions ['echo']"),
+        ("POST", "/drpc/echo", "{", "application/json", 400, "expected a JSON object"),
+        ("POST", "/drpc/echo", "[1]", "application/json", 400, "expected a JSON object"),
+        ("POST", "/drpc/echo", '{"args": 1}', "application/json; charset=utf-8", 400, "expected a JSON object"),
+        ("POST", "/drpc/echo", '{"arg": "a"}', "application/json", 400, "expected a JSON object"),
+        ("POST", "/drpc/echo", "[" * 100_000, "application/json", 400, "expected a JSON object"),
+        ("POST", "/drpc/echo", b"\xff", "text/plain", 400, "in UTF-8"),
+        ("GET", "/drpc/echo", None, "text/plain", 405, "there are POST /drpc/FUNCTION"),
+        ("GET", "/", None, "text/plain", 404, "there are POST /drpc/FUNCTION"),
+    ],
+)
+def test_what_cannot_be_answered_is_explained(
+    method: str, path: str, body: Any, kind: str, status: int, said: str
+) -> None:
+    topology = TridentTopology("echo")
+    topology.new_drpc_stream("echo")
+    with served(topology) as (_, server):
+        answer = ask(server, method, path, body, Content_Type=kind)
+        assert answer[0] == status
+        assert said in answer[1]["error"]["cause"]
+
+
+VALUES: dict[str, tuple[str, Any, Any]] = {
+    "bytes": ("binary", b"a\xff", "a\\xff"),
+    "decimal": ("decimal(10,2)", Decimal("1.50"), "1.50"),
+    "date": ("date", date(2026, 1, 2), "2026-01-02"),
+    "timestamp": ("timestamp", datetime(2026, 1, 2, tzinfo=UTC), "2026-01-02 00:00:00+00:00"),
+    "list": ("array<bigint>", [1, None], [1, None]),
+    "NaN": ("double", float("nan"), "nan"),
+    "null": ("string", None, None),
+    "text": ("string", "ü – \u0000", "ü – \u0000"),
+}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_value_has_a_form_in_json(name: str) -> None:
+    type_, value, expected = VALUES[name]
+    topology = TridentTopology("values")
+    topology.new_drpc_stream("f").map(lambda row: (value,), f"out: {type_}")
+    with served(topology) as (_, server), DRPCClient(server.url) as client:
+        assert client.execute("f", "") == [[expected]]
+
+
+def test_a_stopped_server_leaves_no_thread_and_frees_the_port() -> None:
+    topology = TridentTopology("echo")
+    topology.new_drpc_stream("echo")
+    before = set(threading.enumerate())
+    with served(topology) as (_, server):
+        assert DRPCClient(server.url).execute("echo", "a") == [["a"]]
+        port = server.port
+    assert set(threading.enumerate()) - before == set()
+    with socket.create_server(("127.0.0.1", port)) as again:
+        assert again.getsockname()[1] == port
+
+
+def test_requests_in_work_are_answered_before_the_server_stops() -> None:
+    with LocalDRPC(failing()) as drpc, ThreadPoolExecutor(2) as pool:
+        server = DRPCServer(drpc, port=0)
+        GATES._events.clear()
+        answer = pool.submit(DRPCClient(server.url).execute, "f", "wait")
+        GATES.await_reached("request")
+        stopped = pool.submit(server.stop)
+        while not server._server.should_exit:
+            assert not answer.done()
+        GATES.open("request")
+        assert answer.result(30) == [["WAIT"]]
+        stopped.result(30)
+
+
+def test_an_address_in_use_is_refused() -> None:
+    with LocalDRPC(failing()) as drpc, socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}: .*choose another one"):
+            DRPCServer(drpc, port=port)
+
+
+@pytest.mark.parametrize("limit", [{"timeout_s": 0}, {"max_request_bytes": 0}, {"max_concurrency": 0}, {"token": ""}])
+def test_impossible_limits_are_refused(limit: dict[str, Any]) -> None:
+    with LocalDRPC(failing()) as drpc, pytest.raises(ConfigError, match="of a DRPC server must"):
+        DRPCServer(drpc, port=0, **limit)
+
+
+def test_without_its_packages_the_server_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
+    with LocalDRPC(failing()) as drpc, pytest.raises(EnvironmentProblem, match=r"pip install 'trident-spark\[drpc\]'"):
+        DRPCServer(drpc, port=0)
+
+
+@pytest.mark.parametrize("url", ["localhost:3774", "ftp://x", "http://"])
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="is no address of a DRPC server"):
+        DRPCClient(url)
+
+
+def test_an_answer_that_is_none_of_ours_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(10_000)
+                connection.sendall(b"HTTP/1.1 502 Bad\r\nContent-Length: 5\r\n\r\nsorry")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        client = DRPCClient(f"http://127.0.0.1:{other.getsockname()[1]}")
+        with client, pytest.raises(DRPCExecutionException, match="answered 502 with what is no answer.*sorry"):
+            client.execute("f", "a")
+        thread.join()

@@ -1,0 +1,188 @@
+"""Requests that wait are answered together, and one that fails, fails alone."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from trident.config import Config
+from trident.drpc.requests import RequestSteps
+from trident.drpc.states import CommittedLog, RequestStates
+from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, describe
+from trident.operations.interfaces import TridentOperationContext
+from trident.planner import RequestPlan
+from trident.runtime.rows import Poison, Run, StepFailed
+from trident.spout.interfaces import TransactionAttempt
+
+__all__ = ["Answer", "Executor", "RequestQueue"]
+
+logger = logging.getLogger(__name__)
+
+Answer = list[list[Any]]
+
+_ROUNDS = 100
+_CLOSE_WAIT_S = 5.0
+
+
+class Executor:
+    """Answers requests of one function, in one thread at a time; prepares its operations and opens its states."""
+
+    def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
+        self._steps = RequestSteps(plan)
+        self._states = RequestStates(plan, config, log)
+        self._numbers = itertools.count(1)
+        self._operations = _operations_of(plan)
+        context = TridentOperationContext()
+        for operation in self._operations:
+            if hasattr(operation, "prepare"):
+                operation.prepare(config.as_mapping(), context)
+
+    def answers(self, args: Sequence[str]) -> list[Answer]:
+        """Answer all requests at one committed snapshot; raises `StepFailed`, which tells nothing of the single ones."""
+        run = Run(TransactionAttempt(next(self._numbers), 0), Poison(), self._states)
+        for _ in range(_ROUNDS):
+            self._states.renew()
+            try:
+                return self._steps.answers(args, run)
+            except StepFailed as error:
+                # Two batches were committed while this was read: read all of it again, at a newer snapshot.
+                if not isinstance(cause_of(error), StaleTransactionError):
+                    raise
+        return self._steps.answers(args, run)
+
+    def close(self) -> None:
+        """End the operations and close the states; an error of one does not keep the others open."""
+        for end in [*(op.cleanup for op in self._operations if hasattr(op, "cleanup")), self._states.close]:
+            try:
+                end()
+            except Exception:
+                logger.exception("DRPC: closing failed")
+
+
+def _operations_of(plan: RequestPlan) -> list[Any]:
+    found: dict[int, Any] = {}
+    for node in plan.nodes[1:]:
+        own = [getattr(node, name) for name in ("function", "filter", "consumer", "reducer") if hasattr(node, name)]
+        for operation in [*own, *(member.aggregator for member in getattr(node, "members", ()))]:
+            found.setdefault(id(operation), operation)
+    return list(found.values())
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """Return what user code or a store raised, of an error that came out of a step."""
+    while isinstance(error, StepFailed) and error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+@dataclass(eq=False)
+class _Request:
+    args: str
+    answer: Future[Answer] = field(default_factory=Future)
+
+
+class RequestQueue:
+    """The waiting requests of one function, and the threads that answer them, all that wait at once.
+
+    Parameters
+    ----------
+    function
+        Its name.
+    executors
+        One for each thread.
+    max_batch
+        How many requests are answered together at most.
+    """
+
+    def __init__(self, function: str, executors: Sequence[Executor], max_batch: int) -> None:
+        self._function, self._max_batch = function, max_batch
+        self._waiting: deque[_Request] = deque()
+        self._changed = threading.Condition()
+        self._closed = False
+        self._threads = [
+            threading.Thread(
+                target=self._serve, args=(executor,), name=f"trident-drpc-{function}-{number}", daemon=True
+            )
+            for number, executor in enumerate(executors)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, args: str) -> Future[Answer]:
+        """Ask; the future gives the answer or raises `DRPCExecutionException`. Cancelled in time, it is not run."""
+        request = _Request(args)
+        with self._changed:
+            if self._closed:
+                raise self._stopped()
+            self._waiting.append(request)
+            self._changed.notify()
+        return request.answer
+
+    def forget(self, answer: Future[Answer]) -> None:
+        """Cancel a request that nobody waits for any more."""
+        if answer.cancel():
+            with self._changed:
+                self._waiting = deque(one for one in self._waiting if one.answer is not answer)
+
+    def close(self) -> None:
+        """Refuse what waits and let the threads end; one that is stuck in user code is left behind."""
+        with self._changed:
+            self._closed = True
+            waiting, self._waiting = list(self._waiting), deque()
+            self._changed.notify_all()
+        for request in waiting:
+            if request.answer.set_running_or_notify_cancel():
+                request.answer.set_exception(self._stopped())
+        for thread in self._threads:
+            thread.join(_CLOSE_WAIT_S)
+            if thread.is_alive():
+                logger.warning("DRPC function %s: a request is still at work; it is left behind", self._function)
+
+    def _stopped(self) -> DRPCExecutionException:
+        return DRPCExecutionException(self._function, "the topology or the server was stopped", reason="stopped")
+
+    def _serve(self, executor: Executor) -> None:
+        while requests := self._take():
+            self._answer(executor, [one for one in requests if one.answer.set_running_or_notify_cancel()])
+        executor.close()
+
+    def _take(self) -> list[_Request]:
+        """Wait for requests; none if it is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            return [self._waiting.popleft() for _ in range(min(len(self._waiting), self._max_batch))]
+
+    def _answer(self, executor: Executor, requests: list[_Request]) -> None:
+        if not requests:
+            return
+        try:
+            answers = executor.answers([one.args for one in requests])
+        except (Exception, SystemExit) as error:  # noqa: BLE001  user code may raise anything; the clients are told
+            self._fail(executor, requests, error)
+            return
+        for request, answer in zip(requests, answers, strict=True):
+            request.answer.set_result(answer)
+
+    def _fail(self, executor: Executor, requests: list[_Request], error: BaseException) -> None:
+        """Find the requests that fail by halves; a store that does not answer fails all of them at once."""
+        if len(requests) > 1 and not isinstance(cause_of(error), BackendError):
+            half = len(requests) // 2
+            self._answer(executor, requests[:half])
+            self._answer(executor, requests[half:])
+            return
+        for request in requests:
+            request.answer.set_exception(_failed(self._function, error))
+
+
+def _failed(function: str, error: BaseException) -> DRPCExecutionException:
+    if isinstance(error, StepFailed):
+        failure = error.failure
+        on = f" on tuple {failure.row}" if failure.row is not None else ""
+        return DRPCExecutionException(function, f"{failure.cause}{on}", failure.step)
+    return DRPCExecutionException(function, describe(error))

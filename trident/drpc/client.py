@@ -1,0 +1,127 @@
+"""Asking a DRPC server over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+import weakref
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import quote, urlsplit
+
+from trident.errors import ConfigError, DRPCExecutionException, describe
+
+__all__ = ["DRPCClient"]
+
+
+class DRPCClient:
+    """Asks the functions of a DRPC server. May be used from many threads; each keeps a connection of its own.
+
+    Parameters
+    ----------
+    url
+        Where the server is, as in `http://localhost:3774`.
+    token
+        What the server wants to be told, if it wants anything.
+    timeout
+        Seconds after which a request is given up; the server has a limit of its own.
+    """
+
+    def __init__(self, url: str, token: str | None = None, timeout: float = 30.0) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ConfigError(f"{url!r} is no address of a DRPC server; expected one as http://localhost:3774")
+        self.url = url.rstrip("/")
+        self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._path, self._timeout = parts.path.rstrip("/"), timeout
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._own = threading.local()
+        self._connections: weakref.WeakSet[http.client.HTTPConnection] = weakref.WeakSet()
+
+    def execute(self, function: str, args: str) -> list[list[Any]]:
+        """Ask a function; returns the rows of its last step, `[]` if there are none.
+
+        Raises
+        ------
+        DRPCExecutionException
+            There was no answer; `reason`, `step` and `cause` say why. A request changes nothing and may be sent again.
+        """
+        if not isinstance(args, str):
+            raise DRPCExecutionException(function, f"the arguments are one text, got {args!r}", reason="invalid")
+        body = json.dumps({"args": args}).encode()
+        rows: list[list[Any]] = self._ask("POST", f"/drpc/{quote(function, safe='')}", function, body)
+        return rows
+
+    def functions(self) -> list[str]:
+        """Return the names of the server's functions."""
+        return list(self._ask("GET", "/drpc", "*")["functions"])
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in list(self._connections):
+            connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"DRPCClient({self.url!r})"
+
+    def _ask(self, method: str, path: str, function: str, body: bytes | None = None) -> Any:
+        try:
+            status, data = self._sent(method, self._path + path, body)
+        except TimeoutError:
+            self._connection().close()
+            cause = f"no answer from {self.url} within {self._timeout} s"
+            raise DRPCExecutionException(function, cause, reason="timeout") from None
+        except (OSError, http.client.HTTPException) as error:
+            self._connection().close()
+            cause = f"{self.url} cannot be reached ({describe(error)})"
+            raise DRPCExecutionException(function, cause, reason="unreachable") from error
+        return self._read(function, status, data)
+
+    def _read(self, function: str, status: int, data: bytes) -> Any:
+        try:
+            found = json.loads(data)
+            if status == 200:
+                return found
+            problem = found["error"]
+            raise DRPCExecutionException(function, problem["cause"], problem.get("step"), problem["reason"])
+        except (ValueError, KeyError, TypeError) as error:
+            cause = f"{self.url} answered {status} with what is no answer of a DRPC server: {data[:200]!r}"
+            raise DRPCExecutionException(function, cause, reason="unreachable") from error
+
+    def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        """Send on the kept connection, and once more on a new one if the server had closed that meanwhile."""
+        connection = self._connection()
+        kept = connection.sock is not None
+        try:
+            return self._exchange(connection, method, path, body)
+        except (http.client.RemoteDisconnected, ConnectionError):
+            connection.close()
+            if not kept:
+                raise
+        return self._exchange(connection, method, path, body)
+
+    def _exchange(
+        self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
+    ) -> tuple[int, bytes]:
+        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
+        if connection is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            connection = kind(self._host, self._port, timeout=self._timeout)
+            self._own.connection = connection
+            self._connections.add(connection)
+        return connection

@@ -1,0 +1,173 @@
+"""DRPC in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import cloudpickle
+
+from trident.config import Config
+from trident.drpc.batching import Answer, Executor, RequestQueue
+from trident.drpc.states import CommittedLog, LogOfOthers, OwnLog
+from trident.errors import ConfigError, DRPCExecutionException, TopologyError, describe
+from trident.planner import RequestPlan, make_request_plan
+from trident.runtime.running import RunningTopology
+
+if TYPE_CHECKING:
+    from trident.topology import TridentTopology
+
+__all__ = ["DRPCFunction", "LocalDRPC"]
+
+
+class LocalDRPC:
+    """Answers the DRPC functions of a topology in this process.
+
+    Parameters
+    ----------
+    topology
+        A running topology, or a declared one that another process runs (or ran): its states are read through its log then,
+        as `trident get` does. A topology whose functions query static states only needs no log.
+    conf, settings
+        As of `TridentTopology.start`; of a running topology its own are taken.
+    threads
+        How many threads answer each function. A second one helps where a request waits for a slow store or user code; the
+        operations are copied for it.
+    max_batch
+        How many waiting requests are answered together at most.
+
+    Raises
+    ------
+    TopologyError
+        It has no function, or one whose operations cannot be copied.
+    UnsupportedOperation, LogError, ForeignLogError
+        A state cannot be read from this process.
+    """
+
+    def __init__(
+        self,
+        topology: TridentTopology | RunningTopology,
+        conf: Config | Mapping[str, Any] | None = None,
+        *,
+        threads: int = 1,
+        max_batch: int = 1024,
+        **settings: Any,
+    ) -> None:
+        if threads < 1 or max_batch < 1:
+            raise ConfigError(f"threads={threads}, max_batch={max_batch}: expected whole numbers of at least 1")
+        running: RunningTopology | None = None
+        if isinstance(topology, RunningTopology):
+            running, graph, config = topology, topology.graph, topology.config
+        else:
+            graph, config = topology.graph(), Config.of(conf, **settings)
+        if not graph.functions():
+            raise TopologyError(
+                f"topology {graph.name!r} has no DRPC function; declare one with new_drpc_stream(function)"
+            )
+        plans = [make_request_plan(graph, node.function) for node in graph.functions()]
+        updated = {name: node for plan in plans for name, node in plan.states.items() if not node.static}
+        self.name, self.closed = graph.name, False
+        self._log: CommittedLog | None = None
+        if running is not None:
+            self._log = OwnLog(running)
+        elif updated:
+            self._log = LogOfOthers(graph.name, config, updated)
+        self._queues: dict[str, RequestQueue] = {}
+        try:
+            for plan in plans:
+                executors = [Executor(copy, config, self._log) for copy in _copies(plan, threads)]
+                self._queues[plan.function] = RequestQueue(plan.function, executors, max_batch)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def functions(self) -> list[str]:
+        """The names of the functions."""
+        return list(self._queues)
+
+    @property
+    def txid(self) -> int | None:
+        """The last committed batch, which requests see; None where no function queries a state that changes."""
+        return None if self._log is None else self._log.now().txid
+
+    def function(self, name: str) -> DRPCFunction:
+        """Return one function; `DRPCExecutionException` if there is none of that name."""
+        return DRPCFunction(name, self._queue(name))
+
+    def execute(self, function: str, args: str, timeout: float | None = None) -> Answer:
+        """Ask a function and wait for the answer, at most `timeout` seconds; see `DRPCFunction.execute`."""
+        return self.function(function).execute(args, timeout)
+
+    def close(self) -> None:
+        """Refuse what waits, and end the threads."""
+        self.closed = True
+        for queue in self._queues.values():
+            queue.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LocalDRPC({self.name!r}: {self.functions})"
+
+    def _queue(self, name: str) -> RequestQueue:
+        if name not in self._queues:
+            cause = f"topology {self.name!r} has the functions {self.functions}"
+            raise DRPCExecutionException(name, cause, reason="unknown")
+        return self._queues[name]
+
+
+class DRPCFunction:
+    """One function, to be asked from any thread."""
+
+    def __init__(self, name: str, queue: RequestQueue) -> None:
+        self.name, self._queue = name, queue
+
+    def execute(self, args: str, timeout: float | None = None) -> Answer:
+        """Ask and wait for the answer: the rows of the function's last step, `[]` if there are none.
+
+        Raises
+        ------
+        DRPCExecutionException
+            A step failed, or there was no answer within `timeout` seconds.
+        """
+        answer = self.submit(args)
+        try:
+            return answer.result(timeout)
+        except TimeoutError:
+            self.forget(answer)
+            raise DRPCExecutionException(self.name, f"no answer within {timeout} s", reason="timeout") from None
+
+    def submit(self, args: str) -> Future[Answer]:
+        """Ask; returns a future."""
+        if not isinstance(args, str):
+            raise DRPCExecutionException(self.name, f"the arguments are one text, got {args!r}", reason="invalid")
+        return self._queue.submit(args)
+
+    def forget(self, answer: Future[Answer]) -> None:
+        """Cancel a request that nobody waits for any more; if it is not at work yet, it is never run."""
+        self._queue.forget(answer)
+
+    def __repr__(self) -> str:
+        return f"DRPCFunction({self.name!r})"
+
+
+def _copies(plan: RequestPlan, count: int) -> list[RequestPlan]:
+    if count == 1:
+        return [plan]
+    try:
+        pickled = cloudpickle.dumps(plan)
+    except Exception as error:
+        raise TopologyError(
+            f"DRPC function {plan.function!r}: its operations cannot be copied for {count} threads ({describe(error)}); use "
+            "threads=1, or open locks, connections and files in prepare(conf, context)"
+        ) from error
+    return [plan, *(cloudpickle.loads(pickled) for _ in range(count - 1))]

@@ -1,0 +1,156 @@
+"""Many requests as one Arrow table: every row carries the number of its request, in a column that user code never sees.
+
+A step works on all requests at once where it can: what goes row by row anyway, and what has a key, to which the number of
+the request is added. An aggregate without a key is one with the number as its key, and of nothing for the requests that
+have no rows. What cannot work so is run request by request.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.exchanges import JoinNode, MultiReduceNode, RepartitionNode
+from trident.fields import Fields
+from trident.graph import AggregateNode, MapNode, MergeNode, Node, SelectNode
+from trident.operations.expressions import col
+from trident.operations.vectorised import ArrowFunction
+from trident.planner import Exchange, RequestPlan, Sink, Step
+from trident.runtime.exchange import route
+from trident.runtime.fragments import run_step
+from trident.runtime.in_batch import aggregate
+from trident.runtime.joins import join
+from trident.runtime.reducers import multi_reduce
+from trident.runtime.rows import Run, StepFailed, failure_of
+
+__all__ = ["RequestSteps"]
+
+_REQUEST = "$request"
+_NUMBER = Fields(f"{_REQUEST}: bigint")
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step as declared, and as it is applied to rows that carry the number of their request."""
+
+    node: Node
+    carrying: Step
+
+
+class RequestSteps:
+    """The steps of a function, ready to be applied to any number of requests."""
+
+    def __init__(self, plan: RequestPlan) -> None:
+        self._entry, *nodes = plan.nodes
+        self._steps = [_Step(node, _carrying(node)) for node in nodes]
+        self._answer = plan.nodes[-1]
+
+    def answers(self, args: Sequence[str], run: Run) -> list[list[list[Any]]]:
+        """Return the answer of each request, in order: the rows of the last step.
+
+        Raises
+        ------
+        StepFailed
+            A step failed; nobody knows for which of the requests.
+        """
+        numbers = pa.array(range(len(args)), pa.int64())
+        tables = {self._entry.id: pa.table([pa.array(args, pa.string()), numbers], [*self._entry.fields, _REQUEST])}
+        for step in self._steps:
+            try:
+                tables[step.node.id] = _apply(step, [tables[id_] for id_ in step.node.parents], len(args), run)
+            except StepFailed:
+                raise
+            except Exception as error:
+                raise StepFailed(failure_of(step.node.id, error)) from error
+        return _by_request(tables[self._answer.id], self._answer.fields, len(args))
+
+
+def _by_request(table: pa.Table, fields: Fields, requests: int) -> list[list[list[Any]]]:
+    found: list[list[list[Any]]] = [[] for _ in range(requests)]
+    columns = [table.column(name).to_pylist() for name in fields.names]
+    rows = zip(*columns, strict=True) if columns else itertools.repeat((), table.num_rows)
+    for number, row in zip(table.column(_REQUEST).to_pylist(), rows, strict=True):
+        found[number].append(list(row))
+    return found
+
+
+def _carrying(node: Node) -> Step:
+    """The step that keeps the number of the request beside all fields."""
+    if isinstance(node, AggregateNode):
+        node = replace(node, fields=_NUMBER.concat(node.fields), group=_NUMBER.concat(node.group), grouped=True)
+    elif isinstance(node, JoinNode):
+        keys = len(node.groups[0])
+        names, types = list(node.fields.names), list(node.fields.types)
+        node = replace(
+            node,
+            fields=Fields.of([*names[:keys], _REQUEST, *names[keys:]], [*types[:keys], "bigint", *types[keys:]]),
+            inputs=tuple(fields.concat(_NUMBER) for fields in node.inputs),
+            groups=tuple(group.concat(_NUMBER) for group in node.groups),
+        )
+    elif isinstance(node, SelectNode):
+        node = replace(node, fields=node.fields.concat(_NUMBER), expressions=(*node.expressions, col(_REQUEST)))
+    elif isinstance(node, MergeNode):
+        inputs = tuple(fields.concat(_NUMBER) for fields in node.inputs)
+        node = replace(node, fields=node.fields.concat(_NUMBER), inputs=inputs)
+    return Step(node.id, node.parents, node, tuple(dict.fromkeys([*node.fields.names, _REQUEST])))
+
+
+def _apply(step: _Step, sources: list[pa.Table], requests: int, run: Run) -> pa.Table:
+    node = step.node
+    if isinstance(node, JoinNode) and not node.preserve:
+        return join(step.carrying.node, sources)
+    if isinstance(node, (JoinNode, MultiReduceNode)) or _maps_batches(node):
+        return _one_by_one(node, sources, requests, run)
+    if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
+        return _routed(node, sources[0], run)
+    done = run_step(step.carrying, sources, run)
+    if isinstance(node, AggregateNode) and not node.grouped and not node.partial:
+        return _with_aggregates_of_nothing(node, done, sources[0], requests, run)
+    return done
+
+
+def _with_aggregates_of_nothing(
+    node: AggregateNode, done: pa.Table, source: pa.Table, requests: int, run: Run
+) -> pa.Table:
+    """Add what the aggregators make of nothing, for each request that has no rows."""
+    missing = sorted(set(range(requests)).difference(source.column(_REQUEST).to_pylist()))
+    nothing = source.slice(0, 0)
+    tables = [_numbered(aggregate(node.id, node, nothing, run), number, done) for number in missing]
+    return pa.concat_tables([done, *tables])
+
+
+def _maps_batches(node: Node) -> bool:
+    """Whether the rows that go out cannot be told from which rows that went in they come."""
+    return isinstance(node, MapNode) and isinstance(node.function, ArrowFunction)
+
+
+def _one_by_one(node: Node, sources: list[pa.Table], requests: int, run: Run) -> pa.Table:
+    tables = []
+    for number in range(requests):
+        own = [source.filter(pc.equal(source.column(_REQUEST), number)) for source in sources]
+        if isinstance(node, JoinNode):
+            table = join(node, own)
+        elif isinstance(node, MultiReduceNode):
+            table = multi_reduce(node, own, run)
+        else:
+            table = run_step(Step(node.id, node.parents, node, node.fields.names), own, run)
+        tables.append(_numbered(table, number))
+    return pa.concat_tables(tables)
+
+
+def _numbered(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.Table:
+    column = pa.array([number] * table.num_rows, pa.int64())
+    numbered = table.append_column(_REQUEST, column)
+    return numbered if like is None else numbered.select(like.column_names)
+
+
+def _routed(node: RepartitionNode, table: pa.Table, run: Run) -> pa.Table:
+    """What the only partition gets: a function of the user's may send a row there several times, or nowhere."""
+    sink = Sink(node.id, node.parents[0], node.fields, routing=node.routing)
+    frames = route(sink, Exchange(node, (node.fields,), 1), [table], (node.id, 0, 0), run)
+    return pa.concat_tables([table.slice(0, 0), *(frame.data for frame in frames)])

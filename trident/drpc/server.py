@@ -1,0 +1,151 @@
+"""DRPC over HTTP: `POST /drpc/<function>`, `GET /drpc`, `GET /health`; JSON both ways."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from trident.drpc.local import LocalDRPC
+from trident.errors import ConfigError, EnvironmentProblem
+
+if TYPE_CHECKING:
+    import uvicorn
+
+__all__ = ["DEFAULT_PORT", "DRPCServer"]
+
+DEFAULT_PORT = 3774
+"""Storm's port for DRPC over HTTP."""
+
+logger = logging.getLogger(__name__)
+
+_GRACE_S = 5
+_KEEP_ALIVE_S = 75
+_LOCAL = ("127.0.0.1", "::1", "localhost")
+
+
+class DRPCServer:
+    """Serves the functions of a `LocalDRPC` from a thread of its own. A context manager: leaving it stops it.
+
+    Parameters
+    ----------
+    drpc
+        What answers; it is not closed with the server.
+    host, port
+        Where to listen; port 0 takes a free one (see `port`).
+    token
+        Asked of every request as `Authorization: Bearer <token>`; None: everybody may ask. Wanted on any host but this one.
+    timeout_s
+        Seconds within which a request is answered, from its first byte on.
+    max_request_bytes
+        The longest body.
+    max_concurrency
+        How many requests may be in work at once; more are refused at once, to be sent again later.
+
+    Raises
+    ------
+    ConfigError
+        An impossible limit, or an address that cannot be listened on.
+    EnvironmentProblem
+        The packages of the server are missing.
+    """
+
+    def __init__(
+        self,
+        drpc: LocalDRPC,
+        host: str = "127.0.0.1",
+        port: int = DEFAULT_PORT,
+        *,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+        max_request_bytes: int = 1 << 20,
+        max_concurrency: int = 512,
+    ) -> None:
+        if timeout_s <= 0 or max_request_bytes < 1 or max_concurrency < 1:
+            raise ConfigError("timeout_s, max_request_bytes and max_concurrency of a DRPC server must be above 0")
+        if token == "":
+            raise ConfigError("the token of a DRPC server must not be empty; leave it out to let everybody ask")
+        if token is None and host not in _LOCAL:
+            logger.warning("DRPC is served on %s without a token: whoever reaches the port may ask", host)
+        self._server = _server(drpc, token, timeout_s, max_request_bytes, max_concurrency)
+        self._socket = _listening(host, port)
+        self.host: str = host
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, name=f"trident-drpc-http-{self.port}", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    def stop(self) -> None:
+        """Take no more requests, end those in work (a few seconds are left for them), and close."""
+        self._server.should_exit = True
+        self._thread.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"DRPCServer({self.url!r})"
+
+    def _run(self) -> None:
+        try:
+            self._server.run(sockets=[self._socket])
+        except Exception:
+            logger.exception("the DRPC server on %s ended", self.url)
+        finally:
+            self._socket.close()
+
+
+def _server(
+    drpc: LocalDRPC, token: str | None, timeout_s: float, max_request_bytes: int, max_concurrency: int
+) -> uvicorn.Server:
+    try:
+        import uvicorn
+
+        from trident.drpc.http import make_app
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"the DRPC server needs packages that are missing ({error}); pip install 'trident-spark[drpc]'"
+        ) from error
+    app: Any = make_app(drpc, token, timeout_s, max_request_bytes, max_concurrency)
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=_GRACE_S,
+        )
+    )
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(1024)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        hint = "; another program has the port, choose another one" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"DRPC cannot listen on {host}:{port}: {error.strerror or error}{hint}") from error
+    return listener
