@@ -51,7 +51,7 @@ def test_every_setting_is_described() -> None:
             {"max_spout_pendin": 1},
             "unknown setting 'max_spout_pendin'; did you mean 'max_spout_pending'[?] Known are: ",
         ),
-        ({"zzz": 1}, r"unknown setting 'zzz'\. Known are: allow_inexact, batch_emit_interval_ms"),
+        ({"zzz": 1}, r"unknown setting 'zzz'\. Known are: allow_inexact, auto_bytes, batch_emit_interval_ms"),
         ({"max_spout_pending": 0}, "max_spout_pending=0: must be at least 1"),
         ({"max_batch_attempts": 0}, "max_batch_attempts=0: must be at least 1"),
         ({"progress_kept": 0}, "progress_kept=0: must be at least 1"),
