@@ -273,7 +273,7 @@ def test_small_and_large_batches_beside_spark(spark: Any, topology: TridentTopol
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_spark_starts_with_the_first_large_batch(tmp_path: Path) -> None:
     script = """
 from pyspark import SparkContext
@@ -289,13 +289,13 @@ counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), 
 with topology.start(engine="auto", auto_bytes=1000, master="local[2]") as running:
     feeder.feed([["a"]])
     print(SparkContext._active_spark_context is not None)
-    feeder.feed([["a"]] * 2000, timeout_s=100)
+    feeder.feed([["a"]] * 2000, timeout_s=250)
     print(SparkContext._active_spark_context is not None, running.state(counts).multi_get(["a"]))
 print(SparkContext._active_spark_context is not None)
 """
     (tmp_path / "program.py").write_text(script)
     done = subprocess.run(
-        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=110, check=False,
+        [sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=280, check=False,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert (done.stdout.split(), done.stderr) == (["False", "True", "[2001]", "False"], "")
