@@ -93,6 +93,12 @@ class TextFileCoordinator:
         ranges = [Range(base + os.fsdecode(path), start, end, crc) for path, start, end, crc in definition["ranges"]]
         return cut(ranges, parallelism)
 
+    def size(self, definition: Definition) -> int | None:
+        """Say how many bytes a batch has; None if some are packed, and nobody knows how many they are unpacked."""
+        if any(os.fsdecode(path).endswith(".gz") for path, *_ in definition["ranges"]):
+            return None
+        return sum(int(end) - int(start) for _, start, end, _ in definition["ranges"])
+
     def success(self, txid: int, definition: Definition) -> None:
         """Nothing is kept for a batch, so nothing is dropped."""
 

@@ -174,6 +174,11 @@ class _FeederCoordinator:
             )
         return cut_table(table, parallelism)
 
+    def size(self, definition: Definition) -> int | None:
+        """Say how many bytes the rows of a feed take; None if this process does not have them."""
+        table = self._channel.table(int(definition["feed"])) if definition["feeder"] == self._channel.id else None
+        return None if table is None else int(table.nbytes)
+
     def success(self, txid: int, definition: Definition) -> None:
         """Wake up whoever waits for this feed, and forget its rows."""
         if definition["feeder"] == self._channel.id:

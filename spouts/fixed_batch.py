@@ -116,6 +116,7 @@ class _FixedBatchCoordinator:
     def __init__(self, tables: list[pa.Table], starts: list[int], size: int | None, cycle: bool) -> None:
         self._tables, self._starts, self._size, self._cycle = tables, starts, size, cycle
         self._rows = starts[-1]
+        self._bytes = [int(table.nbytes) for table in tables]
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Give the rows after those of the batch before; None when there are no more and none come again."""
@@ -137,6 +138,12 @@ class _FixedBatchCoordinator:
                 f"{self._rows} rows now; give it the rows it had when the batch was defined"
             )
         return cut_table(self._tables[at].slice(start - self._starts[at], end - start), parallelism)
+
+    def size(self, definition: Definition) -> int:
+        """Say how many bytes the rows of a batch take, as a share of their table."""
+        start, end = int(definition["start"]), int(definition["end"])
+        at = min(bisect_right(self._starts, start), len(self._tables)) - 1
+        return self._bytes[at] * (end - start) // max(1, int(self._tables[at].num_rows))
 
     def success(self, txid: int, definition: Definition) -> None:
         """Nothing is kept for a batch, so nothing is dropped."""

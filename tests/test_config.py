@@ -53,7 +53,7 @@ def test_every_setting_is_described() -> None:
         ),
         (
             {"zzz": 1},
-            r"unknown setting 'zzz'\. Known are: allow_changed_topology, allow_inexact, batch_emit_interval_ms",
+            r"unknown setting 'zzz'\. Known are: allow_changed_topology, allow_inexact, auto_bytes, batch_emit_interval_ms",
         ),
         ({"max_spout_pending": 0}, "max_spout_pending=0: must be at least 1"),
         ({"max_batch_attempts": 0}, "max_batch_attempts=0: must be at least 1"),

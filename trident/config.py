@@ -26,7 +26,8 @@ class Config:
     batch_emit_interval_ms
         At most one batch is started per interval; 0 starts them as fast as they are committed. A cap, not a delay.
     message_timeout_s
-        A batch that is not processed within this many seconds is failed and replayed.
+        A batch that is not processed within this many seconds is failed and replayed (not one that is processed in this
+        process with `max_spout_pending=1`: nothing else runs then that could notice).
     max_batch_attempts
         How often a batch is tried before the topology stops with `BatchFailedError`.
     retry_backoff_ms, retry_backoff_max_ms
@@ -51,8 +52,12 @@ class Config:
         states that do not match and counts on from where the spouts stand (to count everything anew, remove `log_dir`
         as well).
     engine
-        `"spark"`, or `"in_process"`: the same stages in this process, without Spark (for tests and small jobs; with more
-        than one batch in work, several threads call the same operation objects).
+        `"spark"`; `"in_process"`: the same stages in this process, without Spark (for tests and small jobs; with more
+        than one batch in work, several threads call the same operation objects); or `"auto"`: small batches in this
+        process, large ones on Spark, which starts when the first of them comes.
+    auto_bytes
+        With `engine="auto"`, the size up to which a batch is small. A batch of which the spout does not know the size
+        is large.
     master
         Spark master URL; default `local[*]`, or that of the active session.
     spark_conf
@@ -78,7 +83,8 @@ class Config:
     allow_inexact: bool = False
     allow_changed_topology: bool = False
     state_recovery: Literal["refuse", "adopt", "restart"] = "refuse"
-    engine: Literal["spark", "in_process"] = "spark"
+    engine: Literal["spark", "in_process", "auto"] = "spark"
+    auto_bytes: int = 8 << 20
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None
@@ -91,7 +97,13 @@ class Config:
         for name in ("max_spout_pending", "max_batch_attempts", "progress_kept"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1")
-        for name in ("batch_emit_interval_ms", "retry_backoff_ms", "retry_backoff_max_ms", "poll_interval_ms"):
+        for name in (
+            "auto_bytes",
+            "batch_emit_interval_ms",
+            "retry_backoff_ms",
+            "retry_backoff_max_ms",
+            "poll_interval_ms",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
         if self.message_timeout_s <= 0:

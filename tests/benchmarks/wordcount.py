@@ -67,6 +67,10 @@ def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateS
         "engine": options.engine,
         "progress_kept": 1 << 20,
     }
+    if options.engine == "auto":
+        settings["master"] = (
+            options.master
+        )  # Spark starts within the run, when the first large batch comes, if any does
     if not options.state.startswith("memory"):
         settings["log_dir"] = str(folder / "log")
     with topology.start(settings) as running:
@@ -165,7 +169,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")
     parser.add_argument("--vocab", type=int, default=10_000, help="distinct words")
     parser.add_argument("--pending", type=int, default=3, help="batches in work at once")
-    parser.add_argument("--engine", choices=("spark", "in_process"), default="spark")
+    parser.add_argument("--engine", choices=("spark", "in_process", "auto"), default="spark")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--warm-up-s", type=float, default=3.0, help="seconds of empty Spark jobs before measuring")

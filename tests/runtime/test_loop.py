@@ -39,7 +39,7 @@ from trident.planner import make_plan
 from trident.runtime.loop import BatchLoop, Clock
 from trident.runtime.progress import Progress
 from trident.runtime.recovery import reconcile
-from trident.runtime.running import _Parts
+from trident.runtime.running import Parts as RunningParts
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 
 LIFE = ["defined", "processed", "committing", "committed", "recorded", "succeeded"]
@@ -166,7 +166,7 @@ class HandClock(Clock):
 def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any) -> Iterator[BatchLoop]:
     """Run a loop of the real parts, in process, by a given clock."""
     config, plan, log = Config.of(conf), make_plan(topology.graph()), MemoryLog("t")
-    parts = _Parts(plan, config)
+    parts = RunningParts(plan, config)
     reconcile(plan, log, parts.open_states(), "refuse", parts.make_state)
     parts.open_runner(parts.open_spouts())
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:

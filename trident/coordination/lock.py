@@ -87,7 +87,7 @@ class Claim:
     def __init__(self, directory: Path, epoch: int, fd: int) -> None:
         self.directory, self.epoch = directory, epoch
         self._fd, self._pid = fd, os.getpid()
-        self._own, self._next = _claim_path(directory, epoch), _claim_path(directory, epoch + 1)
+        self._own, self._next = (str(_claim_path(directory, number)) for number in (epoch, epoch + 1))
 
     @classmethod
     def take(cls, directory: Path, takeover: bool, clock: Callable[[], float]) -> Claim:
@@ -113,8 +113,8 @@ class Claim:
     def check(self) -> None:
         """Raise `FencedError` unless this is still the highest claim."""
         try:
-            replaced = self._next.exists()
-            lost = not self._own.exists()  # second: claims vanish lowest first, and only after a higher one
+            replaced = _exists(self._next)
+            lost = not _exists(self._own)  # second: claims vanish lowest first, and only after a higher one
         except OSError as error:
             raise LogError(f"cannot see who writes {self.directory}: {os_error_text(error)}") from error
         if replaced or lost:
@@ -135,7 +135,17 @@ class Claim:
             highest = 0
         if highest > self.epoch:
             return _describe(self.directory, highest)
-        return f"nobody known, but the claim {self._own.name} is gone (was log_dir removed?), so some driver"
+        own = _claim_path(self.directory, self.epoch)
+        return f"nobody known, but the claim {own.name} is gone (was log_dir removed?), so some driver"
+
+
+def _exists(path: str) -> bool:
+    """As `Path.exists`, which takes three times as long; it is asked ten times a batch."""
+    try:
+        os.stat(path)  # noqa: PTH116  a `Path` is what takes the time
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def held_by(directory: Path, epoch: int) -> str | None:

@@ -29,6 +29,11 @@ class StreamBase(TridentNames):
         """Names and types of the tuples' values."""
         return self._node.fields
 
+    @property
+    def node_id(self) -> str:
+        """The id of the last step: unique in the topology, and the same at each start."""
+        return self._node.id
+
     def get_name(self) -> str:
         """Return the label given by `name`, else the id of the last step."""
         return self._label or self._node.id

@@ -64,6 +64,8 @@ class Committer:
         Applies a function to many partitions; `map`, or that of a thread pool for stores that answer over a network.
     exchanges
         By id, with their numbers of partitions.
+    reach
+        Called with each point of a state's commit and the state's name, see `update_partition`; may raise.
     """
 
     def __init__(
@@ -73,7 +75,9 @@ class Committer:
         static_state: Callable[[str], Any],
         in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
         exchanges: Mapping[str, Exchange] | None = None,
+        reach: Reach | None = None,
     ) -> None:
+        self._reach = reach or _pass_by
         self._plan, self._states, self._static_state = plan, states, static_state
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
 
@@ -149,7 +153,9 @@ class Committer:
         def update(partition: int) -> tuple[list[Any], dict[str, int]] | StepFailed:
             try:
                 with counting() as counts:  # in whatever thread this is
-                    rows = update_partition(node, states[partition], txids[partition], work[partition], wanted)
+                    rows = update_partition(
+                        node, states[partition], txids[partition], work[partition], wanted, self._reach
+                    )
             except StepFailed as error:
                 return error
             return rows, counts
@@ -213,12 +219,28 @@ def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> Entries:
     return list(groups), list(groups.values())
 
 
-def update_partition(node: PersistNode, state: Any, txid: Txid, entries: Entries, wanted: bool) -> list[Any]:
-    """Apply one partition's input between `begin_commit` and `commit`; return the rows of new values if `wanted`."""
+Reach = Callable[[str, str], None]
+
+
+def _pass_by(point: str, state: str) -> None:
+    """Nobody watches."""
+
+
+def update_partition(
+    node: PersistNode, state: Any, txid: Txid, entries: Entries, wanted: bool, reach: Reach = _pass_by
+) -> list[Any]:
+    """Apply one partition's input between `begin_commit` and `commit`; return the rows of new values if `wanted`.
+
+    `reach` is told `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
+    when the state has committed; what it raises fails the batch there.
+    """
     try:
+        reach("begin_commit", node.state)
         state.begin_commit(txid)
         rows = _update(node, state, entries, wanted)
+        reach("put", node.state)
         state.commit(txid)
+        reach("commit", node.state)
     except StepFailed:
         raise
     except Exception as error:  # a store or a user's updater; the batch is tried again

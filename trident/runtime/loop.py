@@ -30,7 +30,7 @@ from trident.runtime.worker import TaskOutput
 from trident.spout.interfaces import BatchCoordinator, Definition, SpoutType, TransactionAttempt
 from trident.state.txid import Txid
 
-__all__ = ["BatchLoop", "Clock"]
+__all__ = ["BatchLoop", "Clock", "SpoutHandle"]
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +63,7 @@ class _Batch:
     attempt: TransactionAttempt
     definitions: dict[str, Definition]
     times: BatchTimes
+    runner: Runner
     output: TaskOutput = field(default_factory=TaskOutput)
 
 
@@ -82,6 +83,9 @@ class BatchLoop:
     ----------
     pool, commit_thread
         Where attempts are processed and committed.
+    inline
+        Let a batch that is processed in this process be processed and committed in the loop's own thread: nothing is
+        handed over, but nothing else is seen to meanwhile, not even that the batch is overdue.
     observer
         Called with the name of each point of a batch's life and its attempt, in the thread that reaches it:
         `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
@@ -101,12 +105,15 @@ class BatchLoop:
         clock: Clock,
         dead_letters: DeadLetters | None = None,
         observer: Callable[[str, TransactionAttempt], None] | None = None,
+        inline: bool = False,
     ) -> None:
+        self._inline = inline
         self._plan, self._config, self._log, self._runner = plan, config, log, runner
         self._committer, self._spouts = committer, spouts
         self._pool, self._commit_thread = pool, commit_thread
         self._progress, self._clock, self._dead_letters = progress, clock, dead_letters
         self._observe = observer or (lambda point, attempt: None)
+        self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
         self._events: queue.Queue[_Event] = queue.Queue()
         self._batches: dict[int, _Batch] = {}
         self._coordinator = MasterBatchCoordinator(
@@ -138,13 +145,33 @@ class BatchLoop:
     def run(self) -> None:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
-            self._fail_overdue()
-            self._start_batches()
-            self._start_commit()
-            if self._fatal is not None and self._log.state.txid + 1 == self._fatal.txid:
-                raise self._fatal
+            self._begin()
             self._handle(self._next_event())
         self._finish_commit()
+
+    def turn(self) -> bool:
+        """Begin what may begin now and take up one piece of news, without waiting; returns whether there was one.
+
+        For a caller that runs the loop by hand, `inline`, in place of `run`.
+        """
+        self._begin()
+        try:
+            event = self._events.get_nowait()
+        except queue.Empty:
+            return False
+        self._handle(event)
+        return True
+
+    def _begin(self) -> None:
+        self._fail_overdue()
+        self._start_batches()
+        self._start_commit()
+        self.raise_fatal()
+
+    def raise_fatal(self) -> None:
+        """Raise what ends the topology: a batch failed for good and all before it are committed."""
+        if self._fatal is not None and self._log.state.txid + 1 == self._fatal.txid:
+            raise self._fatal
 
     def _next_event(self) -> _Event | None:
         try:
@@ -237,30 +264,59 @@ class BatchLoop:
 
     def _start(self, definitions: dict[str, Definition], now: float) -> None:
         attempt = self._coordinator.start(now)
-        batch = _Batch(attempt, definitions, BatchTimes(defined=now))
-        self._batches[attempt.txid] = batch
+        batch = self._batches[attempt.txid] = _Batch(attempt, definitions, BatchTimes(defined=now), self._runner)
         self._observe("defined", attempt)
-        last_try = self._coordinator.tries(attempt.txid) >= self._config.max_batch_attempts
+        try:
+            batch.runner = self._runner.of_size(self._size_of(definitions))
+            parts = self._cut(batch)
+        except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
+            self._events.put(_Event(attempt, failure=error.failure))
+            return
+        if self._is_inline(batch):
+            self._process(attempt, parts, batch.runner)
+        else:
+            self._pool.submit(self._process, attempt, parts, batch.runner)
+
+    def _is_inline(self, batch: _Batch) -> bool:
+        """Whether the loop's own thread does all of it."""
+        return self._inline and batch.runner.here
+
+    def _cut(self, batch: _Batch) -> list[Part]:
+        last_try = self._coordinator.tries(batch.attempt.txid) >= self._config.max_batch_attempts
         capture = self._dead_letters is not None and last_try
         parts: list[Part] = []
-        for name, definition in definitions.items():
+        for name, definition in batch.definitions.items():
+            coordinator, parallelism = self._spouts[name].coordinator, self._parallelism(name, batch.runner)
             try:
-                cut = self._spouts[name].coordinator.parts(attempt, definition, self._parallelism(name))
-            except Exception as error:  # noqa: BLE001  as in a worker: a source that cannot be read fails the attempt
-                self._events.put(_Event(attempt, failure=failure_of(name, error)))
-                return
+                cut = coordinator.parts(batch.attempt, definition, parallelism)
+            except Exception as error:
+                raise StepFailed(failure_of(name, error)) from error
             parts.extend((name, part, capture) for part in cut)
-        self._pool.submit(self._process, attempt, parts)
+        return parts
 
-    def _parallelism(self, spout: str) -> int:
+    def _size_of(self, definitions: dict[str, Definition]) -> int | None:
+        """About how many bytes a batch has; None if one of its spouts does not say."""
+        total = 0
+        for name, definition in definitions.items():
+            size_of = self._sizes[name]
+            try:
+                size = None if size_of is None else size_of(definition)
+            except Exception as error:
+                raise StepFailed(failure_of(name, error)) from error
+            if size is None:
+                return None
+            total += size
+        return total
+
+    def _parallelism(self, spout: str, runner: Runner) -> int:
         """The largest hint of the spout's stage; what a state is told is the number of its partitions."""
         stage = {spout, *(step.id for step in self._plan.fragments[spout].steps)}
         hints = [hint for node, hint in self._plan.hints.items() if node in stage]
-        return max(hints, default=self._runner.parallelism)
+        return max(hints, default=runner.parallelism)
 
-    def _process(self, attempt: TransactionAttempt, parts: list[Part]) -> None:
+    def _process(self, attempt: TransactionAttempt, parts: list[Part], runner: Runner) -> None:
         try:
-            output = self._runner.process(attempt, parts)
+            output = runner.process(attempt, parts)
         except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             self._events.put(_Event(attempt, failure=failure_of("spark", error)))
             return
@@ -287,7 +343,10 @@ class BatchLoop:
         self._log.check_owner()  # a fenced driver must not begin to write
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
-        self._commit_thread.submit(self._commit, batch, self._txids(attempt))
+        if self._is_inline(batch):
+            self._commit(batch, self._txids(attempt))
+        else:
+            self._commit_thread.submit(self._commit, batch, self._txids(attempt))
 
     def _txids(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
         """The batch's txid as each state partition must see it."""
@@ -347,13 +406,13 @@ class BatchLoop:
         limit = self._config.message_timeout_s
         for attempt in self._coordinator.overdue(self._clock.monotonic(), limit)[:1]:
             cause = f"not processed within message_timeout_s={limit:g} seconds"
-            self._cancel(attempt)  # it may still hold the cores that the next attempt needs
+            self._cancel(self._batches[attempt.txid])  # it may still hold the cores that the next attempt needs
             self._fail(attempt, Failure("processing", None, cause))
 
     def _fail_undefined(self, failure: Failure, now: float) -> None:
         """A spout cannot say what the next batch is: an attempt that fails at once."""
         attempt = self._coordinator.start(now)
-        self._batches[attempt.txid] = _Batch(attempt, {}, BatchTimes(defined=now))
+        self._batches[attempt.txid] = _Batch(attempt, {}, BatchTimes(defined=now), self._runner)
         self._fail(attempt, failure)
 
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
@@ -371,15 +430,14 @@ class BatchLoop:
                 self._plan.topology, attempt, failure.step, failure.cause, backoff,
             )  # fmt: skip
         for dead in self._coordinator.failed(attempt, self._clock.monotonic(), backoff):
-            del self._batches[dead.txid]
+            batch = self._batches.pop(dead.txid)
             if dead != attempt:
-                self._cancel(dead)
+                self._cancel(batch)
         self._poll_at = float("-inf")
 
-    def _cancel(self, attempt: TransactionAttempt) -> None:
+    def _cancel(self, batch: _Batch) -> None:
         try:
-            self._runner.cancel(attempt)
+            batch.runner.cancel(batch.attempt)
         except Exception as error:  # noqa: BLE001  its result is ignored anyhow
-            logger.warning(
-                "topology %s: attempt %s was not cancelled: %s", self._plan.topology, attempt, describe(error)
-            )
+            name = self._plan.topology
+            logger.warning("topology %s: attempt %s was not cancelled: %s", name, batch.attempt, describe(error))

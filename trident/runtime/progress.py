@@ -36,7 +36,10 @@ class BatchTimes:
 
 
 class Progress:
-    """Collects what the driver loop tells; readable from any thread."""
+    """Collects what the driver loop tells; readable from any thread.
+
+    `last_failure` is why the last attempt that failed did so, `last_attempt` which one it was.
+    """
 
     def __init__(self, name: str, kept: int) -> None:
         self._name = name
@@ -47,6 +50,7 @@ class Progress:
         self.failures = 0
         self._metrics: dict[str, int] = {}
         self.last_failure: Failure | None = None
+        self.last_attempt: TransactionAttempt | None = None
         self._first: float | None = None
         self._last = 0.0
 
@@ -84,7 +88,7 @@ class Progress:
         """An attempt failed."""
         with self._lock:
             self.failures += 1
-            self.last_failure = failure
+            self.last_failure, self.last_attempt = failure, attempt
 
     def recent(self) -> list[dict[str, Any]]:
         """Return the last batches, oldest first."""

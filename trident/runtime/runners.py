@@ -34,13 +34,30 @@ __all__ = ["InProcessRunner", "Part", "Runner", "SparkRunner"]
 
 
 class Runner(Protocol):
-    """Processes the parts of one attempt. Thread-safe: several attempts may be in work at once."""
+    """Processes the parts of one attempt. Thread-safe: several attempts may be in work at once.
 
+    Attributes
+    ----------
+    here
+        Whether it works in the caller's thread, without waiting for anybody.
+    parallelism
+        About how many parts a batch is cut into, and partitions an exchange has, where nobody said.
+    program
+        What is run, with these numbers in it.
+    operations
+        The user objects that are prepared in this process.
+    """
+
+    here: bool
     parallelism: int
     program: Program
+    operations: Sequence[Any]
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
         """Run all parts and the exchanges behind them; blocks until done. Failures come back as data."""
+
+    def of_size(self, size: int | None) -> Runner:
+        """Return the runner that takes a batch of about `size` bytes (None: nobody knows), often this one."""
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Ask a running attempt to stop; its result is ignored anyhow."""
@@ -52,17 +69,14 @@ class Runner(Protocol):
 class InProcessRunner:
     """Runs the stages in this process, without Spark."""
 
-    parallelism = 1
+    here = True
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, parallelism: int = 1) -> None:
+        self.parallelism = parallelism
         self.program = _of_width(program, self.parallelism)
         _pickled(program)  # refuse what could not be shipped, so that a test tells what a cluster would
         self._worker = WorkerProgram(self.program)
-
-    @property
-    def operations(self) -> Sequence[Any]:
-        """What is prepared in this process."""
-        return self._worker.operations
+        self.operations: Sequence[Any] = self._worker.operations
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
@@ -81,6 +95,10 @@ class InProcessRunner:
             outputs += [run_entry(self._worker, attempt, *cell, arrived[cell], capture) for cell in cells]
         return merge_outputs(outputs)
 
+    def of_size(self, size: int | None) -> Runner:
+        """Take batches of any size."""
+        return self
+
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Nothing to cancel: the result of a dead attempt is ignored."""
 
@@ -97,11 +115,14 @@ class SparkRunner:
     scheduling, shipping, retries of lost executors.
     """
 
+    here = False
+
     def __init__(self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool) -> None:
         self._spark, self._owned = spark, owned
         self._context = spark.sparkContext
         self.parallelism = parallelism or self._context.defaultParallelism
         self.program = _of_width(program, self.parallelism)
+        self.operations: Sequence[Any] = ()
         self._id, self._pickled = uuid.uuid4().hex, _pickled(self.program)
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
@@ -129,6 +150,10 @@ class SparkRunner:
             task = partial(run_level_task, *program, capture, level + 1, here, after)
             rows = rows.partitionBy(len(here), int).mapPartitionsWithIndex(task)
         return rows
+
+    def of_size(self, size: int | None) -> Runner:
+        """Take batches of any size."""
+        return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Cancel the attempt's job."""

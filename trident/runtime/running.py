@@ -7,6 +7,7 @@ import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -19,8 +20,9 @@ from trident.graph import Graph, PersistNode, StateNode
 from trident.planner import Plan, make_plan
 from trident.planner.guarantees import EXACT, spout_type_of
 from trident.planner.meaning import meaning_of
+from trident.runtime.auto import AutoRunner, LateRunner, cores
 from trident.runtime.changes import check_meaning, record_meaning
-from trident.runtime.committer import Committer, check_capabilities, committed_operations
+from trident.runtime.committer import Committer, Reach, check_capabilities, committed_operations
 from trident.runtime.dead_letters import DeadLetters
 from trident.runtime.loop import BatchLoop, Clock, SpoutHandle
 from trident.runtime.progress import Progress
@@ -36,7 +38,19 @@ if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
     from trident.stream import TridentState
 
-__all__ = ["RunningTopology", "log_dir_of", "new_memory_log", "open_state", "open_view", "start"]
+__all__ = [
+    "Observer",
+    "Parts",
+    "RunningTopology",
+    "close_all",
+    "dead_letter_dir_of",
+    "log_dir_of",
+    "new_memory_log",
+    "open_parts",
+    "open_state",
+    "open_view",
+    "start",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +70,7 @@ class RunningTopology:
         plan: Plan,
         config: Config,
         log: TransactionLog,
-        parts: _Parts,
+        parts: Parts,
         observer: Observer | None,
     ) -> None:
         self.name, self.graph, self.config = plan.topology, graph, config
@@ -73,7 +87,7 @@ class RunningTopology:
         letters = DeadLetters(dead_letter_dir_of(config, plan.topology)) if config.on_poison == "dead_letter" else None
         self._loop = BatchLoop(
             plan, config, log, parts.runner, parts.committer, parts.spouts, self._pool, self._commit_thread,
-            self._progress, Clock(), letters, observer,
+            self._progress, Clock(), letters, observer, inline=pending == 1,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"trident-{plan.topology}", daemon=True)
         self._thread.start()
@@ -226,12 +240,22 @@ class RunningTopology:
             raise self._error
 
 
-class _Parts:
-    """What a running topology opened and has to close."""
+class Parts:
+    """What a running topology opened and has to close.
 
-    def __init__(self, plan: Plan, config: Config) -> None:
-        self._plan, self._config = plan, config
-        self._states: dict[str, list[Any]] = {}
+    Parameters
+    ----------
+    reach
+        Called with the points of each state's commit, see `update_partition`.
+    threads
+        Whether the partitions of a state may be updated in several threads.
+    """
+
+    def __init__(self, plan: Plan, config: Config, reach: Reach | None = None, threads: bool = True) -> None:
+        self.plan = self._plan = plan
+        self.config = self._config = config
+        self._reach, self._threads = reach, threads
+        self.states: dict[str, list[Any]] = {}
         self._views: dict[str, StateView] = {}
         self.spouts: dict[str, SpoutHandle] = {}
         self.runner: Runner
@@ -242,8 +266,8 @@ class _Parts:
     def open_states(self) -> dict[str, list[Any]]:
         """Open the writers of all states that the topology updates."""
         for name, count in self._plan.partitions.items():
-            self._states[name] = [self.make_state(name, partition, count) for partition in range(count)]
-        return self._states
+            self.states[name] = [self.make_state(name, partition, count) for partition in range(count)]
+        return self.states
 
     def make_state(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
         """Open one partition of a state."""
@@ -266,19 +290,18 @@ class _Parts:
         fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commit_side}
         static = {name: state for name, state in plan.states.items() if state.static}
         program = Program(plan.topology, fragments, emitters, static, config.as_mapping(), plan.exchanges, plan.levels)
-        self.runner = _spark_runner(program, config) if config.engine == "spark" else InProcessRunner(program)
-        prepared = self.runner.operations if isinstance(self.runner, InProcessRunner) else []
+        self.runner = _runner(program, config)
         self._driver = WorkerProgram(
             Program(plan.topology, commit_side, {}, static, config.as_mapping(), plan.exchanges),
             committed_operations(plan),
-            prepared,
+            self.runner.operations,
         )
         widest = max(plan.partitions.values(), default=1)
-        if widest > 1:
+        if widest > 1 and self._threads:
             self._in_parallel = ThreadPoolExecutor(min(widest, 16), thread_name_prefix=f"trident-{plan.topology}-state")
         in_parallel = map if self._in_parallel is None else self._in_parallel.map
         exchanges = self.runner.program.exchanges
-        self.committer = Committer(plan, self._states, self._driver.state, in_parallel, exchanges)
+        self.committer = Committer(plan, self.states, self._driver.state, in_parallel, exchanges, self._reach)
 
     def view(self, name: str, snapshot: Any) -> StateView:
         """Open a state for reading; closed with the topology."""
@@ -296,7 +319,7 @@ class _Parts:
         if self._driver is not None:
             closers.append(self._driver.cleanup)
         closers += [view.close for view in self._views.values()]
-        closers += [state.close for states in self._states.values() for state in states if hasattr(state, "close")]
+        closers += [state.close for states in self.states.values() for state in states if hasattr(state, "close")]
         if hasattr(self, "runner"):
             closers.append(self.runner.close)
         close_all(self._plan.topology, closers)
@@ -312,25 +335,35 @@ def start(
             "topology %s: cpu and memory loads of %d steps are recorded only; Spark's executors are sized by spark_conf",
             plan.topology, len(plan.resources),
         )  # fmt: skip
-    parts = _Parts(plan, config)
+    parts = Parts(plan, config)
+    log = open_parts(parts, graph, lambda: _open_log(plan, config, memory_log))
+    try:
+        return RunningTopology(graph, plan, config, log, parts, observer)
+    except BaseException:
+        close_all(plan.topology, [parts.close, log.close])
+        raise
+
+
+def open_parts(parts: Parts, graph: Graph, open_log: Callable[[], TransactionLog]) -> TransactionLog:
+    """Open states, log, spouts and runner, checked and brought together; returns the log. On an error all is closed."""
     log: TransactionLog | None = None
     try:
         states = parts.open_states()
-        check_capabilities(plan, states)
-        if not config.allow_inexact:
-            _check_pairings(plan, graph, states)
-        log = _open_log(plan, config, memory_log)
+        check_capabilities(parts.plan, states)
+        if not parts.config.allow_inexact:
+            _check_pairings(parts.plan, graph, states)
+        log = open_log()
         meaning = meaning_of(graph)
-        check_meaning(graph.name, log, meaning, config.allow_changed_topology)
-        reconcile(plan, log, states, config.state_recovery, parts.make_state)
+        check_meaning(graph.name, log, meaning, parts.config.allow_changed_topology)
+        reconcile(parts.plan, log, states, parts.config.state_recovery, parts.make_state)
         record_meaning(log, meaning)
         parts.open_runner(parts.open_spouts())
-        return RunningTopology(graph, plan, config, log, parts, observer)
     except BaseException:
         parts.close()
         if log is not None:
             log.close()
         raise
+    return log
 
 
 def close_all(topology: str, closers: Sequence[Callable[[], Any]]) -> None:
@@ -383,6 +416,29 @@ def _check_pairings(plan: Plan, graph: Graph, states: dict[str, list[Any]]) -> N
             promise = spout_type_of(spout.spout)
             if (promise, kind) not in EXACT:
                 raise InexactPairingError(spout.id, promise.value, node.state, kind.value)
+
+
+def _runner(program: Program, config: Config) -> Runner:
+    if config.engine == "spark":
+        return _spark_runner(program, config)
+    if config.engine == "in_process":
+        return InProcessRunner(program)
+    return _auto_runner(program, config)
+
+
+def _auto_runner(program: Program, config: Config) -> AutoRunner:
+    """Both runners. Spark that runs already is taken at once, and says how many cores there are."""
+    from pyspark import SparkContext
+
+    large: Runner
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001  PySpark has no public question
+        large = _spark_runner(program, config)
+    else:
+        parallelism = config.parallelism or cores()
+        large = LateRunner(
+            program, parallelism, lambda: _spark_runner(program, replace(config, parallelism=parallelism))
+        )
+    return AutoRunner(InProcessRunner(program, large.parallelism), large, config.auto_bytes)
 
 
 def _spark_runner(program: Program, config: Config) -> SparkRunner:

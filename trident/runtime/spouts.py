@@ -61,8 +61,13 @@ class BatchSpoutExecutor:
         self._spout.emit_batch(txid, collector)
         if not collector.rows:
             return None
-        self._rows[txid] = self._table(txid, collector.rows)
-        return {"rows": len(collector.rows)}
+        table = self._rows[txid] = self._table(txid, collector.rows)
+        return {"rows": table.num_rows, "bytes": table.nbytes}
+
+    def size(self, definition: Definition) -> int | None:
+        """Say how many bytes the rows of a batch take; None of a batch that an earlier version defined."""
+        size: int | None = definition.get("bytes")
+        return size
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
         """Return the batch's rows in slices; after a restart the spout is asked to emit the batch again."""

@@ -6,6 +6,7 @@ from trident.spout.interfaces import (
     Emitter,
     IBatchSpout,
     ITridentSpout,
+    SizedCoordinator,
     SpoutType,
     TransactionAttempt,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "Emitter",
     "IBatchSpout",
     "ITridentSpout",
+    "SizedCoordinator",
     "SpoutType",
     "TransactionAttempt",
 ]

@@ -24,6 +24,7 @@ __all__ = [
     "Emitter",
     "IBatchSpout",
     "ITridentSpout",
+    "SizedCoordinator",
     "SpoutType",
     "TransactionAttempt",
 ]
@@ -68,6 +69,13 @@ class BatchCoordinator(Protocol):
 
     def close(self) -> None:
         """Release what the coordinator holds."""
+
+
+class SizedCoordinator(BatchCoordinator, Protocol):
+    """A coordinator that knows how large its batches are, so that `engine="auto"` can run small ones without Spark."""
+
+    def size(self, definition: Definition) -> int | None:
+        """Say about how many bytes the batch has, from its definition alone; None if that cannot be known."""
 
 
 class Emitter(Protocol):

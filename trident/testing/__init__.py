@@ -1,4 +1,4 @@
-"""What users prove their own back-ends with: contracts for pytest, a suite without it, and a store that fails.
+"""What users test with: a driver for topologies, contracts and a suite for back-ends, and a store that fails.
 
 ::
 
@@ -9,6 +9,8 @@
 """
 
 from trident.testing.backing_map import BackingMapContract
+from trident.testing.driver import TopologyTestDriver
+from trident.testing.driver_result import BatchResult, HandClock
 from trident.testing.faults import Faults, FaultyMap, InjectedFault
 from trident.testing.fenced_map import FencedMapContract
 from trident.testing.limits import Limits
@@ -23,10 +25,12 @@ __all__ = [
     "Add",
     "Append",
     "BackingMapContract",
+    "BatchResult",
     "Faults",
     "FaultyMap",
     "FencedMapContract",
     "Finding",
+    "HandClock",
     "InjectedFault",
     "Limits",
     "MapStateContract",
@@ -34,6 +38,7 @@ __all__ = [
     "Report",
     "SnapshottableContract",
     "Status",
+    "TopologyTestDriver",
     "Violation",
     "backend_suite",
 ]
