@@ -130,8 +130,8 @@ def test_a_signal_ends_the_job_with_the_demo(folder: Path, signum: signal.Signal
     command = ("demo", "text", *IN_PROCESS, "--crash", "--crashes", "99")
     with started(*command, cwd=folder) as demo:
         until(lambda: last_txid(log_dir) >= 1, "the job commits")
+        until(demo.descendants, "a job runs")  # the demo kills one after the other
         jobs = demo.descendants()
-        assert jobs
         os.kill(demo.process.pid, signum)
         assert demo.end()[0] == code
     assert [job for job in jobs if job.is_running() and job.status() != psutil.STATUS_ZOMBIE] == []

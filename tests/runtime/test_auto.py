@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from states.memory import MemoryMapState
@@ -246,6 +247,7 @@ def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
         raise EnvironmentProblem("there is no Java here")
 
     monkeypatch.setattr(running, "_spark_runner", open_)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # whatever other tests have started
     feeder, _ = words(topology)
     feeder.feed_nowait([["a"]])
     feeder.feed_nowait([["a"]] * 2000)
