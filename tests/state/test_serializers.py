@@ -387,3 +387,23 @@ def test_a_store_of_storm_is_taken_over_key_by_key() -> None:
     commit(state, Txid(43, A, winners), a=1)
     assert store.entries == {("a",): b"[43,1048576,12,13]", ("b",): b"[42,7,null]"}
     assert state.multi_get([("a",), ("b",)]) == [13, 7]
+
+
+@pytest.mark.parametrize("kind", list(StateType))
+def test_the_current_values_alone_are_those_of_the_whole(kind: StateType) -> None:
+    samples: dict[StateType, list[Any]] = {
+        StateType.OPAQUE: [OpaqueValue(2, 7, "before", "now"), OpaqueValue(3, 7, None, [1, (2,)])],
+        StateType.TRANSACTIONAL: [TransactionalValue(2, "now"), TransactionalValue(3, None)],
+        StateType.NON_TRANSACTIONAL: ["now", [1, (2,)]],
+    }
+    stored = samples[kind]
+    serializer = CodecSerializer(kind)
+    data = serializer.serialize_many(stored)
+    expected = stored if kind is StateType.NON_TRANSACTIONAL else [value[-1] for value in stored]
+    assert serializer.deserialize_current(data) == expected
+    entries = dict(zip([("a",), ("b",)], data, strict=True))
+    read = SerializedMap(DictMap(entries), serializer).multi_get_current
+    assert read([("b",), ("c",), ("a",)]) == [expected[1], None, expected[0]]
+    entries[("b",)] = data[1][:-1]
+    with pytest.raises(CorruptValueError, match=r"read key \('b',\)"):
+        read([("a",), ("b",)])

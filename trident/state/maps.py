@@ -90,7 +90,10 @@ class _CommittedMap(ABC):
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
         keys, txid = one_nan(keys), self._txid
         if txid is None:
-            return self._latest(self._read(keys))
+            current = getattr(
+                self.backing, "multi_get_current", None
+            )  # of a SerializedMap: it decodes no more than that
+            return self._latest(self._read(keys)) if current is None or not keys else current(keys)
         return self._bases(keys, txid)
 
     @abstractmethod

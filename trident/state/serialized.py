@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from trident.errors import CorruptValueError
@@ -25,6 +26,8 @@ class SerializedMap:
         self._serialize_many = getattr(serializer, "serialize_many", None)
         self._deserialize_many = getattr(serializer, "deserialize_many", None)
         offer(self, backing, BACKING_ABILITIES)
+        if hasattr(serializer, "deserialize_current"):
+            self.multi_get_current = partial(self._get_current, serializer.deserialize_current)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
@@ -42,18 +45,37 @@ class SerializedMap:
         else:
             self.backing.multi_put(keys, self._encode(keys, values))
 
+    def _get_current(self, deserialize: Callable[[Sequence[Any]], list[Any]], keys: Sequence[Key]) -> list[Any]:
+        """Read only the value that each key was last written with, where the rest of what is stored does not matter."""
+
+        def decode(keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
+            return _present(
+                keys, stored, lambda some, data: _each("read", some, data, lambda d: deserialize([d])[0], deserialize)
+            )
+
+        if isinstance(self.backing, StreamedMap):
+            return self.backing.multi_get_as(keys, decode)
+        return decode(keys, self.backing.multi_get(keys))
+
     def _decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
-        if None not in stored:
-            return self._read(keys, stored)
-        present = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
-        values = iter(self._read([key for key, _ in present], [data for _, data in present]))
-        return [None if data is None else next(values) for data in stored]
+        return _present(keys, stored, self._read)
 
     def _encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
         return _each("write", keys, values, self.serializer.serialize, self._serialize_many)
 
     def _read(self, keys: Sequence[Key], data: Sequence[Any]) -> list[Any]:
         return _each("read", keys, data, self.serializer.deserialize, self._deserialize_many)
+
+
+def _present(
+    keys: Sequence[Key], stored: Sequence[Any], read: Callable[[Sequence[Key], Sequence[Any]], list[Any]]
+) -> list[Any]:
+    """Apply `read` to what is there; None stays None."""
+    if None not in stored:
+        return read(keys, stored)
+    present = [(key, data) for key, data in zip(keys, stored, strict=True) if data is not None]
+    values = iter(read([key for key, _ in present], [data for _, data in present]))
+    return [None if data is None else next(values) for data in stored]
 
 
 def _each(

@@ -90,6 +90,16 @@ class CodecSerializer:
         # tuple.__new__: a NamedTuple's own __new__ takes twice as long, and this runs once per key of a batch.
         return list(map(tuple.__new__, repeat(layout.stored), zip(*columns, strict=True)))
 
+    def deserialize_current(self, data: Sequence[bytes]) -> list[Any]:
+        """Decode many, but of each only the value that was written last: the last field, or the bare value."""
+        layout = LAYOUTS.get(self.kind)
+        if layout is None:
+            return decode_many(data)
+        columns = decode_columns(data, layout.width)
+        if columns is None or not all(map(are_ints, columns[: layout.ints])):
+            return [self.deserialize(one)[-1] for one in data]
+        return columns[-1]
+
 
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
 
