@@ -105,7 +105,9 @@ class Job:
             if time.monotonic() > deadline:
                 raise TridentError(f"processes {members} of the job outlive a SIGKILL")
             time.sleep(_LOOK_S)
-        self._process.wait()
+        # Not Popen.wait(): a signal that ended Popen.poll() at the wrong moment has left its lock locked for ever.
+        with contextlib.suppress(ChildProcessError):  # it was waited for before
+            os.waitpid(self.pid, 0)
 
 
 def run_with_kills(
