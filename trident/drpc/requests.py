@@ -26,7 +26,7 @@ from trident.runtime.fragments import run_step
 from trident.runtime.in_batch import aggregate
 from trident.runtime.joins import join
 from trident.runtime.reducers import multi_reduce
-from trident.runtime.rows import Run, StepFailed, failure_of
+from trident.runtime.rows import Run, failing_at
 
 __all__ = ["RequestSteps"]
 
@@ -61,12 +61,8 @@ class RequestSteps:
         numbers = pa.array(range(len(args)), pa.int64())
         tables = {self._entry.id: pa.table([pa.array(args, pa.string()), numbers], [*self._entry.fields, _REQUEST])}
         for step in self._steps:
-            try:
+            with failing_at(step.node.id):
                 tables[step.node.id] = _apply(step, [tables[id_] for id_ in step.node.parents], len(args), run)
-            except StepFailed:
-                raise
-            except Exception as error:
-                raise StepFailed(failure_of(step.node.id, error)) from error
         return _by_request(tables[self._answer.id], self._answer.fields, len(args))
 
 

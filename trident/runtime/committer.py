@@ -22,7 +22,7 @@ from trident.planner import Exchange, Plan
 from trident.runtime.aggregates import merge_partials
 from trident.runtime.exchange import apply_exchange
 from trident.runtime.partitions import partitions_of
-from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failure_of, tuples_of
+from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at, tuples_of
 from trident.runtime.steps import apply_query
 from trident.runtime.views import StateView
 from trident.runtime.worker import TaskOutput, send
@@ -126,12 +126,8 @@ class Committer:
         frames = [frame for frame in given.frames if frame.target == node.id]
         given.frames = [frame for frame in given.frames if frame.target != node.id]
         for partition in range(exchange.partitions or 1):
-            try:
+            with failing_at(node.id):
                 table = apply_exchange(exchange, [frame for frame in frames if frame.partition == partition], run)
-            except StepFailed:
-                raise
-            except Exception as error:
-                raise StepFailed(failure_of(node.id, error)) from error
             send(fragment, [table], self._exchanges, run, partition, given)
 
     def _query(self, node: QueryNode, tables: list[pa.Table], txid: Txid, poison: Poison) -> pa.Table | None:
@@ -184,12 +180,8 @@ Entries = tuple[list[Any], list[Any]]
 
 
 def _inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, poison: Poison) -> dict[int, Entries]:
-    try:
+    with failing_at(node.id):  # a user's combine or zero
         keys, given = _entries(node, tables, poison)
-    except StepFailed:
-        raise
-    except Exception as error:  # a user's combine or zero
-        raise StepFailed(failure_of(node.id, error)) from error
     if partitions == 1:
         return {0: (keys, given)} if keys else {}
     places = partitions_of([tuple(key) for key in keys], partitions)
@@ -234,17 +226,13 @@ def update_partition(
     `reach` is told `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
     when the state has committed; what it raises fails the batch there.
     """
-    try:
+    with failing_at(node.id):  # a store or a user's updater; the batch is tried again
         reach("begin_commit", node.state)
         state.begin_commit(txid)
         rows = _update(node, state, entries, wanted)
         reach("put", node.state)
         state.commit(txid)
         reach("commit", node.state)
-    except StepFailed:
-        raise
-    except Exception as error:  # a store or a user's updater; the batch is tried again
-        raise StepFailed(failure_of(node.id, error)) from error
     return rows
 
 

@@ -12,7 +12,7 @@ from trident.graph import AggregateNode, MergeNode
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.aggregates import partial
 from trident.runtime.in_batch import aggregate
-from trident.runtime.rows import Run, StepFailed, failure_of
+from trident.runtime.rows import Run, failing_at
 from trident.runtime.steps import apply_step
 
 __all__ = ["run_fragment", "run_step", "whole"]
@@ -31,21 +31,13 @@ def run_fragment(fragment: Fragment, table: pa.Table, run: Run) -> Iterator[tupl
     """Apply a fragment's steps to a table of its entry; give the sinks' inputs, combiners of a state already in part."""
     tables = {fragment.entry: table}
     for step in fragment.steps:
-        try:
+        with failing_at(step.id):  # a kernel that has no answer for a column, or a static state that cannot be opened
             tables[step.id] = run_step(step, [tables[source] for source in step.sources], run)
-        except StepFailed:
-            raise
-        except Exception as error:  # a kernel that has no answer for a column, or a static state that cannot be opened
-            raise StepFailed(failure_of(step.id, error)) from error
     for sink in fragment.sinks:
         data = tables[sink.source].select(list(sink.fields.names))
         if sink.aggregation is not None and sink.aggregation.combines:
-            try:
+            with failing_at(sink.target):
                 data = partial(sink.target, sink.aggregation, data, run.poison)
-            except StepFailed:
-                raise
-            except Exception as error:
-                raise StepFailed(failure_of(sink.target, error)) from error
         yield sink, data
 
 

@@ -17,7 +17,7 @@ from trident.operations.comparators import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator
 from trident.runtime.aggregates import has_kernel, is_native, partial
 from trident.runtime.groups import group_ids
-from trident.runtime.rows import Emitted, Run, StepFailed, columns_of, failure_of, iterate, tuples_of
+from trident.runtime.rows import Emitted, Run, columns_of, failing_at, iterate, tuples_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
@@ -160,7 +160,7 @@ def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa
     keys, ids = _keys(node, table)
     inputs = [list(tuples_of(table, member.inputs)) for member in node.members]
     seen = Fields(list(dict.fromkeys(name for member in node.members for name in member.inputs.names)))
-    try:
+    with failing_at(step):  # init and complete belong to no tuple
         folds = [_Fold(step, node.members, run.attempt) for _ in keys]
 
         def visit(at: int, row: TridentTuple) -> None:
@@ -168,10 +168,6 @@ def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa
 
         iterate(step, table, seen, run.poison, visit)
         rows = [row for key, fold in zip(keys, folds, strict=True) for row in fold.complete(key)]
-    except StepFailed:
-        raise
-    except Exception as error:  # init and complete belong to no tuple
-        raise StepFailed(failure_of(step, error)) from error
     return pa.table(columns_of(step, node.fields, rows), schema=schema_of(node.fields))
 
 

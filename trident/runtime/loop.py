@@ -24,7 +24,7 @@ from trident.planner import Plan
 from trident.runtime.committer import Committed, Committer
 from trident.runtime.dead_letters import DeadLetters
 from trident.runtime.progress import BatchTimes, Progress
-from trident.runtime.rows import Failure, StepFailed, failure_of
+from trident.runtime.rows import Failure, StepFailed, failing_at, failure_of
 from trident.runtime.runners import Part, Runner
 from trident.runtime.worker import TaskOutput
 from trident.spout.interfaces import BatchCoordinator, Definition, SpoutType, TransactionAttempt
@@ -243,10 +243,8 @@ class BatchLoop:
             if name in logged:
                 definitions[name] = logged[name]
             else:
-                try:
+                with failing_at(name):
                     definitions[name] = spout.coordinator.initialize_transaction(txid, self._previous(name, txid))
-                except Exception as error:
-                    raise StepFailed(failure_of(name, error)) from error
         if all(definition is None for definition in definitions.values()):
             return None
         for name, definition in definitions.items():
@@ -287,10 +285,8 @@ class BatchLoop:
         parts: list[Part] = []
         for name, definition in batch.definitions.items():
             coordinator, parallelism = self._spouts[name].coordinator, self._parallelism(name, batch.runner)
-            try:
+            with failing_at(name):
                 cut = coordinator.parts(batch.attempt, definition, parallelism)
-            except Exception as error:
-                raise StepFailed(failure_of(name, error)) from error
             parts.extend((name, part, capture) for part in cut)
         return parts
 
@@ -299,10 +295,8 @@ class BatchLoop:
         total = 0
         for name, definition in definitions.items():
             size_of = self._sizes[name]
-            try:
+            with failing_at(name):
                 size = None if size_of is None else size_of(definition)
-            except Exception as error:
-                raise StepFailed(failure_of(name, error)) from error
             if size is None:
                 return None
             total += size

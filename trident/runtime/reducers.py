@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.exchanges import MultiReduceNode
 from trident.runtime.groups import group_ids
-from trident.runtime.rows import Emitted, Run, StepFailed, failure_of, iterate, tuples_of
+from trident.runtime.rows import Emitted, Run, failing_at, iterate, tuples_of
 from trident.tuples import TridentTuple
 
 __all__ = ["multi_reduce"]
@@ -18,7 +16,8 @@ __all__ = ["multi_reduce"]
 def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: Run) -> pa.Table:
     """Run the reducer over one partition: once, or once for each key that occurs, in order of appearance."""
     out = Emitted(node.id, node.fields)
-    folds: _Grouped | _Whole = _Grouped(node, streams, out) if node.grouped else _Whole(node, out)
+    with failing_at(node.id):
+        folds: _Grouped | _Whole = _Grouped(node, streams, out) if node.grouped else _Whole(node, out)
     for index, table in enumerate(streams):
 
         def visit(at: int, row: TridentTuple, index: int = index) -> None:
@@ -30,7 +29,8 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: Run) -> pa
                 raise
 
         iterate(node.id, table, node.inputs[index], run.poison, visit)
-    _guarded(node.id, folds.complete)
+    with failing_at(node.id):
+        folds.complete()
     return pa.table(out.columns(), schema=schema_of(node.fields))
 
 
@@ -39,7 +39,7 @@ class _Whole:
 
     def __init__(self, node: MultiReduceNode, out: Emitted) -> None:
         self._reducer, self._out = node.reducer, out
-        self._state = _guarded(node.id, node.reducer.init, out)
+        self._state = node.reducer.init(out)
 
     def execute(self, index: int, at: int, row: TridentTuple) -> None:
         after = self._reducer.execute(self._state, index, row, self._out)
@@ -67,7 +67,7 @@ class _Grouped:
         for table in streams:
             self._starts.append(rows)
             rows += table.num_rows
-        self._states = [_guarded(node.id, node.reducer.init, out, group) for group in self._groups]
+        self._states = [node.reducer.init(out, group) for group in self._groups]
 
     def execute(self, index: int, at: int, row: TridentTuple) -> None:
         number = self._ids[self._starts[index] + at]
@@ -77,12 +77,3 @@ class _Grouped:
     def complete(self) -> None:
         for state, group in zip(self._states, self._groups, strict=True):
             self._reducer.complete(state, group, self._out)
-
-
-def _guarded(step: str, call: Any, *args: Any) -> Any:
-    try:
-        return call(*args)
-    except StepFailed:
-        raise
-    except Exception as error:
-        raise StepFailed(failure_of(step, error)) from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +16,7 @@ from trident.fields import Fields
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
-__all__ = ["Emitted", "Failure", "Poison", "Run", "StepFailed", "failure_of", "iterate", "tuples_of"]
+__all__ = ["Emitted", "Failure", "Poison", "Run", "StepFailed", "failing_at", "failure_of", "iterate", "tuples_of"]
 
 _MAX_SHOWN = 300
 
@@ -48,6 +49,17 @@ class StepFailed(Exception):
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure)
         self.failure = failure
+
+
+@contextmanager
+def failing_at(step: str) -> Iterator[None]:
+    """Let whatever is raised inside fail `step`; what has failed a step already is passed on."""
+    try:
+        yield
+    except StepFailed:
+        raise
+    except Exception as error:
+        raise StepFailed(failure_of(step, error)) from error
 
 
 def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:

@@ -17,7 +17,7 @@ from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.planner import Step
-from trident.runtime.rows import Emitted, Poison, StepFailed, as_values, iterate, tuples_of
+from trident.runtime.rows import Emitted, Failure, Poison, StepFailed, as_values, failing_at, iterate, tuples_of
 from trident.runtime.vectorised import each_vectorised, filter_vectorised, map_vectorised, select
 
 __all__ = ["apply_query", "apply_step", "has_step_kernel"]
@@ -177,12 +177,8 @@ def apply_query(
 
 
 def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:
-    from trident.runtime.rows import Failure, failure_of
-
-    try:
+    with failing_at(step):
         results = list(node.function.batch_retrieve(state, rows))
-    except Exception as error:
-        raise StepFailed(failure_of(step, error)) from error
     if len(results) != len(rows):
         cause = (
             f"batch_retrieve of {type(node.function).__name__} returned {len(results)} results for {len(rows)} tuples; "

@@ -16,7 +16,7 @@ from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment
 from trident.runtime.exchange import Frame, apply_exchange, route
 from trident.runtime.fragments import run_fragment, whole
-from trident.runtime.rows import Failure, Poison, Run, StepFailed, failure_of
+from trident.runtime.rows import Failure, Poison, Run, StepFailed, failing_at, failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
 
@@ -213,7 +213,7 @@ def send(
 
 def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
     schema = schema_of(fragment.fields)
-    try:
+    with failing_at(fragment.entry):
         for data in emitter.emit(part):
             table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
             if table.schema.names != schema.names:
@@ -221,10 +221,6 @@ def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
                 raise StepFailed(Failure(fragment.entry, None, cause, retry=False))
             # A wider or a dictionary encoding of the declared type is made that type; what does not fit raises.
             yield table if table.schema.types == schema.types else table.cast(schema)
-    except StepFailed:
-        raise
-    except Exception as error:
-        raise StepFailed(failure_of(fragment.entry, error)) from error
 
 
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
