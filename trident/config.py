@@ -8,6 +8,7 @@ import os
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from trident.errors import ConfigError
@@ -127,6 +128,14 @@ class Config:
     def as_mapping(self) -> dict[str, Any]:
         """Return the settings by key."""
         return dataclasses.asdict(self)
+
+    def log_folder(self, topology: str) -> str:
+        """Return the folder of a topology's log: `log_dir`, or one below the working directory."""
+        return self.log_dir or str(Path("trident-log") / topology)
+
+    def dead_letter_folder(self, topology: str) -> str:
+        """Return the folder of a topology's dead letters: `dead_letter_dir`, or one in that of the log."""
+        return self.dead_letter_dir or str(Path(self.log_folder(topology)) / "dead_letters")
 
 
 def _read(name: str, value: Any, hint: Any) -> Any:

@@ -19,7 +19,7 @@ from trident.coordination.log import LogReader, exists
 from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.fields import Fields
 from trident.graph import StateNode
-from trident.runtime.running import log_dir_of, open_view
+from trident.runtime.states import open_view
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
@@ -86,7 +86,7 @@ def read(topology: TridentTopology, config: Config, name: str, texts: Sequence[s
             f'it. Read it there with running.state("{name}"), or keep it in a store'
         )
     keys = _keys(node, texts)
-    log_dir = log_dir_of(config, topology.name)
+    log_dir = config.log_folder(topology.name)
     if not exists(log_dir):
         raise LogError(
             f"there is no transaction log in {log_dir}, so nothing says what {topology.name!r} has committed. Run the "

@@ -12,7 +12,7 @@ from trident.coordination.records import LogState
 from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.graph import StateNode
 from trident.planner import RequestPlan
-from trident.runtime.running import log_dir_of, open_state
+from trident.runtime.states import open_state
 from trident.runtime.views import StateView
 from trident.state.interfaces import SnapshotReadable
 from trident.state.txid import Snapshot
@@ -67,7 +67,7 @@ class LogOfOthers:
                     'it. Ask that process (running.drpc("function"), or trident run with --drpc-port), or keep the state '
                     "in a store"
                 )
-        log_dir = log_dir_of(config, topology)
+        log_dir = config.log_folder(topology)
         if not exists(log_dir):
             raise LogError(
                 f"there is no transaction log in {log_dir}, so nothing says what {topology!r} has committed. Run the "
