@@ -134,7 +134,7 @@ class Committer:
         if not tables:
             return None
         before = Snapshot(txid - 1, txid.winners)  # a query sees the state after the batch before, in a replay as well
-        view = StateView.for_query(self._states[node.state], before)
+        view = StateView.for_query(self._states[node.state], lambda: before, node.state)
         return apply_query(node.id, node, pa.concat_tables(tables), view, poison)
 
     def _persist(

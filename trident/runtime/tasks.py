@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
-import pyarrow as pa
 
+from trident.arrow import ipc_of, table_of_ipc
 from trident.runtime.exchange import Frame
 from trident.runtime.rows import failure_of
 from trident.runtime.worker import Part, Program, TaskOutput, WorkerProgram, run_entry, run_part
@@ -124,7 +124,7 @@ def run_level_task(
         if isinstance(item, bytes):
             yield item if hop is None else (task % len(hop.cells), item)
         elif (item.target, item.partition) == cells[task]:
-            frames.append(item._replace(data=_table(item.data)))
+            frames.append(item._replace(data=table_of_ipc(item.data)))
         elif hop is None:
             raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {cells[task]}")
         else:
@@ -145,7 +145,7 @@ def _sent(output: TaskOutput, hop: Hop, task: int) -> Iterator[tuple[int, Item]]
     here: list[Frame] = []  # what is exchanged behind a state goes to the driver
     for frame in output.frames:
         if (frame.target, frame.partition) in hop.cells or frame.target in hop.later:
-            yield _address(frame, hop, task), frame._replace(data=_ipc(frame.data))
+            yield _address(frame, hop, task), frame._replace(data=ipc_of(frame.data))
         else:
             here.append(frame)
     yield task % len(hop.cells), pack(replace(output, frames=here))
@@ -157,25 +157,14 @@ def _address(frame: Frame, hop: Hop, task: int) -> int:
 
 def pack(output: TaskOutput) -> bytes:
     """Return an output as bytes: Arrow IPC for the tables."""
-    sinks = {target: [_ipc(table) for table in tables] for target, tables in output.sinks.items()}
-    frames = [frame._replace(data=_ipc(frame.data)) for frame in output.frames]
+    sinks = {target: [ipc_of(table) for table in tables] for target, tables in output.sinks.items()}
+    frames = [frame._replace(data=ipc_of(frame.data)) for frame in output.frames]
     return bytes(cloudpickle.dumps(replace(output, sinks=sinks, frames=frames)))
 
 
 def unpack(data: bytes) -> TaskOutput:
     """Return what `pack` packed. The bytes come from this topology's own tasks, never from a store or a network peer."""
     output: TaskOutput = cloudpickle.loads(data)
-    tables = {target: [_table(blob) for blob in blobs] for target, blobs in output.sinks.items()}
-    arrived = [frame._replace(data=_table(frame.data)) for frame in output.frames]
+    tables = {target: [table_of_ipc(blob) for blob in blobs] for target, blobs in output.sinks.items()}
+    arrived = [frame._replace(data=table_of_ipc(frame.data)) for frame in output.frames]
     return replace(output, sinks=tables, frames=arrived)
-
-
-def _ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def _table(data: bytes) -> pa.Table:
-    return pa.ipc.open_stream(data).read_all()
