@@ -50,11 +50,8 @@ class BatchTime:
         """
         if logged is None and not has_tuples and not self._is_due(clock_ms, previous):
             return None
-        now = (
-            logged["now"]
-            if logged is not None
-            else max(clock_ms, previous["now"] if previous is not None else clock_ms)
-        )
+        earlier = clock_ms if previous is None else previous["now"]
+        now = max(clock_ms, earlier) if logged is None else logged["now"]
         return {"now": now, "tuples_at": now if has_tuples or previous is None else _tuples_at(previous)}
 
     def _is_due(self, clock_ms: int, previous: Mapping[str, Any] | None) -> bool:
