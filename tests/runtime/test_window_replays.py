@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from tests.servers import Server
 from trident import TridentTopology, TridentTuple
 from trident.config import Config
 from trident.coordination.log import LogReader
-from trident.operations import ReducerAggregator, Sum
+from trident.operations import Count, ReducerAggregator, Sum
 from trident.runtime.running import open_view
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
@@ -117,6 +118,32 @@ def test_a_restart_loses_nothing(
         fired.append(keep(stream.sliding_window(length, slide, state, "t", Collect(), "ts")))
         run_all(topology, "in_process", log_dir=str(tmp_path))
     assert [window for rows in fired for (window,) in rows.rows] == wanted
+
+
+def test_a_state_that_is_begun_anew_on_an_old_log_has_empty_windows(tmp_path: Path) -> None:
+    states = [MemoryMapState.opaque(), MemoryMapState.opaque()]
+    batches, kept = {}, []
+    for last, policy in ((1, "refuse"), (2, "restart"), (3, "refuse")):
+        batches[last] = [("a",), ("b",), ("c",)]
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", RowsSpout("t: string", batches))
+        if last == 2:
+            states = [MemoryMapState.opaque(), MemoryMapState.opaque()]  # what was kept is gone
+        kept.append(keep(stream.tumbling_window(4, states[0], Count(), "n", bounds="start, end")))
+        stream.tumbling_window(timedelta(days=999), states[1], Count(), "n", state_name="by_time")
+        run_all(topology, "in_process", log_dir=str(tmp_path), state_recovery=policy)
+    assert [rows.rows for rows in kept] == [[], [], [(0, 4, 4)]]
+
+
+def test_batches_that_are_processed_together_are_committed_in_order() -> None:
+    topology = TridentTopology("t")
+    batches = {txid: [(f"t{txid * 3 + n}",) for n in range(3)] for txid in range(40)}
+    stream = topology.new_stream("s", RowsSpout("t: string", {txid + 1: rows for txid, rows in batches.items()}))
+    fired = keep(stream.sliding_window(10, 5, "t", Collect(), "ts", bounds="start, end"), "k1")
+    by_time = keep(stream.tumbling_window(timedelta(milliseconds=1), Count(), "n"), "k2")
+    run_all(topology, "in_process", max_spout_pending=3)
+    assert fired.rows == [(max(0, end - 10), end, texts(max(0, end - 10), end - 1)) for end in range(5, 121, 5)]
+    assert sum(n for (n,) in by_time.rows) <= 120
 
 
 # ---- stores that outlive the driver ----------------------------------------------------------------------------------

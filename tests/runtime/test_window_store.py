@@ -218,7 +218,7 @@ def test_a_record_of_another_topology_is_found() -> None:
         (record,) = [stored for key, stored in _entries(state).items() if key == ("key", "a")]
         _entries(state)["key", "a"] = record._replace(curr=encode([7, 1, [1]]))
         driver.feed("s", "a")
-        with pytest.raises(BatchFailedError, match=r"read window \('key', 'a'\): it is of version 7 with 1 columns"):
+        with pytest.raises(BatchFailedError, match=r"read the records of a window: one is of version 7 with 1 columns"):
             driver.step()
 
 

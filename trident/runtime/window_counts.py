@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.runtime.groups import Ints, group_ids
-from trident.runtime.rows import Run, tuples_of
+from trident.runtime.rows import Run
 from trident.runtime.window_grid import Grid
 from trident.runtime.window_input import NOTHING, PANE, content_fields, merged, partials, with_column, with_nothing
 from trident.runtime.window_results import Complete, results
@@ -34,58 +35,45 @@ _VERSION = 1
 
 def update_counts(node: WindowNode, state: Any, table: pa.Table, run: Run) -> pa.Table:
     """Take a batch, which has tuples, into the state; return the rows of the windows that are complete."""
-    width = _width(node)
     values = _values(node)
     if values is NOTHING:
         table = with_nothing(table)
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
     keys = table.select(list(node.group.names)).take(pa.array(firsts))
-    names: list[Key] = [("key", *row.values) for row in tuples_of(keys, node.group)]
-    counts, kept = _read(state, names, values)
-    positions = counts[ids] + _ranks(ids)
-    new = with_column(with_column(table, _KEY, ids), PANE, positions // width)
-    key = Fields.of([_KEY, PANE], ["bigint", "bigint"])
-    if node.combines:
-        new = partials(node, new, key, run)
-    held = pa.concat_tables([_stored(values, kept, counts, width), new.select([_KEY, PANE, *values.names])])
-    if node.combines:
-        held = merged(node, held, key, run)
-    held = held.sort_by([(_KEY, "ascending"), (PANE, "ascending")])
-    after = counts + np.bincount(ids, minlength=len(names))
-    starts = np.searchsorted(held.column(_KEY).to_numpy(), np.arange(len(names) + 1))
-    first_panes = held.column(PANE).to_numpy()[starts[:-1]]
-    spans = [
-        _Span(*span)
-        for span in zip(counts.tolist(), after.tolist(), starts.tolist(), first_panes.tolist(), strict=False)
-    ]
-    _write(state, names, spans, starts[1:].tolist(), [held.column(name).to_pylist() for name in values.names], node)
-    return _results(node, held, keys, spans, run)
+    names: list[Key] = list(zip(repeat("key"), *(keys.column(name).to_pylist() for name in keys.column_names)))
+    before, kept = _read(state, names, values)
+    held = _held(node, with_column(table, _KEY, ids), before, kept, run)
+    _write(state, names, held, node)
+    return _results(node, held, keys, run)
 
 
 @dataclass(frozen=True)
-class _Span:
-    """What a batch does to a key.
+class _Held:
+    """All that is held of the keys of a batch, by the number of the key.
 
     Attributes
     ----------
+    rows
+        By key, then by pane.
+    width
+        Of a pane, in tuples.
     before, after
-        The number of its tuples.
-    start, first_pane
-        Where its rows begin in the table of all that is held, and the pane of the first one.
+        The number of the tuples of each key.
+    starts, first_panes
+        Where the rows of each key begin (and, at the end, how many rows there are), and the pane of the first one.
     """
 
-    before: int
-    after: int
-    start: int
-    first_pane: int
+    rows: pa.Table
+    width: int
+    before: Ints
+    after: Ints
+    starts: Ints
+    first_panes: Ints
 
-    def at(self, position: int, width: int) -> int:
-        """Return the row of the pane that begins at a position."""
-        return self.start + max(position, 0) // width - self.first_pane
-
-
-def _width(node: WindowNode) -> int:
-    return Grid.of(node.config).width if node.combines else 1
+    def at(self, keys: Any, positions: Ints) -> Ints:
+        """Return the rows of the panes that begin at positions of some keys."""
+        rows: Ints = self.starts[:-1][keys] + np.maximum(positions, 0) // self.width - self.first_panes[keys]
+        return rows
 
 
 def _values(node: WindowNode) -> Fields:
@@ -93,6 +81,39 @@ def _values(node: WindowNode) -> Fields:
     fields = content_fields(node)
     names = [name for name in fields.names if name not in node.group.names]
     return fields.select(names) if names else NOTHING
+
+
+def _read(state: Any, names: Sequence[Key], values: Fields) -> tuple[Ints, list[list[list[Any]]]]:
+    """The count of each key, and its columns."""
+    data = state.multi_get(names)
+    there = iter(decode_many([one for one in data if one is not None]))
+    empty = [_VERSION, 0, *([] for _ in values)]
+    records: list[list[Any]] = [empty if one is None else next(there) for one in data]
+    for version, width in {(record[0], len(record)) for record in records}:
+        if version != _VERSION or width != len(empty):
+            raise CorruptValueError(
+                f"read the records of a window: one is of version {version!r} with {width - 2} columns, this topology keeps "
+                f"version {_VERSION} with {list(values.names)}; another version of the topology wrote it. Give the window "
+                "another state_name"
+            )
+    return np.array([record[1] for record in records], np.int64), [record[2:] for record in records]
+
+
+def _held(node: WindowNode, table: pa.Table, before: Ints, kept: list[list[list[Any]]], run: Run) -> _Held:
+    """Bring together what was kept and what came."""
+    values, width = _values(node), Grid.of(node.config).width if node.combines else 1
+    ids = table.column(_KEY).to_numpy()
+    new = with_column(table, PANE, (before[ids] + _ranks(ids)) // width)
+    key = Fields.of([_KEY, PANE], ["bigint", "bigint"])
+    if node.combines:
+        new = partials(node, new, key, run)
+    rows = pa.concat_tables([_stored(values, kept, before, width), new.select([_KEY, PANE, *values.names])])
+    if node.combines:
+        rows = merged(node, rows, key, run)
+    rows = rows.sort_by([(_KEY, "ascending"), (PANE, "ascending")])
+    after = before + np.bincount(ids, minlength=len(before))
+    starts = np.searchsorted(rows.column(_KEY).to_numpy(), np.arange(len(before) + 1))
+    return _Held(rows, width, before, after, starts, rows.column(PANE).to_numpy()[starts[:-1]])
 
 
 def _ranks(ids: Ints) -> Ints:
@@ -105,57 +126,39 @@ def _ranks(ids: Ints) -> Ints:
     return ranks
 
 
-def _read(state: Any, names: Sequence[Key], values: Fields) -> tuple[Ints, list[list[list[Any]]]]:
-    """The count of each key, and its columns."""
-    data = state.multi_get(names)
-    there = iter(decode_many([one for one in data if one is not None]))
-    records: list[list[Any]] = [[_VERSION, 0, *([] for _ in values)] if one is None else next(there) for one in data]
-    for name, record in zip(names, records, strict=True):
-        if record[0] != _VERSION or len(record) != len(values) + 2:
-            raise CorruptValueError(
-                f"read window {name!r}: it is of version {record[0]!r} with {len(record) - 2} columns, this topology keeps "
-                f"version {_VERSION} with {list(values.names)}; another version of the topology wrote it. Give the window "
-                "another state_name"
-            )
-    return np.array([record[1] for record in records], np.int64), [record[2:] for record in records]
-
-
 def _stored(values: Fields, kept: list[list[list[Any]]], counts: Ints, width: int) -> pa.Table:
     """The rows that were kept, each with the number of its key and its pane."""
-    sizes = np.array([len(columns[0]) if columns else 0 for columns in kept], np.int64)
+    sizes = np.array([len(columns[0]) for columns in kept], np.int64)
     ids = np.repeat(np.arange(len(kept)), sizes)
     last = (counts - 1) // width
     panes = np.repeat(last - sizes + 1, sizes) + _ranks(ids)
-    columns = [[value for of_key in kept for value in of_key[at]] for at in range(len(values))]
     schema = schema_of(Fields.of([_KEY, PANE], ["bigint", "bigint"]).concat(values))
-    arrays = [pa.array(column, type_) for column, type_ in zip(columns, schema.types[2:], strict=True)]
+    columns = zip(schema.types[2:], zip(*kept, strict=True), strict=True)
+    arrays = [pa.array(list(chain.from_iterable(of_keys)), type_) for type_, of_keys in columns]
     return pa.table([pa.array(ids, pa.int64()), pa.array(panes, pa.int64()), *arrays], schema=schema)
 
 
-def _write(
-    state: Any,
-    names: Sequence[Key],
-    spans: Sequence[_Span],
-    stops: Sequence[int],
-    columns: list[list[Any]],
-    node: WindowNode,
-) -> None:
+def _write(state: Any, names: Sequence[Key], held: _Held, node: WindowNode) -> None:
     """Keep of each key what a later window needs."""
-    config, width = node.config, _width(node)
-    records = []
-    for span, stop in zip(spans, stops, strict=True):
-        first = span.at((span.after // config.slide + 1) * config.slide - config.length, width)
-        records.append([_VERSION, span.after, *(column[first:stop] for column in columns)])
+    length, slide = node.config.length, node.config.slide
+    firsts = held.at(slice(None), (held.after // slide + 1) * slide - length).tolist()
+    stops = held.starts[1:].tolist()
+    columns = [held.rows.column(name).to_pylist() for name in _values(node).names]
+    kept = [[column[first:stop] for first, stop in zip(firsts, stops, strict=True)] for column in columns]
+    records = [[_VERSION, *record] for record in zip(held.after.tolist(), *kept, strict=True)]
     state.multi_put(names, encode_many(records))
 
 
-def _results(node: WindowNode, held: pa.Table, keys: pa.Table, spans: Sequence[_Span], run: Run) -> pa.Table:
-    config, width = node.config, _width(node)
-    windows = [
-        Complete(end, span.at(end - config.length, width), span.at(end, width))
-        for span in spans
-        for end in range((span.before // config.slide + 1) * config.slide, span.after + 1, config.slide)
-    ]
+def _results(node: WindowNode, held: _Held, keys: pa.Table, run: Run) -> pa.Table:
+    length, slide = node.config.length, node.config.slide
+    fires = np.nonzero(held.before // slide != held.after // slide)[0]
+    counts = held.after[fires] // slide - held.before[fires] // slide
+    owners = np.repeat(fires, counts)
+    ends = (np.repeat(held.before[fires] // slide, counts) + _ranks(owners) + 1) * slide
+    windows = zip(ends.tolist(), held.at(owners, ends - length).tolist(), held.at(owners, ends).tolist(), strict=True)
+    rows = held.rows
+    if not len(owners):
+        return schema_of(node.fields).empty_table()
     for name in node.group.names:
-        held = held.append_column(keys.schema.field(name), keys.column(name).take(held.column(_KEY)))
-    return results(node, held, windows, run)
+        rows = rows.append_column(keys.schema.field(name), keys.column(name).take(rows.column(_KEY)))
+    return results(node, rows, [Complete(*window) for window in windows], run)
