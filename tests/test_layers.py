@@ -50,8 +50,9 @@ LAYERS = (
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(("trident.state",), ("msgpack", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
-    # The one door from the surface to an engine: TridentTopology.start() opens it when it is called.
-    Layer(GRAPH, INTERFACES, deferred=("trident.explain", "trident.runtime.running")),
+    # The one door from the surface to an engine: TridentTopology.start() opens it when it is called. A window that is given
+    # no state is kept in memory.
+    Layer(GRAPH, INTERFACES, deferred=("trident.explain", "trident.runtime.running", "states.memory")),
     Layer(("trident.coordination",), ("msgpack", *INTERFACES)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.kernels",)),

@@ -16,6 +16,7 @@ from trident.state.interfaces import StateSpec
 
 if TYPE_CHECKING:
     from trident.operations.expressions import Expression
+    from trident.operations.windows import WindowConfig
 
 __all__ = [
     "AggregateNode",
@@ -36,6 +37,7 @@ __all__ = [
     "SelectNode",
     "SpoutNode",
     "StateNode",
+    "WindowNode",
 ]
 
 
@@ -184,6 +186,38 @@ class PersistNode(Node):
     inputs: Fields = Fields()
     aggregation: Aggregation | None = None
     updater: Any = None
+
+
+@dataclass(frozen=True)
+class WindowNode(PersistNode):
+    """Keeps tuples, or partial aggregates, in a state until their window is complete; gives what the windows come to.
+
+    Attributes
+    ----------
+    window
+        Which windows there are; set in every node.
+    group, grouped, member
+        What is aggregated in each window, and how.
+    bounds
+        The fields behind the grouping fields that tell which window a tuple is of; none or two.
+    """
+
+    window: WindowConfig | None = None
+    group: Fields = Fields()
+    grouped: bool = False
+    member: Member = Member(Fields(), None, Fields())
+    bounds: Fields = Fields()
+
+    @property
+    def config(self) -> WindowConfig:
+        """The window."""
+        assert self.window is not None, self
+        return self.window
+
+    @property
+    def combines(self) -> bool:
+        """Whether partial aggregates are kept in place of tuples."""
+        return hasattr(self.member.aggregator, "combine")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from trident.fluent.drpc import refuse_state
 from trident.fluent.repartitioning import Repartitioning
 from trident.fluent.resources import Resourceful, with_cpu, with_memory
 from trident.fluent.selecting import Selecting
+from trident.fluent.windowing import Windowing
 from trident.graph import (
     Aggregation,
     EachNode,
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["GroupedStream", "Stream", "TridentState"]
 
 
-class Stream(Aggregating, Repartitioning, Selecting, Resourceful):
+class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
     """Tuples of known fields, batch by batch."""
 
     def get_output_fields(self) -> Fields:
@@ -195,6 +196,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful):
             "query", QueryNode, fields, state=state.state_name, inputs=inputs, function=function, outputs=outputs
         )
 
+    def _windowed(self) -> tuple[Stream, Fields | None]:
+        return self, None
+
     def _filter(self, inputs: Fields, operation: Any, spread: bool) -> Stream:
         filter_ = adapt(operation, PlainFilter, spread=spread, stream=self.get_name())
         self._check_vectorised(filter_, inputs)
@@ -256,7 +260,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful):
         return f"{type(self).__name__}({self.get_name()!r}: {self.fields})"
 
 
-class GroupedStream(TridentNames):
+class GroupedStream(Windowing):
     """A stream with a key. Each distinct key of a batch is one call to the aggregator and one entry of the state."""
 
     def __init__(self, stream: Stream, group: Fields) -> None:
@@ -314,6 +318,9 @@ class GroupedStream(TridentNames):
     def state_query(self, state: TridentState, *args: Any) -> Stream:
         """Look tuples up in a state, as `Stream.state_query`."""
         return self._stream.state_query(state, *args)
+
+    def _windowed(self) -> tuple[Stream, Fields | None]:
+        return self._stream, self._group
 
     def __repr__(self) -> str:
         return f"GroupedStream({self._stream.get_name()!r} by {list(self._group.names)})"

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import trident
+from trident.cli.log import log as print_log
 from trident.cli.log import report, short
 from trident.coordination.log import FileLog
 from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, TopologyRecord
@@ -149,3 +150,17 @@ def test_what_states_and_streams_mean_is_shown(log: FileLog) -> None:
         ["count", "word: string", "count: bigint", "Count()", "lines"],
         ["lines", "TextFileSpout (transactional)", "line: string, n: int"],
     ]
+
+
+def test_the_time_of_a_batch_is_shown_as_a_time(
+    log: FileLog, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definitions = {"lines": {"start": 3}, "$time": {"now": 1_700_000_000_123, "tuples_at": 1_700_000_000_000}}
+    log.append(CommitRecord(3, ATTEMPT + 1, definitions, {"count": (0,)}, {"tuples": 10}, 1_700_000_000_200))
+    log.append(DefineRecord(4, "$time", {"now": 1_700_000_001_000}))
+    monkeypatch.setenv("COLUMNS", "200")
+    print_log(log.path, last=1, as_json=False)
+    shown = capsys.readouterr().out
+    assert "lines: start=3" in shown
+    assert "time: 2023-11-14 22:13:20.123" in shown
+    assert "defined, not committed: batch 4: time: 2023-11-14 22:13:21.000" in shown

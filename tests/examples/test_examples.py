@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent.parent
 PRINTED = {
     "sqlite_state.py": ["([2, 1, None], 4)", "([3, 1, 1], 6)"],
+    "windows.py": ["00:00 hall: 23.0", "00:01 hall: 21.5", "00:00 roof: 20.5", "00:01 roof: 18.5"],
     "location_db.py": ["Wien: 2", "Linz: 1", "Graz: 0", "unknown: 1"],
 }
 

@@ -18,6 +18,7 @@ from trident.coordination.lock import held_by, list_log
 from trident.coordination.log import LogReader, exists
 from trident.coordination.records import CommitRecord, LogState
 from trident.errors import LogError
+from trident.runtime.batch_time import TIME
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["log", "report", "short"]
@@ -74,6 +75,15 @@ def short(definition: Any, width: int = _SHORT) -> str:
     """Return a spout's definition in a few words: the ends of long lists and of long texts."""
     text = _short(definition)
     return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def _said(name: str, definition: Any) -> str:
+    """A spout and what it has in a batch; the time of a batch as people read it."""
+    return f"time: {_utc(definition['now'])}" if name == TIME else f"{name}: {short(definition)}"
+
+
+def _utc(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(" ", timespec="milliseconds").partition("+")[0]
 
 
 def _plain(definition: Any) -> Any:
@@ -157,7 +167,7 @@ def _print(found: Mapping[str, Any], console: Console) -> None:
     _print_declared(found["declared"], console)
     _print_commits(found["commits"], console)
     for each in found["pending"]:
-        definitions = "; ".join(f"{spout}: {short(one)}" for spout, one in each["definitions"].items())
+        definitions = "; ".join(_said(spout, one) for spout, one in each["definitions"].items())
         console.print(f"defined, not committed: batch {each['txid']}: {definitions}", markup=False)
     if found["tornBytes"]:
         console.print(f"{found['tornBytes']} bytes of a record that is unfinished follow", markup=False)
@@ -194,7 +204,7 @@ def _print_commits(commits: list[dict[str, Any]], console: Console) -> None:
     table.add_column("offsets")
     table.add_column("partitions")
     for each in commits:
-        offsets = "\n".join(f"{spout}: {short(one)}" for spout, one in each["spouts"].items())
+        offsets = "\n".join(_said(spout, one) for spout, one in each["spouts"].items())
         touched = "\n".join(f"{state}: {_short(partitions)}" for state, partitions in each["touched"].items())
         at = each["at"].partition("+")[0].replace("T", " ")
         table.add_row(str(each["txid"]), each["attempt"], at, f"{each['counts'].get('tuples', 0):,}", offsets, touched)

@@ -21,6 +21,7 @@ from trident.graph import (
     QueryNode,
     SelectNode,
     SpoutNode,
+    WindowNode,
 )
 from trident.operations.expressions import Expression, col
 from trident.operations.names import operation_name
@@ -74,7 +75,7 @@ def what(node: Node) -> str:
         case QueryNode():
             return f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}"
         case PersistNode():
-            return f"persist {node.state}: {_persisted(node)}"
+            return _persisted(node)
         case _:
             return _exchange(node)
 
@@ -91,11 +92,13 @@ def _exchange(node: Node) -> str:
 
 
 def _persisted(node: PersistNode) -> str:
+    if isinstance(node, WindowNode):
+        return f"window {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}"
     aggregation = node.aggregation
     if aggregation is None:
-        return _call(node.updater, node.inputs)
+        return f"persist {node.state}: {_call(node.updater, node.inputs)}"
     called = _call(aggregation.aggregator, aggregation.inputs)
-    return f"{called} -> {names_of(aggregation.output)}{_by(aggregation.group)}"
+    return f"persist {node.state}: {called} -> {names_of(aggregation.output)}{_by(aggregation.group)}"
 
 
 def _named(name: str, expression: Expression) -> str:

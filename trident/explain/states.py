@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph import Graph, PersistNode, StateNode
+from trident.graph import Graph, PersistNode, StateNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner import make_plan
 from trident.planner.guarantees import EXACT, spout_type_of, state_type_of
@@ -33,6 +33,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
                 "key": _typed(state.key_fields),
                 "value": _typed(state.value),
                 "streams": {spout.id: _pairing(spout_type_of(spout.spout), kind) for spout in spouts},
+                **_window(writer),
             }
         )
     return found
@@ -43,6 +44,13 @@ def store_of(spec: StateSpec) -> str:
     factory = getattr(spec.factory, "backing_map_factory", spec.factory)
     module = str(getattr(factory, "__module__", type(factory).__module__))
     return module if module.startswith("states.") else f"{module}.{operation_name(factory)}"
+
+
+def _window(writer: PersistNode | None) -> dict[str, Any]:
+    """What a state holds that is a window's."""
+    if not isinstance(writer, WindowNode):
+        return {}
+    return {"key": _typed(writer.group), "value": _typed(writer.member.outputs), "window": str(writer.config)}
 
 
 def _asked(graph: Graph, state: StateNode) -> int:

@@ -67,6 +67,10 @@ def _sink(sink: Sink) -> str:
         from trident.runtime.kernels import aggregation_runs
 
         return f"{sent}; {aggregation_runs(sink.aggregation)}"
+    if sink.window is not None:
+        from trident.runtime.kernels import window_runs
+
+        return f"{sent}; {window_runs(sink.window)}"
     return sent
 
 
@@ -86,6 +90,8 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
     yield f"  {state['state']}: {kind}, {store}, {_partitions(state['partitions'])}{', static' if state['static'] else ''}"
     if state["key"] or state["value"]:
         yield f"      key {names_of(state['key']) or 'none'}; value {names_of(state['value']) or 'as the updater has it'}"
+    if "window" in state:
+        yield f"      {state['window']}"
     for stream, pairing in state["streams"].items():
         yield f"      {stream}: {pairing['guarantee']} {pairing['cell']}; {pairing['why']}"
 

@@ -38,6 +38,13 @@ from trident.operations.metrics import Counter
 from trident.operations.multi import BaseMultiReducer, GroupedMultiReducer, MultiReducer
 from trident.operations.testing import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
 from trident.operations.vectorised import ArrowFilter, ArrowFunction, arrow_filter, arrow_function
+from trident.operations.windows import (
+    SlidingCountWindow,
+    SlidingDurationWindow,
+    TumblingCountWindow,
+    TumblingDurationWindow,
+    WindowConfig,
+)
 
 __all__ = [
     "Aggregator",
@@ -75,14 +82,19 @@ __all__ = [
     "Negate",
     "Operation",
     "ReducerAggregator",
+    "SlidingCountWindow",
+    "SlidingDurationWindow",
     "SnapshotGet",
     "Split",
     "StringLength",
     "Sum",
     "TridentOperationContext",
     "TrueFilter",
+    "TumblingCountWindow",
+    "TumblingDurationWindow",
     "TupleCollectionGet",
     "TuplifyArgs",
+    "WindowConfig",
     "arrow_filter",
     "arrow_function",
     "coalesce",

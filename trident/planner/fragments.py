@@ -21,6 +21,7 @@ from trident.graph import (
     QueryNode,
     SelectNode,
     SpoutNode,
+    WindowNode,
 )
 from trident.planner.plan import Exchange, Fragment, Sink, Step
 
@@ -100,6 +101,10 @@ def _sink(node: Node, port: int, source: Node, exchanges: Mapping[str, Exchange]
         return Sink(node.id, source.id, exchanges[node.id].inputs[port], None, port, _routing(node, port))
     if not isinstance(node, PersistNode):
         return Sink(node.id, source.id, source.fields)
+    if isinstance(node, WindowNode):
+        event_time = node.config.event_time
+        read = (*node.group.names, *node.inputs.names, *([] if event_time is None else [event_time.field]))
+        return Sink(node.id, source.id, source.fields.select(list(dict.fromkeys(read))), window=node)
     aggregation = node.aggregation
     if aggregation is None:
         return Sink(node.id, source.id, node.inputs)

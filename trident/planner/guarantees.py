@@ -27,5 +27,4 @@ def spout_type_of(spout: Any) -> SpoutType:
 
 def state_type_of(state: StateNode) -> StateType | None:
     """Return the kind that a state's factory names, before anything is opened; None for a user's own state."""
-    kind = getattr(state.spec.factory, "kind", None)
-    return kind if isinstance(kind, StateType) else None
+    return state.spec.kind

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph import Graph, PersistNode
+from trident.graph import Graph, PersistNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner.guarantees import spout_type_of, state_type_of
 
@@ -23,8 +23,8 @@ Facts = Mapping[str, Mapping[str, Any]]
 class Meaning:
     """Facts of each state that the topology writes, and of each stream that it reads; plain data.
 
-    Of a state: its kind, key and value with their types, what aggregates or updates it, over which fields, and the
-    streams that reach it. Of a stream: its spout, what that promises, its fields.
+    Of a state: its kind, key and value with their types, what aggregates or updates it, over which fields, the window
+    that it holds, and the streams that reach it. Of a stream: its spout, what that promises, its fields.
     """
 
     states: Facts
@@ -67,7 +67,7 @@ def dropped(before: Meaning, now: Meaning) -> list[str]:
 def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
     state, aggregation = graph.state(node.state), node.aggregation
     kind = state_type_of(state)
-    return {
+    facts: dict[str, Any] = {
         "kind": "custom" if kind is None else kind.value,
         "key": _typed(state.key_fields),
         "value": _typed(state.value),
@@ -75,6 +75,11 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
         "of": _typed(node.inputs),
         "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
     }
+    if isinstance(node, WindowNode):
+        member = node.member
+        facts |= {"key": _typed(node.group), "value": _typed(member.outputs), "by": operation_name(member.aggregator)}
+        facts["window"] = str(node.config)
+    return facts
 
 
 def _typed(fields: Fields) -> list[str]:

@@ -12,7 +12,16 @@ from typing import Any
 
 from trident.exchanges import ExchangeNode, Routing
 from trident.fields import Fields
-from trident.graph import AggregateNode, Aggregation, PersistNode, QueryNode, Resources, SpoutNode, StateNode
+from trident.graph import (
+    AggregateNode,
+    Aggregation,
+    PersistNode,
+    QueryNode,
+    Resources,
+    SpoutNode,
+    StateNode,
+    WindowNode,
+)
 
 __all__ = ["Exchange", "Fragment", "Plan", "Sink", "Step"]
 
@@ -41,7 +50,8 @@ class Step:
 class Sink:
     """Where tuples leave a fragment: the input of entry `target`, partially aggregated if `aggregation` combines.
 
-    Where the target is an exchange, `routing` says to which of its partitions, and `port` as which of its inputs.
+    Where the target is an exchange, `routing` says to which of its partitions, and `port` as which of its inputs. Where it
+    is a window, `window` is its node: its combiner too aggregates in part where time says which window a tuple is of.
     """
 
     target: str
@@ -50,6 +60,7 @@ class Sink:
     aggregation: Aggregation | None = None
     port: int = 0
     routing: Routing | None = None
+    window: WindowNode | None = None
 
 
 @dataclass(frozen=True)

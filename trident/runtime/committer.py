@@ -16,7 +16,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.exchanges import ExchangeNode
-from trident.graph import Aggregation, PersistNode, QueryNode
+from trident.graph import Aggregation, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.aggregates import merge_partials
@@ -25,9 +25,10 @@ from trident.runtime.partitions import partitions_of
 from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at, tuples_of
 from trident.runtime.steps import apply_query
 from trident.runtime.views import StateView
+from trident.runtime.windows import update_window
 from trident.runtime.worker import TaskOutput, send
 from trident.spout.interfaces import TransactionAttempt
-from trident.state.interfaces import Key
+from trident.state.interfaces import Key, StateType
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 
@@ -81,7 +82,7 @@ class Committer:
         self._plan, self._states, self._static_state = plan, states, static_state
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
 
-    def commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput) -> Committed:
+    def commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None = None) -> Committed:
         """Apply a batch to all states.
 
         Parameters
@@ -90,6 +91,8 @@ class Committer:
             By state, this batch's txid as each partition must see it.
         output
             What the workers made of the batch.
+        now_ms
+            The time of the batch, for windows that go by it.
 
         Raises
         ------
@@ -97,17 +100,19 @@ class Committer:
             Something raised; the batch is to be tried again with another attempt.
         """
         with _no_garbage_collection(), counting() as counts:
-            done = self._commit(txids, output)
+            done = self._commit(txids, output, now_ms)
         add_counts(done.metrics, counts)
         return done
 
-    def _commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput) -> Committed:
+    def _commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None) -> Committed:
         done = Committed()
         given = TaskOutput({target: list(tables) for target, tables in output.sinks.items()}, frames=output.frames)
         run = Run(_attempt_of(txids), Poison(), self._static_state)
         for node in self._plan.commits:
             tables = given.sinks.pop(node.id, [])
-            if isinstance(node, PersistNode):
+            if isinstance(node, WindowNode):
+                answers = self._window(node, tables, txids[node.state][0], now_ms, run, done)
+            elif isinstance(node, PersistNode):
                 answers = self._persist(node, tables, txids[node.state], run.poison, done)
             elif isinstance(node, QueryNode):
                 answers = self._query(node, tables, txids[node.state][0], run.poison)
@@ -169,6 +174,19 @@ class Committer:
             return None
         return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields))
 
+    def _window(
+        self, node: WindowNode, tables: list[pa.Table], txid: Txid, now_ms: int | None, run: Run, done: Committed
+    ) -> pa.Table | None:
+        """Update a window: also without tuples where the time may complete it."""
+        given = sum(table.num_rows for table in tables)
+        if not given and not node.config.by_batch_time:
+            return None
+        state = self._states[node.state][0]
+        with _committing(node, state, txid, self._reach):
+            fired = update_window(node, state, tables, now_ms, run)
+        done.touched[node.state], done.keys[node.state] = [0], given
+        return fired
+
 
 def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
     txid = next((txid for partitions in txids.values() for txid in partitions), Txid(0))
@@ -226,14 +244,20 @@ def update_partition(
     `reach` is told `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
     when the state has committed; what it raises fails the batch there.
     """
+    with _committing(node, state, txid, reach):
+        return _update(node, state, entries, wanted)
+
+
+@contextmanager
+def _committing(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> Iterator[None]:
+    """What is done inside is the update of a state partition."""
     with failing_at(node.id):  # a store or a user's updater; the batch is tried again
         reach("begin_commit", node.state)
         state.begin_commit(txid)
-        rows = _update(node, state, entries, wanted)
+        yield
         reach("put", node.state)
         state.commit(txid)
         reach("commit", node.state)
-    return rows
 
 
 def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool) -> list[Any]:
@@ -273,6 +297,8 @@ def committed_operations(plan: Plan) -> list[Any]:
     for node in plan.commits:
         if isinstance(node, QueryNode):
             operations.append(node.function)
+        elif isinstance(node, WindowNode):
+            operations.append(node.member.aggregator)
         elif isinstance(node, PersistNode):
             operations.append(node.updater if node.aggregation is None else node.aggregation.aggregator)
     return operations
@@ -284,6 +310,9 @@ def check_capabilities(plan: Plan, states: Mapping[str, Sequence[Any]]) -> None:
         if not isinstance(node, PersistNode):
             continue
         needed = ["begin_commit", "commit"]
+        if isinstance(node, WindowNode):
+            _check_window(node, states[node.state][0])
+            needed += ["multi_get", "multi_put"]
         if node.aggregation is not None:
             needed.append("multi_update" if node.aggregation.grouped else "update")
         for name in needed:
@@ -294,7 +323,19 @@ def check_capabilities(plan: Plan, states: Mapping[str, Sequence[Any]]) -> None:
                 )
 
 
+def _check_window(node: WindowNode, state: Any) -> None:
+    kind = getattr(state, "kind", None)
+    if kind is not StateType.OPAQUE:
+        found = kind.value if isinstance(kind, StateType) else "of a kind that it does not say"
+        raise TopologyError(
+            f"state {node.state!r} ({type(state).__name__}) is {found}, but window {node.id!r} needs an opaque map: only that "
+            "lets a replay take back what a failed attempt put into a window"
+        )
+
+
 def _lack(node: PersistNode, name: str) -> str:
+    if isinstance(node, WindowNode):
+        return "a window needs an opaque map state"
     if name == "multi_update":
         return "a grouped persistent_aggregate needs a MapState"
     if name == "update":

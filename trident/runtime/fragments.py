@@ -14,6 +14,7 @@ from trident.runtime.aggregates import partial
 from trident.runtime.in_batch import aggregate
 from trident.runtime.rows import Run, failing_at
 from trident.runtime.steps import apply_step
+from trident.runtime.window_input import window_input
 
 __all__ = ["run_fragment", "run_step", "whole"]
 
@@ -38,6 +39,9 @@ def run_fragment(fragment: Fragment, table: pa.Table, run: Run) -> Iterator[tupl
         if sink.aggregation is not None and sink.aggregation.combines:
             with failing_at(sink.target):
                 data = partial(sink.target, sink.aggregation, data, run.poison)
+        elif sink.window is not None:
+            with failing_at(sink.target):
+                data = window_input(sink.window, data, run)
         yield sink, data
 
 

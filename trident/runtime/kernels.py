@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from trident.exchanges import MultiReduceNode, RepartitionNode
-from trident.graph import AggregateNode, Aggregation, EachNode, FilterNode, MapNode, Node, PeekNode, QueryNode
+from trident.graph import (
+    AggregateNode,
+    Aggregation,
+    EachNode,
+    FilterNode,
+    MapNode,
+    Node,
+    PeekNode,
+    QueryNode,
+    WindowNode,
+)
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.runtime.aggregates import is_native
 from trident.runtime.in_batch import has_aggregate_kernel
 from trident.runtime.steps import has_step_kernel
 
-__all__ = ["aggregation_runs", "step_runs"]
+__all__ = ["aggregation_runs", "step_runs", "window_runs"]
 
 _KERNEL, _ROWS = "Arrow kernel", "row by row"
 
@@ -40,3 +50,10 @@ def aggregation_runs(aggregation: Aggregation) -> str:
     if not aggregation.combines:
         return "every tuple goes to the state"
     return f"aggregated in each task first, {_KERNEL if is_native(aggregation.aggregator) else _ROWS}"
+
+
+def window_runs(node: WindowNode) -> str:
+    """Return how the tuples of a task are aggregated before they go to a window."""
+    if node.config.counts or not node.combines:
+        return "every tuple goes to the window"
+    return f"aggregated in each task first, {_KERNEL if is_native(node.member.aggregator) else _ROWS}"

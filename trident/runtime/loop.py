@@ -10,7 +10,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -21,6 +21,7 @@ from trident.coordination.records import CommitRecord, DefineRecord
 from trident.errors import BatchFailedError, FencedError, describe
 from trident.operations.metrics import add_counts
 from trident.planner import Plan
+from trident.runtime.batch_time import TIME, BatchTime, now_of
 from trident.runtime.committer import Committed, Committer
 from trident.runtime.dead_letters import DeadLetters
 from trident.runtime.progress import BatchTimes, Progress
@@ -113,6 +114,7 @@ class BatchLoop:
         self._pool, self._commit_thread = pool, commit_thread
         self._progress, self._clock, self._dead_letters = progress, clock, dead_letters
         self._observe = observer or (lambda point, attempt: None)
+        self._time = BatchTime.of(plan)
         self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
         self._events: queue.Queue[_Event] = queue.Queue()
         self._batches: dict[int, _Batch] = {}
@@ -232,7 +234,7 @@ class BatchLoop:
         return self._fatal is not None and self._coordinator.next_txid >= self._fatal.txid
 
     def _define(self, txid: int) -> dict[str, Definition] | None:
-        """Fix what batch `txid` contains; None if no spout has anything.
+        """Fix what batch `txid` contains; None if no spout has anything and no window is due.
 
         The definitions of transactional spouts are logged before anything reads the source, those that say "nothing"
         included, so that a replay is identical; the others are asked anew for every attempt.
@@ -245,12 +247,21 @@ class BatchLoop:
             else:
                 with failing_at(name):
                     definitions[name] = spout.coordinator.initialize_transaction(txid, self._previous(name, txid))
-        if all(definition is None for definition in definitions.values()):
+        given = {name: definition for name, definition in definitions.items() if definition is not None}
+        time = None
+        if self._time is not None:
+            earlier = self._previous(TIME, txid)
+            time = self._time.define(self._clock.wall_ms(), logged.get(TIME), earlier, has_tuples=bool(given))
+        if not given and time is None:
             return None
         for name, definition in definitions.items():
             if name not in logged and self._spouts[name].spout_type is SpoutType.TRANSACTIONAL:
                 self._log.append(DefineRecord(txid, name, definition))
-        return {name: definition for name, definition in definitions.items() if definition is not None}
+        if time is None:
+            return given
+        if TIME not in logged:
+            self._log.append(DefineRecord(txid, TIME, {"now": time["now"]}))
+        return {**given, TIME: time}
 
     def _previous(self, spout: str, txid: int) -> Definition | None:
         """The spout's last definition before batch `txid`: of a batch in flight, else the last committed one."""
@@ -283,7 +294,7 @@ class BatchLoop:
         last_try = self._coordinator.tries(batch.attempt.txid) >= self._config.max_batch_attempts
         capture = self._dead_letters is not None and last_try
         parts: list[Part] = []
-        for name, definition in batch.definitions.items():
+        for name, definition in _of_spouts(batch.definitions):
             coordinator, parallelism = self._spouts[name].coordinator, self._parallelism(name, batch.runner)
             with failing_at(name):
                 cut = coordinator.parts(batch.attempt, definition, parallelism)
@@ -293,7 +304,7 @@ class BatchLoop:
     def _size_of(self, definitions: dict[str, Definition]) -> int | None:
         """About how many bytes a batch has; None if one of its spouts does not say."""
         total = 0
-        for name, definition in definitions.items():
+        for name, definition in _of_spouts(definitions):
             size_of = self._sizes[name]
             with failing_at(name):
                 size = None if size_of is None else size_of(definition)
@@ -356,7 +367,7 @@ class BatchLoop:
     def _commit(self, batch: _Batch, txids: dict[str, list[Txid]]) -> None:
         try:
             self._observe("committing", batch.attempt)
-            committed = self._committer.commit(txids, batch.output)
+            committed = self._committer.commit(txids, batch.output, now_of(batch.definitions))
             self._observe("committed", batch.attempt)
             self._events.put(_Event(batch.attempt, committed=committed))
         except StepFailed as error:
@@ -382,7 +393,7 @@ class BatchLoop:
         self._observe("recorded", attempt)
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
-        for name, definition in batch.definitions.items():
+        for name, definition in _of_spouts(batch.definitions):
             self._spouts[name].coordinator.success(attempt.txid, definition)
         self._observe("succeeded", attempt)
         metrics = dict(batch.output.metrics)
@@ -435,3 +446,8 @@ class BatchLoop:
         except Exception as error:  # noqa: BLE001  its result is ignored anyhow
             name = self._plan.topology
             logger.warning("topology %s: attempt %s was not cancelled: %s", name, batch.attempt, describe(error))
+
+
+def _of_spouts(definitions: Mapping[str, Definition]) -> Iterator[tuple[str, Definition]]:
+    """The definitions without the time of the batch, which no spout reads."""
+    return ((name, definition) for name, definition in definitions.items() if name != TIME)

@@ -133,6 +133,8 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
     for sink in fragment.sinks:
         if sink.aggregation is not None:
             yield sink.aggregation.aggregator
+        if sink.window is not None:
+            yield sink.window.member.aggregator
 
 
 def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:

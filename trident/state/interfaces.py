@@ -134,6 +134,12 @@ class StateSpec:
     factory: StateFactory
     required_num_partitions: int | None = None
 
+    @property
+    def kind(self) -> StateType | None:
+        """The kind that the factory names, before anything is opened; None of a user's own state."""
+        kind = getattr(self.factory, "kind", None)
+        return kind if isinstance(kind, StateType) else None
+
 
 class ValueUpdater(Protocol[V]):
     """Turns the stored value of one key into the new one."""

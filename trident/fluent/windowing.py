@@ -1,0 +1,182 @@
+"""Windows over a stream or over each key of it: `window`, `tumbling_window`, `sliding_window`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields, FieldsLike
+from trident.fluent.aggregating import member_of
+from trident.fluent.base import StreamBase
+from trident.fluent.drpc import refuse_state
+from trident.graph import WindowNode
+from trident.naming import TridentNames
+from trident.operations.windows import (
+    SlidingCountWindow,
+    SlidingDurationWindow,
+    TumblingCountWindow,
+    TumblingDurationWindow,
+    WindowConfig,
+)
+from trident.state.interfaces import StateSpec, StateType
+from trident.topology import spec_of
+
+if TYPE_CHECKING:
+    from trident.stream import Stream
+
+__all__ = ["Windowing"]
+
+_EVENT_TIMES = {"timestamp": "timestamp", "timestamp_ntz": "timestamp_ntz", "bigint": "timestamp"}
+
+
+class Windowing(TridentNames):
+    """The calls of `Stream` and of `GroupedStream` that make windows."""
+
+    def window(
+        self,
+        config: WindowConfig,
+        *args: Any,
+        bounds: FieldsLike | None = None,
+        state_name: str | None = None,
+    ) -> Stream:
+        """Aggregate each window: `(config, [state,] [in,] aggregator, out)`; gives the grouping fields and the result.
+
+        What windows hold is kept in the state, which must be opaque, so it is exact under replays and restarts; without
+        one it is kept in memory. A window fires in the batch that completes it, once for each key that has tuples in it.
+        Of a grouped stream a count window counts the tuples of each key by themselves.
+
+        Parameters
+        ----------
+        config
+            `TumblingCountWindow`, `SlidingCountWindow`, `TumblingDurationWindow` or `SlidingDurationWindow`, by their `of`.
+        bounds
+            Names of two fields that stand before those of the aggregator: where the window begins and where it ends (the
+            end is not in it). Timestamps; of a count window positions, from 0.
+        state_name
+            The stream's label (`name`), or the first field of `out` and `-window`, unless given.
+
+        Raises
+        ------
+        TopologyError
+            A state that is not opaque, a field that is not there or is no time, a name that is there already.
+        """
+        stream, group = self._windowed()
+        if not isinstance(config, WindowConfig):
+            raise TopologyError(
+                f"stream {stream.get_name()!r}: window takes (config, [state,] [fields,] aggregator, output fields); "
+                f"{config!r} is no config, TumblingCountWindow.of(100) is one"
+            )
+        return _declare(stream, group, config, args, bounds, state_name)
+
+    def tumbling_window(
+        self,
+        length: int | timedelta,
+        *args: Any,
+        bounds: FieldsLike | None = None,
+        state_name: str | None = None,
+    ) -> Stream:
+        """Aggregate every `length` tuples, or each duration: `(length, [state,] [in,] aggregator, out)`; as `window`."""
+        by_time = isinstance(length, timedelta)
+        config = TumblingDurationWindow.of(length) if by_time else TumblingCountWindow.of(length)  # type: ignore[arg-type]
+        return self.window(config, *args, bounds=bounds, state_name=state_name)
+
+    def sliding_window(
+        self,
+        length: int | timedelta,
+        slide: int | timedelta,
+        *args: Any,
+        bounds: FieldsLike | None = None,
+        state_name: str | None = None,
+    ) -> Stream:
+        """Aggregate the last `length` after every `slide`: `(length, slide, [state,] [in,] aggregator, out)`; as `window`.
+
+        Both are numbers of tuples, or both durations.
+        """
+        by_time = isinstance(length, timedelta)
+        if by_time is not isinstance(slide, timedelta):
+            raise TopologyError(
+                f"stream {self._windowed()[0].get_name()!r}: a window with length {length!r} and slide {slide!r}: give two "
+                "numbers of tuples, or two timedeltas"
+            )
+        kind: Any = SlidingDurationWindow if by_time else SlidingCountWindow
+        return self.window(kind.of(length, slide), *args, bounds=bounds, state_name=state_name)
+
+    @abstractmethod
+    def _windowed(self) -> tuple[StreamBase, Fields | None]:
+        """Return the stream, and the grouping fields if it is grouped."""
+
+
+def _declare(
+    stream: StreamBase,
+    group: Fields | None,
+    config: WindowConfig,
+    args: Sequence[Any],
+    bounds: FieldsLike | None,
+    state_name: str | None,
+) -> Stream:
+    from trident.stream import Stream
+
+    refuse_state(stream, "a window")
+    spec, rest = _state(args)
+    member = member_of(stream, rest, "window")
+    key, limits = group or Fields(), _bounds(stream, config, bounds)
+    fields = key.concat(limits, stream.get_name()).concat(member.outputs, stream.get_name())
+    name = state_name or stream._label or f"{member.outputs.names[0]}-window"
+    stream._topology._add_state(name, _checked(stream, name, spec))
+    node = stream._child(
+        "window", WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
+        grouped=group is not None, member=member, bounds=limits,
+    )  # fmt: skip
+    return Stream(stream._topology, node)
+
+
+def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
+    """Split `([state,] …)`; a state in memory if there is none."""
+    from states.memory import MemoryMapState
+
+    if args and (isinstance(args[0], StateSpec) or hasattr(args[0], "make_state")):
+        return spec_of(args[0]), args[1:]
+    return MemoryMapState.opaque(), args
+
+
+def _checked(stream: StreamBase, name: str, spec: StateSpec) -> StateSpec:
+    """The spec with its one partition; `TopologyError` where it cannot keep a window."""
+    kind = spec.kind
+    if kind is not None and kind is not StateType.OPAQUE:
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: the window keeps what it holds in state {name!r}, which is {kind.value}; "
+            "only an opaque state lets a replay take back what a failed attempt put into a window: use the opaque state of "
+            "the same store"
+        )
+    if spec.required_num_partitions not in (None, 1):
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: state {name!r} insists on {spec.required_num_partitions} partitions, but a window "
+            "has one: all of it fires together"
+        )
+    return replace(spec, required_num_partitions=1)
+
+
+def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None) -> Fields:
+    """The fields of the bounds with their types; also checks the field of the event time."""
+    type_ = "bigint" if config.counts else "timestamp"
+    if config.event_time is not None:
+        (found,) = stream._select([config.event_time.field]).types
+        if found not in _EVENT_TIMES:
+            raise TopologyError(
+                f"stream {stream.get_name()!r}: the event time {config.event_time.field!r} is {found}; it must be a timestamp, "
+                f"a timestamp_ntz, or a bigint of milliseconds since 1970. The stream has {stream.fields}"
+            )
+        type_ = _EVENT_TIMES[found]
+    if bounds is None:
+        return Fields()
+    named = Fields(bounds)
+    if len(named) != 2 or any(own not in (None, type_) for own in named.types):
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: bounds={bounds!r}: name two fields, for where the window begins and where it ends; "
+            f"here they are {type_}"
+        )
+    return Fields.of(named.names, [type_, type_])

@@ -1,0 +1,171 @@
+"""What a window is: so many tuples or so much time, tumbling or sliding, by the time of the batch or of the event.
+
+All windows of a kind are one grid. A tuple has an *ordinate*: its position for a count, a time in milliseconds for a
+duration. The windows end at every multiple of `slide` and hold the `length` ordinates before their end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import ClassVar, Self
+
+from trident.errors import TopologyError
+
+__all__ = [
+    "EventTime",
+    "SlidingCountWindow",
+    "SlidingDurationWindow",
+    "TumblingCountWindow",
+    "TumblingDurationWindow",
+    "WindowConfig",
+]
+
+_MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class EventTime:
+    """Where the time of an event is, and how long it is waited for; milliseconds.
+
+    Attributes
+    ----------
+    field
+        A timestamp, or a bigint of milliseconds since 1970.
+    delay_ms
+        How far the watermark is behind the latest event: for so long, tuples may come out of order.
+    lateness_ms
+        How long beyond the watermark a window is kept: a tuple that comes meanwhile makes it fire again.
+    """
+
+    field: str
+    delay_ms: int = 0
+    lateness_ms: int = 0
+
+
+@dataclass(frozen=True)
+class WindowConfig:
+    """A window: what every configuration has. Made by `of` of its four kinds.
+
+    Attributes
+    ----------
+    length, slide
+        Numbers of tuples, or milliseconds. A tumbling window slides by its length.
+    """
+
+    length: int
+    slide: int
+
+    counts: ClassVar[bool]
+    """Whether tuples are counted; otherwise time is."""
+
+    def __post_init__(self) -> None:
+        for what, number in (("length", self.length), ("slide", self.slide)):
+            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+                raise TopologyError(
+                    f"a window with length {self.length!r} and slide {self.slide!r}: the {what} must be a whole number of "
+                    f"{'tuples' if self.counts else 'milliseconds'}, at least 1"
+                )
+        if self.slide > self.length:
+            raise TopologyError(
+                f"a window with length {self._amount(self.length)} and slide {self._amount(self.slide)}: the slide must not "
+                "be greater than the length, or tuples in between would be in no window"
+            )
+
+    @property
+    def event_time(self) -> EventTime | None:
+        """Where the time of a tuple comes from; None if it is counted, or has the time of its batch."""
+        return None
+
+    @property
+    def by_batch_time(self) -> bool:
+        """Whether a tuple has the time of its batch."""
+        return not self.counts and self.event_time is None
+
+    def _amount(self, number: int) -> str:
+        return str(number) if self.counts else str(number * _MS)
+
+    def __str__(self) -> str:
+        kind = "count" if self.counts else "time"
+        if self.slide == self.length:
+            return f"tumbling {kind} of {self._amount(self.length)}"
+        return f"sliding {kind} of {self._amount(self.length)} every {self._amount(self.slide)}"
+
+
+class _CountWindow(WindowConfig):
+    counts = True
+
+
+@dataclass(frozen=True)
+class _DurationWindow(WindowConfig):
+    event: EventTime | None = None
+    counts = False
+
+    @property
+    def event_time(self) -> EventTime | None:
+        return self.event
+
+    def by_event_time(
+        self, field: str, delay: timedelta = timedelta(0), allowed_lateness: timedelta = timedelta(0)
+    ) -> Self:
+        """Return the window over the times in a field, in place of the time of the batch.
+
+        The *watermark* is the latest time seen so far less `delay`; it never goes back. A window fires when the watermark
+        reaches its end. It is kept until the watermark is `allowed_lateness` beyond; a tuple that comes so late makes it
+        fire once more, complete. What comes later is dropped and counted.
+        """
+        if not isinstance(field, str) or not field:
+            raise TopologyError(f"by_event_time takes the name of one field, got {field!r}")
+        times = EventTime(field, _ms("delay", delay, 0), _ms("allowed_lateness", allowed_lateness, 0))
+        return replace(self, event=times)
+
+    def __str__(self) -> str:
+        if self.event is None:
+            return super().__str__()
+        delay, lateness = self._amount(self.event.delay_ms), self._amount(self.event.lateness_ms)
+        return f"{super().__str__()} by event time {self.event.field}, delay {delay}, allowed lateness {lateness}"
+
+
+class TumblingCountWindow(_CountWindow):
+    """Every `n` tuples."""
+
+    @classmethod
+    def of(cls, n: int) -> TumblingCountWindow:
+        """Return the window of `n` tuples."""
+        return cls(n, n)
+
+
+class SlidingCountWindow(_CountWindow):
+    """After every `slide` tuples the last `length` of them; the first windows are not full yet."""
+
+    @classmethod
+    def of(cls, length: int, slide: int) -> SlidingCountWindow:
+        """Return the window of `length` tuples that fires after every `slide`."""
+        return cls(length, slide)
+
+
+class TumblingDurationWindow(_DurationWindow):
+    """The tuples of each stretch of time, counted from 1970."""
+
+    @classmethod
+    def of(cls, duration: timedelta) -> TumblingDurationWindow:
+        """Return the window of a duration of at least a millisecond."""
+        length = _ms("length", duration, 1)
+        return cls(length, length)
+
+
+class SlidingDurationWindow(_DurationWindow):
+    """At every multiple of `slide` the tuples of the last `length`."""
+
+    @classmethod
+    def of(cls, length: timedelta, slide: timedelta) -> SlidingDurationWindow:
+        """Return the window of a duration that fires after every `slide`."""
+        return cls(_ms("length", length, 1), _ms("slide", slide, 1))
+
+
+def _ms(what: str, duration: timedelta, least: int) -> int:
+    if not isinstance(duration, timedelta):
+        raise TopologyError(f"the {what} of a window by time is a timedelta, got {duration!r}")
+    if duration < least * _MS or duration % _MS:
+        raise TopologyError(f"{what} {duration!r} of a window: give whole milliseconds, at least {least}")
+    return duration // _MS

@@ -1,0 +1,76 @@
+"""Where windows lie: arithmetic over ordinates, which are positions or milliseconds.
+
+Windows end at every multiple of `slide` and hold the `length` ordinates before their end. A *pane* is the greatest common
+divisor of both wide, so a window is made of whole panes and no pane is cut by the end of a window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+from trident.operations.windows import WindowConfig
+
+__all__ = ["Grid"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The windows of one configuration.
+
+    Attributes
+    ----------
+    length, slide
+        Of the windows.
+    lateness
+        How far beyond its end a window is kept.
+    """
+
+    length: int
+    slide: int
+    lateness: int = 0
+
+    @staticmethod
+    def of(config: WindowConfig) -> Grid:
+        """Return the grid of a configuration."""
+        return Grid(config.length, config.slide, config.event_time.lateness_ms if config.event_time else 0)
+
+    @property
+    def width(self) -> int:
+        """How many ordinates a pane has."""
+        return gcd(self.length, self.slide)
+
+    def ends_of(self, pane: int) -> range:
+        """Return the ends of the windows that hold a pane, ascending; there is at least one."""
+        first, last = (pane + 1) * self.width, pane * self.width + self.length
+        return range(-(-first // self.slide) * self.slide, last + 1, self.slide)
+
+    def is_over(self, pane: int, frontier: int) -> bool:
+        """Whether no window that holds the pane can fire any more."""
+        return self.ends_of(pane)[-1] + self.lateness <= frontier
+
+    def ends(self, panes: Iterable[int], after: int | None, until: int) -> list[int]:
+        """Return the ends e, `after < e <= until`, of the windows that hold one of the panes (ascending); no end twice.
+
+        It takes as long as there are such windows, however far apart the panes are.
+        """
+        found: list[int] = []
+        for pane in panes:
+            ends = self.ends_of(pane)
+            first = ends[0] if after is None else max(ends[0], (after // self.slide + 1) * self.slide)
+            if found:
+                first = max(first, found[-1] + self.slide)
+            found.extend(range(first, min(ends[-1], until) + 1, self.slide))
+        return found
+
+    def holds(self, ends: Sequence[int], pane: int) -> bool:
+        """Whether one of the windows with these ends, ascending, holds a pane."""
+        own = self.ends_of(pane)
+        at = bisect_left(ends, own[0])
+        return at < len(ends) and ends[at] <= own[-1]
+
+    def panes_of(self, end: int) -> tuple[int, int]:
+        """Return the first pane of a window and the first one behind it."""
+        return (end - self.length) // self.width, end // self.width
