@@ -1,4 +1,4 @@
-"""What every test may use: one Spark session for the whole run, started by the first test that asks for it."""
+"""What every test may use: both engines, and one Spark session for the whole run, which the first that asks starts."""
 
 from __future__ import annotations
 
@@ -37,6 +37,15 @@ def spark() -> Iterator[SparkSession]:
     session = spark_session("tests", "local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(params=["in_process", pytest.param("spark", marks=pytest.mark.spark)])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Run the test once with each engine."""
+    name: str = request.param
+    if name == "spark":
+        request.getfixturevalue("spark")
+    return name
 
 
 def _server(start: Callable[[Path], Server], factory: pytest.TempPathFactory) -> Iterator[Server]:

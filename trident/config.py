@@ -38,6 +38,12 @@ class Config:
         `dead_letter_dir` (with error and txid) and left out.
     dead_letter_dir
         Default `<log_dir>/dead_letters`; one JSON-lines file per batch that has any.
+    max_rows_per_tuple
+        How many rows a function or a query may make of one tuple; one more counts as an exception that it raised. Keeps
+        a generator that never ends from taking all memory.
+    max_rows_per_step
+        How many rows a step may make of one partition of a batch, where it makes more of them than it got: a function,
+        an aggregator, a join. One more fails the batch.
     log_dir
         Folder of the transaction log. Default: in memory if every state lives in memory, else `trident-log/<topology>`.
     takeover
@@ -79,6 +85,8 @@ class Config:
     retry_backoff_max_ms: int = 10_000
     on_poison: Literal["stop", "dead_letter"] = "stop"
     dead_letter_dir: str | None = None
+    max_rows_per_tuple: int = 1_000_000
+    max_rows_per_step: int = 10_000_000
     log_dir: str | None = None
     takeover: bool = False
     allow_inexact: bool = False
@@ -95,7 +103,13 @@ class Config:
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(type(self)).items():
             _check(name, getattr(self, name), hint)
-        for name in ("max_spout_pending", "max_batch_attempts", "progress_kept"):
+        for name in (
+            "max_spout_pending",
+            "max_batch_attempts",
+            "max_rows_per_tuple",
+            "max_rows_per_step",
+            "progress_kept",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1")
         for name in (

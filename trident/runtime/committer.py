@@ -20,6 +20,7 @@ from trident.graph import Aggregation, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.aggregates import merge_partials
+from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.exchange import apply_exchange
 from trident.runtime.partitions import partitions_of
 from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at, tuples_of
@@ -67,6 +68,8 @@ class Committer:
         By id, with their numbers of partitions.
     reach
         Called with each point of a state's commit and the state's name, see `update_partition`; may raise.
+    bounds
+        How many rows a step behind a state may give.
     """
 
     def __init__(
@@ -77,8 +80,9 @@ class Committer:
         in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
         exchanges: Mapping[str, Exchange] | None = None,
         reach: Reach | None = None,
+        bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
-        self._reach = reach or _pass_by
+        self._reach, self._bounds = reach or _pass_by, bounds
         self._plan, self._states, self._static_state = plan, states, static_state
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
 
@@ -107,7 +111,7 @@ class Committer:
     def _commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None) -> Committed:
         done = Committed()
         given = TaskOutput({target: list(tables) for target, tables in output.sinks.items()}, frames=output.frames)
-        run = Run(_attempt_of(txids), Poison(), self._static_state)
+        run = Run(_attempt_of(txids), Poison(bounds=self._bounds), self._static_state)
         for node in self._plan.commits:
             tables = given.sinks.pop(node.id, [])
             if isinstance(node, WindowNode):
@@ -155,7 +159,7 @@ class Committer:
             try:
                 with counting() as counts:  # in whatever thread this is
                     rows = update_partition(
-                        node, states[partition], txids[partition], work[partition], wanted, self._reach
+                        node, states[partition], txids[partition], work[partition], wanted, self._reach, self._bounds
                     )
             except StepFailed as error:
                 return error
@@ -237,7 +241,13 @@ def _pass_by(point: str, state: str) -> None:
 
 
 def update_partition(
-    node: PersistNode, state: Any, txid: Txid, entries: Entries, wanted: bool, reach: Reach = _pass_by
+    node: PersistNode,
+    state: Any,
+    txid: Txid,
+    entries: Entries,
+    wanted: bool,
+    reach: Reach = _pass_by,
+    bounds: Bounds = DEFAULT_BOUNDS,
 ) -> list[Any]:
     """Apply one partition's input between `begin_commit` and `commit`; return the rows of new values if `wanted`.
 
@@ -245,7 +255,7 @@ def update_partition(
     when the state has committed; what it raises fails the batch there.
     """
     with _committing(node, state, txid, reach):
-        return _update(node, state, entries, wanted)
+        return _update(node, state, entries, wanted, bounds)
 
 
 @contextmanager
@@ -260,11 +270,11 @@ def _committing(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> Iter
         reach("commit", node.state)
 
 
-def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool) -> list[Any]:
+def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bounds: Bounds) -> list[Any]:
     keys, given = entries
     aggregation = node.aggregation
     if aggregation is None:
-        out = Emitted(node.id, node.fields)
+        out = Emitted(node.id, node.fields, bounds, len(keys))
         node.updater.update_state(state, keys, out)
         return list(out.rows)
     aggregator = aggregation.aggregator

@@ -14,6 +14,7 @@ from trident.graph import Graph, PersistNode
 from trident.planner import Plan
 from trident.planner.guarantees import EXACT, spout_type_of
 from trident.planner.meaning import meaning_of
+from trident.runtime.bounds import Bounds
 from trident.runtime.changes import check_meaning, record_meaning
 from trident.runtime.committer import Committer, Reach, check_capabilities, committed_operations
 from trident.runtime.engines import open_runner
@@ -91,7 +92,8 @@ class Parts:
             self._in_parallel = ThreadPoolExecutor(min(widest, 16), thread_name_prefix=f"trident-{plan.topology}-state")
         in_parallel = map if self._in_parallel is None else self._in_parallel.map
         exchanges = self.runner.program.exchanges
-        self.committer = Committer(plan, self.states, self._driver.state, in_parallel, exchanges, self._reach)
+        bounds = Bounds.of(config.as_mapping())
+        self.committer = Committer(plan, self.states, self._driver.state, in_parallel, exchanges, self._reach, bounds)
 
     def view(self, name: str, snapshot: Any) -> StateView:
         """Open a state for reading; closed with the topology. `TridentError` naming the states if there is no such one."""

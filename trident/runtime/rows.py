@@ -13,6 +13,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import FailedException, FencedError, StaleTransactionError, StateMismatchError, describe
 from trident.fields import Fields
+from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
@@ -66,7 +67,7 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
     """Describe an exception of user code, a spout or a state."""
     if isinstance(error, StepFailed):
         return error.failure
-    shown = None if row is None else _short(repr(row))
+    shown = None if row is None else _shown(row)
     final = isinstance(error, (FencedError, StaleTransactionError, StateMismatchError)) or not retry
     details = "".join(traceback.format_exception(error))
     return Failure(step, shown, describe(error), not final, type(error).__name__ == "ReportedFailedException", details)
@@ -74,10 +75,14 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
 
 @dataclass
 class Poison:
-    """What to do with a tuple whose operation raises: fail the batch, or put the tuple aside (on the last try)."""
+    """What to do with a tuple whose operation raises: fail the batch, or put the tuple aside (on the last try).
+
+    `bounds` says how many rows a tuple, and a step, may give; one more, and the operation raises.
+    """
 
     capture: bool = False
     captured: list[Failure] = field(default_factory=list)
+    bounds: Bounds = DEFAULT_BOUNDS
 
     def __call__(self, step: str, row: object, error: Exception) -> None:
         """Handle one exception: raises `StepFailed`, or keeps the tuple and returns."""
@@ -107,21 +112,41 @@ class Run:
 
 
 class Emitted:
-    """The collector of one step: value lists as columns, and which input row each came from."""
+    """The collector of one step: value lists as columns, and which input row each came from.
 
-    def __init__(self, step: str, fields: Fields) -> None:
+    Parameters
+    ----------
+    given
+        How many rows the step got.
+    by_tuple
+        Whether `at` is the number of a tuple, so that there is a bound on what it may emit.
+    """
+
+    def __init__(
+        self, step: str, fields: Fields, bounds: Bounds = DEFAULT_BOUNDS, given: int = 0, by_tuple: bool = False
+    ) -> None:
         self.step, self.fields = step, fields
         self.rows: list[Sequence[Any]] = []
         self.parents: list[int] = []
         self.at = 0
         self._width = len(fields)
+        self._bounds, self._given, self._by_tuple = bounds, given, by_tuple
+        self._look = min(bounds.per_tuple, bounds.step_of(given)) if by_tuple else bounds.step_of(given)
 
     def emit(self, values: Sequence[Any]) -> None:
         """Take one value list."""
         if not isinstance(values, (list, tuple, TridentTuple)) or len(values) != self._width:
             raise StepFailed(_wrong_arity(self.step, values, self.fields))
+        if len(self.rows) >= self._look:
+            self._check()
         self.rows.append(values)
         self.parents.append(self.at)
+
+    def _check(self) -> None:
+        count, most = len(self.rows), self._bounds.per_tuple
+        if self._by_tuple and count >= most and self.parents[count - most] == self.at:
+            self._bounds.refuse_tuple()
+        self._bounds.check_step(count + 1, self._given)
 
     def take_back(self, count: int) -> None:
         """Forget what was emitted beyond `count` rows: the tuple that emitted it was put aside."""
@@ -142,19 +167,23 @@ def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list
     ]
 
 
+# Arrow's capacity error: a text or bytes beyond 2 GiB
+_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowCapacityError, TypeError, ValueError, OverflowError)
+
+
 def _column(step: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(values, type=type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+    except _UNFIT as error:
         culprit = next((value for value in values if not _fits(value, type_)), None)
-        cause = f"field {name!r} is declared {type_}, but got {_short(repr(culprit))} ({error})"
+        cause = f"field {name!r} is declared {type_}, but got {_shown(culprit)} ({error})"
         raise StepFailed(Failure(step, None, cause, retry=False)) from error
 
 
 def _fits(value: Any, type_: pa.DataType) -> bool:
     try:
         pa.array([value], type=type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
+    except _UNFIT:
         return False
     return True
 
@@ -162,7 +191,7 @@ def _fits(value: Any, type_: pa.DataType) -> bool:
 def _wrong_arity(step: str, values: object, fields: Fields) -> Failure:
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     cause = (
-        f"emitted {count} value{'' if count == 1 else 's'} {_short(repr(values))} for the {len(fields)} output "
+        f"emitted {count} value{'' if count == 1 else 's'} {_shown(values)} for the {len(fields)} output "
         f"field{'' if len(fields) == 1 else 's'} {list(fields.names)}; emit one value per field, as a tuple or list"
     )
     return Failure(step, None, cause, retry=False)
@@ -200,7 +229,17 @@ def as_values(emitted: Any) -> Sequence[Any]:
 def _with_row(failure: Failure, row: object) -> Failure:
     if failure.row is not None:
         return failure
-    return Failure(failure.step, _short(repr(row)), failure.cause, failure.retry, failure.reported, failure.details)
+    return Failure(failure.step, _shown(row), failure.cause, failure.retry, failure.reported, failure.details)
+
+
+def _shown(value: object) -> str:
+    """A value as text, cut; without making a text of a huge one first."""
+    if isinstance(value, (str, bytes)) and len(value) > _MAX_SHOWN:
+        return f"{_short(repr(value[: _MAX_SHOWN + 1]))} ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
+    if isinstance(value, TridentTuple):
+        cut = tuple(one[: _MAX_SHOWN + 1] if isinstance(one, (str, bytes)) else one for one in value)
+        return _short(repr(TridentTuple(value.fields, cut)))
+    return _short(repr(value))
 
 
 def _short(text: str) -> str:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
+from py4j.protocol import Py4JError, Py4JJavaError
 
-from trident.errors import TopologyError, describe
+from trident.errors import EnvironmentProblem, TopologyError, describe
+from trident.runtime.bounds import MOST_SHIPPED
 from trident.runtime.exchange import Frame, with_partitions
+from trident.runtime.rows import failure_of
 from trident.runtime.tasks import cells_of, hops_of, run_level_task, run_parts_task, run_task, unpack
 from trident.runtime.worker import (
     Part,
@@ -27,7 +31,7 @@ from trident.runtime.worker import (
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, SparkContext
     from pyspark.sql import SparkSession
 
 __all__ = ["InProcessRunner", "Part", "Runner", "SparkRunner"]
@@ -121,7 +125,7 @@ class SparkRunner:
         self._spark, self._owned = spark, owned
         self._context = spark.sparkContext
         self.parallelism = parallelism or self._context.defaultParallelism
-        self.program = _of_width(program, self.parallelism)
+        self.program = replace(_of_width(program, self.parallelism), most_shipped=_most_shipped(self._context))
         self.operations: Sequence[Any] = ()
         self._id, self._pickled = uuid.uuid4().hex, _pickled(self.program)
 
@@ -131,11 +135,16 @@ class SparkRunner:
         if not parts and not self.program.levels:
             return TaskOutput()
         context, tag = self._context, self._tag(attempt)
-        context.addJobTag(tag)
         try:
+            context.addJobTag(tag)
             outputs = self._job(attempt, parts).collect()
+        except Py4JJavaError as error:
+            raise JobFailed(_without_stack(str(error.java_exception))) from error
+        except (Py4JError, OSError) as error:
+            return TaskOutput(failure=failure_of("spark", _gone(error), retry=False))
         finally:
-            context.removeJobTag(tag)
+            with suppress(Py4JError, OSError):
+                context.removeJobTag(tag)
         return merge_outputs(sorted(map(unpack, outputs), key=lambda output: (output.level, output.task)))
 
     def _job(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> RDD[bytes]:
@@ -168,6 +177,39 @@ class SparkRunner:
 
     def _tag(self, attempt: TransactionAttempt) -> str:
         return f"{self._id}/{attempt}"  # another topology in the same session has attempts of the same number
+
+
+class JobFailed(Exception):
+    """Spark ended a job; the text is what it says of it."""
+
+
+_HEAPS = 8
+"""What a task hands on is in the heap of a JVM several times over: with a fifth of the heap Spark was seen to hang."""
+
+
+def _most_shipped(context: SparkContext) -> int:
+    """Return how many bytes a task may hand on: a part of the smallest heap that they pass through."""
+    jvm, conf = context._jvm, context.getConf()  # noqa: SLF001 - PySpark has no public question for these
+    assert jvm is not None
+    heap = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
+    if not (context.master or "").startswith("local["):
+        executor = conf.get("spark.executor.memory", "1g")
+        heap = min(heap, int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(executor)))
+    return min(MOST_SHIPPED, heap // _HEAPS)
+
+
+def _without_stack(text: str) -> str:
+    lines = [
+        line.strip() for line in text.splitlines() if not line.startswith(("\tat ", "\t... ", "Driver stacktrace"))
+    ]
+    return " ".join(line for line in lines if line)
+
+
+def _gone(error: Exception) -> EnvironmentProblem:
+    return EnvironmentProblem(
+        f"Spark's JVM does not answer any more ({describe(error)}). Most often it ran out of memory, which on a local master "
+        "is spark.driver.memory (1g unless spark_conf says more)"
+    )
 
 
 def _of_width(program: Program, parallelism: int) -> Program:

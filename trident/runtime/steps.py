@@ -5,7 +5,7 @@ The same functions run in Spark's Python workers and in process, so both runners
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -60,7 +60,7 @@ def _each(step: Step, node: EachNode, table: pa.Table, poison: Poison) -> pa.Tab
     if isinstance(node.function, ArrowFunction):
         parents, columns = each_vectorised(step.id, node, table, poison)
         return _append(step, node.outputs.names, table, parents, columns)
-    out = Emitted(step.id, node.outputs)
+    out = Emitted(step.id, node.outputs, poison.bounds, table.num_rows, by_tuple=True)
     if isinstance(node.function, PlainFunction):
         call, yields = node.function, node.function.yields
 
@@ -141,7 +141,7 @@ def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table
     if isinstance(node.function, ArrowFunction):
         mapped = map_vectorised(step.id, node, table, poison)
         return mapped.select(list(step.keep))
-    out = Emitted(step.id, node.fields)
+    out = Emitted(step.id, node.fields, poison.bounds, table.num_rows, by_tuple=True)
     function, flat = node.function, node.flat
     plain = isinstance(function, (PlainMap, PlainFlatMap))
     call = function if plain else function.execute
@@ -163,7 +163,7 @@ def apply_query(
     """Look all rows up in bulk, then let the query function emit row by row; its values are appended."""
     columns = tuple(node.fields.names) if keep is None else keep
     rows = list(tuples_of(table, node.inputs))
-    out = Emitted(step, node.outputs)
+    out = Emitted(step, node.outputs, poison.bounds, table.num_rows, by_tuple=True)
     if rows:
         results = _retrieve(step, node, rows, state)
 
@@ -178,10 +178,12 @@ def apply_query(
 
 def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:
     with failing_at(step):
-        results = list(node.function.batch_retrieve(state, rows))
-    if len(results) != len(rows):
+        found = node.function.batch_retrieve(state, rows)
+        results = list(found) if isinstance(found, Iterable) else None
+    if results is None or len(results) != len(rows):
+        returned = repr(found) if results is None else f"{len(results)} results"
         cause = (
-            f"batch_retrieve of {type(node.function).__name__} returned {len(results)} results for {len(rows)} tuples; "
+            f"batch_retrieve of {type(node.function).__name__} returned {returned} for {len(rows)} tuples; "
             "it must return one per tuple, in order"
         )
         raise StepFailed(Failure(step, None, cause, retry=False))

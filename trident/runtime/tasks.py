@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 
 from trident.arrow import ipc_of, table_of_ipc
+from trident.runtime.bounds import MOST_SHIPPED, TooManyRows, check_shippable
 from trident.runtime.exchange import Frame
 from trident.runtime.rows import failure_of
 from trident.runtime.worker import Part, Program, TaskOutput, WorkerProgram, run_entry, run_part
@@ -82,7 +83,7 @@ def run_task(
 ) -> Iterator[bytes]:
     """Run parts one after the other; each gives the bytes of its output."""
     for output in _outputs(program_id, pickled, attempt, parts):
-        yield pack(output)
+        yield _packed(output, _most(program_id))
 
 
 def run_parts_task(
@@ -90,7 +91,7 @@ def run_parts_task(
 ) -> Iterator[tuple[int, Item]]:
     """Run parts of a batch whose rows are exchanged; gives what goes to each task of the next stage."""
     for output in _outputs(program_id, pickled, attempt, parts):
-        yield from _sent(output, hop, output.task)
+        yield from _sent(output, hop, output.task, _most(program_id))
 
 
 def _outputs(
@@ -136,23 +137,47 @@ def run_level_task(
     else:
         output = replace(run_entry(worker, attempt, entry, partition, frames, capture, level), task=task)
     if hop is None:
-        yield pack(output)
+        yield _packed(output, _most(program_id))
     else:
-        yield from _sent(output, hop, task)
+        yield from _sent(output, hop, task, _most(program_id))
 
 
-def _sent(output: TaskOutput, hop: Hop, task: int) -> Iterator[tuple[int, Item]]:
+def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[int, Item]]:
     here: list[Frame] = []  # what is exchanged behind a state goes to the driver
     for frame in output.frames:
-        if (frame.target, frame.partition) in hop.cells or frame.target in hop.later:
-            yield _address(frame, hop, task), frame._replace(data=ipc_of(frame.data))
-        else:
+        if (frame.target, frame.partition) not in hop.cells and frame.target not in hop.later:
             here.append(frame)
-    yield task % len(hop.cells), pack(replace(output, frames=here))
+            continue
+        try:
+            data = ipc_of(frame.data)
+            check_shippable(len(data), repr(frame.target), most)
+        except TooManyRows as error:
+            output = _failed(output, frame.target, error)
+            break
+        yield _address(frame, hop, task), frame._replace(data=data)
+    yield task % len(hop.cells), _packed(output if output.failure else replace(output, frames=here), most)
 
 
 def _address(frame: Frame, hop: Hop, task: int) -> int:
     return hop.cells.get((frame.target, frame.partition), task % len(hop.cells))
+
+
+def _most(program_id: str) -> int:
+    return _programs[program_id].program.most_shipped if program_id in _programs else MOST_SHIPPED
+
+
+def _packed(output: TaskOutput, most: int) -> bytes:
+    data = pack(output)
+    try:
+        check_shippable(len(data), "the driver", most)
+    except TooManyRows as error:
+        largest = max(output.sinks, key=lambda target: sum(table.nbytes for table in output.sinks[target]), default="")
+        return pack(_failed(output, largest, error))
+    return data
+
+
+def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
+    return TaskOutput(failure=failure_of(step, error, retry=False), level=output.level, task=output.task)
 
 
 def pack(output: TaskOutput) -> bytes:
