@@ -20,7 +20,16 @@ from trident.runtime.rows import Poison, columns_of, iterate
 from trident.state.interfaces import Key
 from trident.state.keys import one_nan
 
-__all__ = ["has_kernel", "is_native", "merge_partials", "partial", "partial_fields"]
+__all__ = [
+    "has_kernel",
+    "is_native",
+    "merge_partials",
+    "merged",
+    "merging_kernel",
+    "partial",
+    "partial_fields",
+    "rows_of",
+]
 
 # kernel that aggregates tuples, kernel that merges parts
 _KERNELS: dict[type[Any], tuple[str, str]] = {
@@ -130,29 +139,39 @@ def _keys(table: pa.Table, aggregation: Aggregation) -> list[Key]:
     return list(one_nan(list(zip(*(table.column(name).to_pylist() for name in aggregation.group.names), strict=True))))
 
 
-def merge_partials(
-    step: str, aggregation: Aggregation, parts: list[pa.Table], poison: Poison
-) -> tuple[list[Key], list[Any]]:
-    """Merge partials of all tasks: distinct keys and their values, in the same order (ungrouped: at most one)."""
-    parts = [part for part in parts if part.num_rows]
-    if not parts:
-        return [], []
-    table = pa.concat_tables(parts)
-    output = aggregation.output.names[0]
+def merging_kernel(aggregation: Aggregation) -> str | None:
+    """Return the kernel that merges parts, None if only the aggregator's own `combine` does."""
     kernel = _KERNELS.get(type(aggregation.aggregator))
-    native = kernel is not None and not _may_overflow(aggregation, table, aggregation.output)
-    if kernel is not None and native and len(parts) > 1:
-        table = _merge_native(aggregation, table, kernel[1])
-    keys = _keys(table, aggregation)
-    values = table.column(output).to_pylist()
-    if native or len(parts) == 1:
-        return keys, values
-    merged: dict[Key, Any] = {}
+    return kernel and kernel[1]
+
+
+def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
+    """Merge partials by a kernel: one row per key, none for no input. None if a kernel cannot."""
+    parts = [part for part in parts if part.num_rows]
+    if len(parts) < 2:
+        return parts[0] if parts else schema_of(partial_fields(aggregation)).empty_table()
+    kernel, table = merging_kernel(aggregation), pa.concat_tables(parts)
+    if kernel is None or _may_overflow(aggregation, table, aggregation.output):
+        return None
+    return _merge_native(aggregation, table, kernel)
+
+
+def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[list[Key], list[Any]]:
+    """Merge partials of all tasks: distinct keys and their values, in the same order (ungrouped: at most one)."""
+    table = merged(aggregation, parts)
+    if table is not None:
+        return rows_of(table, aggregation)
+    found: dict[Key, Any] = {}
     combine = aggregation.aggregator.combine
-    for key, value in zip(keys, values, strict=True):
-        before = merged.get(key)
-        merged[key] = value if before is None else combine(before, value)
-    return list(merged), list(merged.values())
+    for key, value in zip(*rows_of(pa.concat_tables(parts), aggregation), strict=True):
+        before = found.get(key)
+        found[key] = value if before is None else combine(before, value)
+    return list(found), list(found.values())
+
+
+def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
+    """Return keys and values of a partial."""
+    return _keys(table, aggregation), table.column(aggregation.output.names[0]).to_pylist()
 
 
 def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> pa.Table:
