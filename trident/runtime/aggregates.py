@@ -23,11 +23,11 @@ from trident.state.keys import one_nan
 __all__ = [
     "has_kernel",
     "is_native",
+    "is_plain_key",
     "merge_partials",
     "merged",
     "merging_kernel",
     "partial",
-    "partial_fields",
     "rows_of",
 ]
 
@@ -39,10 +39,8 @@ _KERNELS: dict[type[Any], tuple[str, str]] = {
     Min: ("min", "min"),
 }
 
-
-def partial_fields(aggregation: Aggregation) -> Fields:
-    """Return the fields of a partial: the grouping fields, then the output."""
-    return aggregation.group.concat(aggregation.output)
+_FEW_ROWS = 30_000
+"""Up to so many, counting values is faster than `group_by`, which needs 0.15 ms to begin; beyond it is slower."""
 
 
 def is_native(aggregator: Any) -> bool:
@@ -55,9 +53,14 @@ def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
     return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs)
 
 
+def is_plain_key(type_: pa.DataType) -> bool:
+    """Whether Arrow and Python agree, without any care, on which values of the type are equal."""
+    return bool(pa.types.is_string(type_) or pa.types.is_integer(type_))
+
+
 def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison) -> pa.Table:
     """Aggregate one part of a batch: one row per key (ungrouped: one row, none for an empty part)."""
-    schema = schema_of(partial_fields(aggregation))
+    schema = schema_of(aggregation.partial)
     kernel = _KERNELS.get(type(aggregation.aggregator))
     if table.num_rows == 0:
         return schema.empty_table()
@@ -65,6 +68,14 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
         return _python_partial(step, aggregation, table, poison)
     function = kernel[0]
+    if (
+        function == "count_all"
+        and table.num_rows <= _FEW_ROWS
+        and len(aggregation.group) == 1
+        and is_plain_key(schema.types[0])
+    ):
+        counts = pc.value_counts(table.column(aggregation.group.names[0]))
+        return pa.table([counts.field(0), counts.field(1)], schema=schema)
     inputs: Any = [] if function == "count_all" else aggregation.inputs.names[0]
     if aggregation.grouped:
         keys = list(aggregation.group.names)
@@ -128,7 +139,7 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, poison
         found[key] = value if before is None else aggregator.combine(before, value)
 
     iterate(step, table, aggregation.inputs, poison, visit)
-    fields = partial_fields(aggregation)
+    fields = aggregation.partial
     rows = [(*key, value) for key, value in found.items()]
     return pa.table(columns_of(step, fields, rows), schema=schema_of(fields))
 
@@ -149,7 +160,7 @@ def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
     """Merge partials by a kernel: one row per key, none for no input. None if a kernel cannot."""
     parts = [part for part in parts if part.num_rows]
     if len(parts) < 2:
-        return parts[0] if parts else schema_of(partial_fields(aggregation)).empty_table()
+        return parts[0] if parts else schema_of(aggregation.partial).empty_table()
     kernel, table = merging_kernel(aggregation), pa.concat_tables(parts)
     if kernel is None or _may_overflow(aggregation, table, aggregation.output):
         return None
@@ -176,7 +187,7 @@ def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[
 
 def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> pa.Table:
     output = aggregation.output.names[0]
-    schema = schema_of(partial_fields(aggregation))
+    schema = schema_of(aggregation.partial)
     if not aggregation.grouped:
         value = getattr(pc, function)(table.column(output)).as_py()
         return pa.table([pa.array([value], arrow_type(aggregation.output.types[0] or ""))], schema=schema)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from trident.graph import Aggregation
-from trident.runtime.aggregates import merging_kernel, rows_of
+from trident.runtime.aggregates import is_plain_key, merging_kernel, rows_of
 from trident.state.columns import Combine
 
 __all__ = ["ColumnEntries", "Entries", "RowEntries", "as_columns"]
@@ -58,6 +58,6 @@ Entries = RowEntries | ColumnEntries
 def as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
     """Return merged partials as columns; None where Python would tell more keys or numbers apart than Arrow, or fewer."""
     function, types = merging_kernel(aggregation), table.schema.types
-    plain = aggregation.grouped and all(pa.types.is_string(key) or pa.types.is_integer(key) for key in types[:-1])
+    plain = aggregation.grouped and all(map(is_plain_key, types[:-1]))
     number = types[-1] in (pa.int64(), pa.float64()) and not table.columns[-1].null_count
     return ColumnEntries(table, aggregation, cast(Combine, function)) if function and plain and number else None
