@@ -104,7 +104,11 @@ class OpaqueColumns:
             return None
         names = parts[0] if self.width == 1 else list(zip(*parts, strict=True))
         rows = self._rows_of(names)
-        return FoundColumns(self, names, rows, self._numbers.take(rows, axis=0, mode="wrap"), self._flags_at(rows))
+        there = None if not len(rows) or rows.min() >= 0 else rows >= 0
+        flags = self._flags.take(rows, mode="wrap")  # the last row's for what is absent
+        if there is not None:
+            flags *= there
+        return FoundColumns(self, names, rows, there, self._numbers.take(rows, axis=0, mode="wrap"), flags)
 
     def put_found(self, found: FoundColumns, txid: int, attempt: int) -> None:
         """Write what was combined."""
@@ -112,7 +116,11 @@ class OpaqueColumns:
         numbers = np.empty((len(found.rows), 4), np.int64)
         numbers[:, _TXID], numbers[:, _ATTEMPT] = txid, attempt
         numbers[:, _PREV], numbers[:, _CURR] = found.stood.view(np.int64), found.new.view(np.int64)
-        self._write(found.names, found.rows, numbers, found.had * np.uint8(_HAS_PREV) + np.uint8(_HAS_CURR))
+        flags = found.had.view(np.uint8) | np.uint8(_HAS_CURR)  # True is _HAS_PREV
+        if found.there is None:
+            self._numbers[found.rows], self._flags[found.rows] = numbers, flags
+        else:
+            self._write(found.names, found.rows, numbers, flags)
 
     def _takes(self, type_: Any) -> bool:
         """Whether numbers of this type have a place; the first ones settle which."""
@@ -130,12 +138,6 @@ class OpaqueColumns:
 
     def _rows_of(self, names: Sequence[Any]) -> Rows:
         return np.fromiter(map(self._rows.get, names, repeat(-1)), np.int64, len(names))
-
-    def _flags_at(self, rows: Rows) -> npt.NDArray[np.uint8]:
-        flags = self._flags.take(rows, mode="wrap")
-        if len(rows) and rows.min() < 0:
-            flags[rows < 0] = 0
-        return flags
 
     def _values(self, rows: Rows) -> list[Any]:
         numbers, flags = self._numbers.take(rows, axis=0), self._flags.take(rows)
@@ -179,9 +181,16 @@ class FoundColumns:
     type: type[int] | type[float]
 
     def __init__(
-        self, columns: OpaqueColumns, names: Sequence[Any], rows: Rows, numbers: Rows, flags: npt.NDArray[np.uint8]
+        self,
+        columns: OpaqueColumns,
+        names: Sequence[Any],
+        rows: Rows,
+        there: npt.NDArray[np.bool_] | None,
+        numbers: Rows,
+        flags: npt.NDArray[np.uint8],
     ) -> None:
         self.columns, self.names, self.rows = columns, names, rows
+        self.there = there  # which keys are; None: all
         self._numbers, self._flags = numbers, flags
 
     def spans(self) -> list[Span]:
@@ -189,10 +198,10 @@ class FoundColumns:
         heads = self._heads()
         if not len(heads):
             return []
-        attempts, txids = heads[:, _ATTEMPT], heads[:, _TXID]
-        first = int(attempts.min())
-        if first == attempts.max():
-            return [Span(first, int(txids.min()), int(txids.max()))]
+        lowest, highest = heads.min(axis=0).tolist(), heads.max(axis=0).tolist()
+        if lowest[_ATTEMPT] == highest[_ATTEMPT]:
+            return [Span(lowest[_ATTEMPT], lowest[_TXID], highest[_TXID])]
+        txids, attempts = heads[:, _TXID], heads[:, _ATTEMPT]
         each = [(attempt, txids[attempts == attempt]) for attempt in np.unique(attempts).tolist()]
         return [Span(attempt, int(wrote.min()), int(wrote.max())) for attempt, wrote in each]
 
@@ -220,8 +229,7 @@ class FoundColumns:
                 fell |= (self._numbers[:, _TXID] == txid) & (self._numbers[:, _ATTEMPT] == attempt)
             self.stood = np.where(fell, numbers[:, _PREV], self.stood)
             self.had = np.where(fell, self._flags & _HAS_PREV != 0, self.had)
-        with np.errstate(invalid="ignore", over="ignore"):  # as Python adds infinities and NaN
-            new = _combined(self.stood, values, function)
+        new = _combined(self.stood, values, function)
         if not self.had.all():
             new = np.where(self.had, new, values)
         if function == "sum" and self.type is int and _overflows(self.stood, values, new, self.had):
@@ -239,15 +247,18 @@ class FoundColumns:
         return list(zip(self.names, strict=True)) if self.columns.width == 1 else list(self.names)
 
     def _heads(self) -> Rows:
-        """The numbers of the keys that are there."""
-        there = self.rows >= 0
-        return self._numbers if there.all() else self._numbers[there]
+        """The txid and the attempt of the keys that are there."""
+        heads = self._numbers[:, : _ATTEMPT + 1]
+        return heads if self.there is None else heads[self.there]
 
 
 def _combined(stood: Column, values: Column, function: Combine) -> Column:
     """What `Sum`, `Min` and `Max` give; a number of the batch is taken only where it is really smaller or larger."""
     if function == "sum":
-        return stood + values
+        if stood.dtype == np.int64:
+            return stood + values  # numpy warns of no overflow of integers; see _overflows
+        with np.errstate(invalid="ignore", over="ignore"):  # Python adds infinities and NaN in silence
+            return stood + values
     better = values < stood if function == "min" else values > stood
     return np.where(better | (stood != stood), values, stood)
 

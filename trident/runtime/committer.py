@@ -238,7 +238,7 @@ def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool) -> pa
     if isinstance(entries, ColumnEntries):
         values = entries.update(state)
         if values is not None:
-            return values
+            return entries.with_values(values) if wanted else None
         entries = entries.rows()
     rows = _update_rows(node, state, entries)
     return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields)) if wanted else None

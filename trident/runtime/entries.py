@@ -41,11 +41,15 @@ class ColumnEntries:
     def __len__(self) -> int:
         return int(self.table.num_rows)
 
-    def update(self, state: Any) -> pa.Table | None:
-        """Update a state; return the table with the new values, None if the state takes rows only."""
+    def update(self, state: Any) -> Any | None:
+        """Update a state; return the column of new values, None (and nothing is written) if the state takes rows only."""
         *parts, values = self.table.columns
-        new = state.multi_combine([part.to_pylist() for part in parts], values.to_numpy(), self.function)
-        return None if new is None else pa.table([*parts, pa.array(new)], names=self.table.schema.names)
+        return state.multi_combine([part.to_pylist() for part in parts], values.to_numpy(), self.function)
+
+    def with_values(self, new: Any) -> pa.Table:
+        """Return the keys and other values."""
+        schema = self.table.schema
+        return pa.table([*self.table.columns[:-1], pa.array(new, schema.types[-1])], schema=schema)
 
     def rows(self) -> RowEntries:
         """Return the same as rows."""

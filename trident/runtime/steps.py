@@ -112,11 +112,12 @@ def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tupl
     if isinstance(array, pa.ChunkedArray):  # beyond 2 GiB of text one array cannot hold it
         array = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in array.chunks])
     lists = pc.split_pattern(array, function.separator)
-    words, parents = lists.flatten(), pc.list_parent_indices(lists) if with_parents else None
+    words = lists.flatten() if lists.null_count else lists.values
+    parents = pc.list_parent_indices(lists) if with_parents else None
     filled = pc.binary_length(words).to_numpy() > 0
     if not filled.all():
         mask = pa.array(filled)
-        words, parents = words.filter(mask), parents and parents.filter(mask)
+        words, parents = words.filter(mask), None if parents is None else parents.filter(mask)
     return parents, words if words.type == pa.string() else words.cast(pa.string())
 
 
