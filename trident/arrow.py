@@ -50,6 +50,7 @@ def arrow_type(ddl: str) -> pa.DataType:
     raise TopologyError(f"{ddl!r} is not a Spark type")
 
 
+@lru_cache(maxsize=1024)
 def schema_of(fields: Fields) -> pa.Schema:
     """Return the Arrow schema of fields whose types are all known."""
     return pa.schema([pa.field(name, arrow_type(_known(fields, name))) for name in fields.names])

@@ -19,8 +19,9 @@ from trident.exchanges import ExchangeNode
 from trident.graph import Aggregation, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
-from trident.runtime.aggregates import merge_partials
+from trident.runtime.aggregates import merge_partials, merged, rows_of
 from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
+from trident.runtime.entries import ColumnEntries, Entries, RowEntries, as_columns
 from trident.runtime.exchange import apply_exchange
 from trident.runtime.partitions import partitions_of
 from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at, tuples_of
@@ -149,34 +150,32 @@ class Committer:
     def _persist(
         self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], poison: Poison, done: Committed
     ) -> pa.Table | None:
-        work = _inputs_of(node, tables, len(txids), poison)
+        states, fragment = self._states[node.state], self._plan.fragments[node.id]
+        work = _inputs_of(node, tables, states, poison)
         if not work:
             return None
-        states, fragment = self._states[node.state], self._plan.fragments[node.id]
         wanted = bool(fragment.sinks or fragment.steps)  # does anybody read the new values?
 
-        def update(partition: int) -> tuple[list[Any], dict[str, int]] | StepFailed:
+        def update(partition: int) -> tuple[pa.Table | None, dict[str, int]] | StepFailed:
             try:
                 with counting() as counts:  # in whatever thread this is
-                    rows = update_partition(
+                    values = update_partition(
                         node, states[partition], txids[partition], work[partition], wanted, self._reach, self._bounds
                     )
             except StepFailed as error:
                 return error
-            return rows, counts
+            return values, counts
 
         # All of them end before one may fail the batch: the next attempt must not meet a partition still at work.
-        rows = []
+        tables = []
         for result in list(self._in_parallel(update, work)):
             if isinstance(result, StepFailed):
                 raise result
-            rows.extend(result[0])
+            tables.append(result[0])
             add_counts(done.metrics, result[1])
         done.touched[node.state] = sorted(work)
-        done.keys[node.state] = sum(len(entries) for entries, _ in work.values())
-        if not wanted:
-            return None
-        return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields))
+        done.keys[node.state] = sum(map(len, work.values()))
+        return pa.concat_tables(tables) if wanted else None
 
     def _window(
         self, node: WindowNode, tables: list[pa.Table], txid: Txid, now_ms: int | None, run: Run, done: Committed
@@ -197,40 +196,39 @@ def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
     return TransactionAttempt(int(txid), txid.attempt)
 
 
-Entries = tuple[list[Any], list[Any]]
-"""What a partition is given, in two columns: keys and what each is combined with; rows and nothing for an updater."""
-
-
-def _inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, poison: Poison) -> dict[int, Entries]:
+def _inputs_of(node: PersistNode, tables: list[pa.Table], states: Sequence[Any], poison: Poison) -> dict[int, Entries]:
     with failing_at(node.id):  # a user's combine or zero
-        keys, given = _entries(node, tables, poison)
-    if partitions == 1:
-        return {0: (keys, given)} if keys else {}
-    places = partitions_of([tuple(key) for key in keys], partitions)
-    return {p: ([keys[at] for at in ats], [given[at] for at in ats]) for p, ats in places.items()}
+        entries = _entries(node, tables, columnar=len(states) == 1 and hasattr(states[0], "multi_combine"))
+    if len(states) == 1:
+        return {0: entries} if len(entries) else {}
+    assert isinstance(entries, RowEntries), "columns are for one partition"
+    places = partitions_of([tuple(key) for key in entries.keys], len(states))
+    return {partition: entries.take(ats) for partition, ats in places.items()}
 
 
-def _entries(node: PersistNode, tables: list[pa.Table], poison: Poison) -> Entries:
+def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entries:
     aggregation = node.aggregation
     if aggregation is None:
         rows = [row for table in tables for row in tuples_of(table, node.inputs)]
-        return rows, [None] * len(rows)
+        return RowEntries(rows, [None] * len(rows))
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
-    keys, values = merge_partials(node.id, aggregation, tables, poison)
+    if columnar and aggregation.grouped and (table := merged(aggregation, tables)) is not None:
+        return as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
+    keys, values = merge_partials(aggregation, tables)
     if not keys and not aggregation.grouped:
         zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
-        return ([], []) if zero is None else ([()], [zero])
-    return keys, values
+        return RowEntries([], []) if zero is None else RowEntries([()], [zero])
+    return RowEntries(keys, values)
 
 
-def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> Entries:
+def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> RowEntries:
     groups: dict[Key, list[Any]] = {}
     for table in tables:
         keys = tuples_of(table, aggregation.group)
         for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
             groups.setdefault(key.values, []).append(row)
-    return list(groups), list(groups.values())
+    return RowEntries(list(groups), list(groups.values()))
 
 
 Reach = Callable[[str, str], None]
@@ -248,8 +246,8 @@ def update_partition(
     wanted: bool,
     reach: Reach = _pass_by,
     bounds: Bounds = DEFAULT_BOUNDS,
-) -> list[Any]:
-    """Apply one partition's input between `begin_commit` and `commit`; return the rows of new values if `wanted`.
+) -> pa.Table | None:
+    """Apply one partition's input between `begin_commit` and `commit`; return the table of new values if `wanted`.
 
     `reach` is told `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
     when the state has committed; what it raises fails the batch there.
@@ -270,23 +268,32 @@ def _committing(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> Iter
         reach("commit", node.state)
 
 
-def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bounds: Bounds) -> list[Any]:
-    keys, given = entries
+def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bounds: Bounds) -> pa.Table | None:
+    if isinstance(entries, ColumnEntries):
+        values = entries.update(state)
+        if values is not None:
+            return entries.with_values(values) if wanted else None
+        entries = entries.rows()
+    rows = _update_rows(node, state, entries, bounds)
+    return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields)) if wanted else None
+
+
+def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bounds) -> Sequence[Any]:
     aggregation = node.aggregation
     if aggregation is None:
-        out = Emitted(node.id, node.fields, bounds, len(keys))
-        node.updater.update_state(state, keys, out)
-        return list(out.rows)
+        out = Emitted(node.id, node.fields, bounds, len(entries))
+        node.updater.update_state(state, entries.keys, out)
+        return out.rows
     aggregator = aggregation.aggregator
     updaters: Sequence[Any]
     if aggregation.combines:
-        updaters = CombinerUpdates(aggregator.combine, given)
+        updaters = CombinerUpdates(aggregator.combine, entries.given)
     else:
-        updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
+        updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in entries.given]
     if not aggregation.grouped:
         return [(state.update(updaters[0]),)]
-    values = state.multi_update(keys, updaters)
-    return [(*key, value) for key, value in zip(keys, values, strict=True)] if wanted else []
+    values = state.multi_update(entries.keys, updaters)
+    return [(*key, value) for key, value in zip(entries.keys, values, strict=True)]
 
 
 @contextmanager

@@ -116,7 +116,7 @@ class BatchLoop:
         self._observe = observer or (lambda point, attempt: None)
         self._time = BatchTime.of(plan)
         self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
-        self._events: queue.Queue[_Event] = queue.Queue()
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._batches: dict[int, _Batch] = {}
         self._coordinator = MasterBatchCoordinator(
             log.state.txid, log.epoch, config.max_spout_pending, config.batch_emit_interval_ms / 1000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,15 +51,20 @@ class StepFailed(Exception):
         self.failure = failure
 
 
-@contextmanager
-def failing_at(step: str) -> Iterator[None]:
+class failing_at:  # noqa: N801 - used as a function; a generator would cost small batches more than their steps do
     """Let whatever is raised inside fail `step`; what has failed a step already is passed on."""
-    try:
-        yield
-    except StepFailed:
-        raise
-    except Exception as error:
-        raise StepFailed(failure_of(step, error)) from error
+
+    __slots__ = ("_step",)
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StepFailed):
+            raise StepFailed(failure_of(self._step, error)) from error
 
 
 def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:
@@ -136,7 +140,7 @@ class Emitted:
     def emit(self, values: Sequence[Any]) -> None:
         """Take one value list."""
         if not isinstance(values, (list, tuple, TridentTuple)) or len(values) != self._width:
-            raise StepFailed(_wrong_arity(self.step, values, self.fields))
+            raise StepFailed(wrong_arity(self.step, values, self.fields))
         if len(self.rows) >= self._look:
             self._check()
         self.rows.append(values)
@@ -188,7 +192,14 @@ def _fits(value: Any, type_: pa.DataType) -> bool:
     return True
 
 
-def _wrong_arity(step: str, values: object, fields: Fields) -> Failure:
+def column_of(step: str, fields: Fields, values: Sequence[Any]) -> pa.Array:
+    """Build the column of the only field; errors as of `columns_of`."""
+    (name,), (type_,) = fields.names, schema_of(fields).types
+    return _column(step, name, type_, values)
+
+
+def wrong_arity(step: str, values: object, fields: Fields) -> Failure:
+    """Say that a value list has not a value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     cause = (
         f"emitted {count} value{'' if count == 1 else 's'} {_shown(values)} for the {len(fields)} output "
@@ -216,7 +227,7 @@ def iterate(
         try:
             visit(at, row)
         except StepFailed as error:
-            raise StepFailed(_with_row(error.failure, row)) from error
+            raise StepFailed(with_row(error.failure, row)) from error
         except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
             poison(step, row, error)
 
@@ -226,7 +237,8 @@ def as_values(emitted: Any) -> Sequence[Any]:
     return emitted if isinstance(emitted, (tuple, TridentTuple)) else (emitted,)
 
 
-def _with_row(failure: Failure, row: object) -> Failure:
+def with_row(failure: Failure, row: object) -> Failure:
+    """Name the tuple to blame, if the failure names none yet."""
     if failure.row is not None:
         return failure
     return Failure(failure.step, _shown(row), failure.cause, failure.retry, failure.reported, failure.details)

@@ -223,11 +223,12 @@ def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
     with failing_at(fragment.entry):
         for data in emitter.emit(part):
             table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-            if table.schema.names != schema.names:
+            same = table.schema.equals(schema)
+            if not same and table.schema.names != schema.names:
                 cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
                 raise StepFailed(Failure(fragment.entry, None, cause, retry=False))
             # A wider or a dictionary encoding of the declared type is made that type; what does not fit raises.
-            yield table if table.schema.types == schema.types else table.cast(schema)
+            yield table if same or table.schema.types == schema.types else table.cast(schema)
 
 
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
