@@ -53,9 +53,10 @@ class _Calls:
                     emitted.extend(islice(call(*given), most + 1))
                 else:
                     emitted.append(call(*given))
-                if len(emitted) - before > most or len(emitted) > most_of_all:
-                    bounds.check_tuple(len(emitted) - before)
-                    bounds.check_step(len(emitted), rows)
+                if len(emitted) - before > most:
+                    bounds.refuse_tuple()
+                if len(emitted) > most_of_all:
+                    bounds.refuse_step(most_of_all + 1, rows)
             except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
                 self._check()  # of what was emitted until then: it comes first
                 self._checked = before
