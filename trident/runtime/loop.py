@@ -114,6 +114,7 @@ class BatchLoop:
         self._progress, self._clock, self._dead_letters = progress, clock, dead_letters
         self._observe = observer or (lambda point, attempt: None)
         self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
+        self._hints = {name: _largest_hint(plan, name) for name in spouts}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._batches: dict[int, _Batch] = {}
         self._coordinator = MasterBatchCoordinator(
@@ -284,9 +285,9 @@ class BatchLoop:
         capture = self._dead_letters is not None and last_try
         parts: list[Part] = []
         for name, definition in batch.definitions.items():
-            coordinator, parallelism = self._spouts[name].coordinator, self._parallelism(name, batch.runner)
             with failing_at(name):
-                cut = coordinator.parts(batch.attempt, definition, parallelism)
+                parallelism = self._hints[name] or batch.runner.parallelism
+                cut = self._spouts[name].coordinator.parts(batch.attempt, definition, parallelism)
             parts.extend((name, part, capture) for part in cut)
         return parts
 
@@ -301,12 +302,6 @@ class BatchLoop:
                 return None
             total += size
         return total
-
-    def _parallelism(self, spout: str, runner: Runner) -> int:
-        """The largest hint of the spout's stage; what a state is told is the number of its partitions."""
-        stage = {spout, *(step.id for step in self._plan.fragments[spout].steps)}
-        hints = [hint for node, hint in self._plan.hints.items() if node in stage]
-        return max(hints, default=runner.parallelism)
 
     def _process(self, attempt: TransactionAttempt, parts: list[Part], runner: Runner) -> None:
         try:
@@ -435,3 +430,9 @@ class BatchLoop:
         except Exception as error:  # noqa: BLE001  its result is ignored anyhow
             name = self._plan.topology
             logger.warning("topology %s: attempt %s was not cancelled: %s", name, batch.attempt, describe(error))
+
+
+def _largest_hint(plan: Plan, spout: str) -> int:
+    """The largest hint of the spout's stage, 0 if there is none; what a state is told is the number of its partitions."""
+    stage = {spout, *(step.id for step in plan.fragments[spout].steps)}
+    return max((hint for node, hint in plan.hints.items() if node in stage), default=0)
