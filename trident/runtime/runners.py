@@ -80,6 +80,7 @@ class InProcessRunner:
         self.program = _of_width(program, self.parallelism)
         _pickled(program)  # refuse what could not be shipped, so that a test tells what a cluster would
         self._worker = WorkerProgram(self.program)
+        self._cells = cells_of(self.program)
         self.operations: Sequence[Any] = self._worker.operations
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
@@ -87,7 +88,7 @@ class InProcessRunner:
         parts = with_empty_parts(self.program, parts)
         outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
         capture = any(capture for _, _, capture in parts)
-        for cells in cells_of(self.program):
+        for cells in self._cells:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
                 return merged
@@ -97,7 +98,7 @@ class InProcessRunner:
                 arrived.get((frame.target, frame.partition), merged.frames).append(frame)
             outputs = [merged]
             outputs += [run_entry(self._worker, attempt, *cell, arrived[cell], capture) for cell in cells]
-        return merge_outputs(outputs)
+        return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
 
     def of_size(self, size: int | None) -> Runner:
         """Take batches of any size."""
