@@ -96,6 +96,7 @@ def test_every_module_is_imported_from_where_it_was_installed(installed: Install
 @pytest.mark.timeout(300)
 def test_the_readme_counts_words_and_its_commands_go_on_from_there(installed: Installed, tmp_path: Path) -> None:
     program, *others = blocks(README, "python")
+    assert len(others) == 4
     (tmp_path / "word_count.py").write_text(program, encoding="utf-8")
     assert installed.python("word_count.py", cwd=tmp_path).splitlines() == promised(program)
 
@@ -112,6 +113,6 @@ def test_the_readme_counts_words_and_its_commands_go_on_from_there(installed: In
 
 def promised(program: str) -> list[str]:
     """Return what a program says that it prints, in comments behind `print`."""
-    found: list[str] = re.findall(r"^ *print\(.*\)  # (.*)$", program, re.MULTILINE)
+    found: list[str] = re.findall(r"\bprint\(.*\)  # (.*)$", program, re.MULTILINE)
     assert found
     return found
