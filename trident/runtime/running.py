@@ -19,6 +19,7 @@ from trident.errors import InexactPairingError, TridentError
 from trident.graph import Graph, PersistNode, StateNode
 from trident.planner import Plan, make_plan
 from trident.planner.guarantees import EXACT, spout_type_of
+from trident.planner.loads import StageLoad, commit_loads, stage_loads
 from trident.planner.meaning import meaning_of
 from trident.runtime.auto import AutoRunner, LateRunner, cores
 from trident.runtime.bounds import Bounds
@@ -28,6 +29,7 @@ from trident.runtime.dead_letters import DeadLetters
 from trident.runtime.loop import BatchLoop, Clock, SpoutHandle
 from trident.runtime.progress import Progress
 from trident.runtime.recovery import reconcile
+from trident.runtime.resources import memory_settings
 from trident.runtime.runners import InProcessRunner, Runner, SparkRunner
 from trident.runtime.spouts import as_trident_spout
 from trident.runtime.views import StateView
@@ -291,7 +293,7 @@ class Parts:
         fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commit_side}
         static = {name: state for name, state in plan.states.items() if state.static}
         program = Program(plan.topology, fragments, emitters, static, config.as_mapping(), plan.exchanges, plan.levels)
-        self.runner = _runner(program, config)
+        self.runner = _runner(program, config, stage_loads(plan))
         self._driver = WorkerProgram(
             Program(plan.topology, commit_side, {}, static, config.as_mapping(), plan.exchanges),
             committed_operations(plan),
@@ -333,11 +335,7 @@ def start(
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`. `memory_log` carries on with a log of this process."""
     plan = make_plan(graph)
-    if plan.resources:
-        logger.info(
-            "topology %s: cpu and memory loads of %d steps are recorded only; Spark's executors are sized by spark_conf",
-            plan.topology, len(plan.resources),
-        )  # fmt: skip
+    _tell_loads(plan, config)
     parts = Parts(plan, config)
     log = open_parts(parts, graph, lambda: _open_log(plan, config, memory_log))
     try:
@@ -421,38 +419,48 @@ def _check_pairings(plan: Plan, graph: Graph, states: dict[str, list[Any]]) -> N
                 raise InexactPairingError(spout.id, promise.value, node.state, kind.value)
 
 
-def _runner(program: Program, config: Config) -> Runner:
+def _tell_loads(plan: Plan, config: Config) -> None:
+    unplaced = commit_loads(plan) if config.engine != "in_process" else list(plan.resources)
+    if unplaced:
+        logger.info(
+            "topology %s: cpu and memory loads of %s are recorded only: they run in the process of the driver",
+            plan.topology, ", ".join(unplaced),
+        )  # fmt: skip
+
+
+def _runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> Runner:
     if config.engine == "spark":
-        return _spark_runner(program, config)
+        return _spark_runner(program, config, loads)
     if config.engine == "in_process":
         return InProcessRunner(program)
-    return _auto_runner(program, config)
+    return _auto_runner(program, config, loads)
 
 
-def _auto_runner(program: Program, config: Config) -> AutoRunner:
+def _auto_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> AutoRunner:
     """Both runners. Spark that runs already is taken at once, and says how many cores there are."""
     from pyspark import SparkContext
 
     large: Runner
     if SparkContext._active_spark_context is not None:  # noqa: SLF001  PySpark has no public question
-        large = _spark_runner(program, config)
+        large = _spark_runner(program, config, loads)
     else:
         parallelism = config.parallelism or cores()
         large = LateRunner(
-            program, parallelism, lambda: _spark_runner(program, replace(config, parallelism=parallelism))
+            program, parallelism, lambda: _spark_runner(program, replace(config, parallelism=parallelism), loads)
         )
     return AutoRunner(InProcessRunner(program, large.parallelism), large, config.auto_bytes)
 
 
-def _spark_runner(program: Program, config: Config) -> SparkRunner:
+def _spark_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> SparkRunner:
     from pyspark import SparkContext
 
     from trident.runtime.session import spark_session
 
     # Not "no active session": that is a matter of the calling thread, and Spark of another thread is not ours to stop.
     owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
-    spark = spark_session(f"trident-{program.topology}", config.master, dict(config.spark_conf))
-    return SparkRunner(spark, program, config.parallelism, owned)
+    name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
+    spark = spark_session(name, config.master, dict(config.spark_conf), memory)
+    return SparkRunner(spark, program, config.parallelism, owned, loads)
 
 
 def make_state(plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
