@@ -152,13 +152,14 @@ def test_memory_that_is_not_there_is_told(overhead: str | None, found: str) -> N
 PROGRAM = """
 import logging
 
-from pyspark import TaskContext
+from pyspark import SparkContext, TaskContext
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.errors import ConfigError
 from trident.operations import Max
+from trident.runtime.resources import _registered
 
 logging.basicConfig(format="%(message)s")
 
@@ -180,6 +181,7 @@ t, states = topology(90)
 with t.start(master="local-cluster[1,2,1024]") as running:
     running.process_all_available()
     print([running.state(state).get() for state in states])
+    print(_registered(SparkContext._active_spark_context))  # as on a standalone cluster, where no setting tells
     try:
         topology(180)[0].start()
     except ConfigError as error:
@@ -203,6 +205,7 @@ def test_a_cluster_gives_each_stage_its_cores_and_what_cannot_be_given_is_refuse
     )
     assert done.stdout.splitlines() == [
         "[1, 2, 1]",
+        "2",
         "topology 'placed': the steps of 'in/each/partition_by' in stage 2 ask for 240 % of a core, so a task takes 3 cores, "
         "but an executor has 2 (master local-cluster[1,2,1024]): Spark would wait for ever. Give executors more (spark_conf "
         "with spark.executor.cores), or ask for less with set_cpu_load",
