@@ -158,7 +158,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """The runners that were opened in the place of Spark."""
     opened: list[Recorder] = []
 
-    def open_(program: Program, config: Any) -> Recorder:
+    def open_(program: Program, config: Any, loads: Any) -> Recorder:
         opened.append(Recorder(program))
         return opened[-1]
 
@@ -243,7 +243,7 @@ class _UnsizedCoordinator:
 def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_(program: Program, config: Any) -> Recorder:
+    def open_(program: Program, config: Any, loads: Any) -> Recorder:
         raise EnvironmentProblem("there is no Java here")
 
     monkeypatch.setattr(engines, "_spark_runner", open_)

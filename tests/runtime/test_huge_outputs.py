@@ -30,6 +30,8 @@ from trident.operations import (
 )
 from trident.runtime import runners
 from trident.runtime.bounds import Bounds, TooManyRows
+from trident.runtime.job_errors import JobFailed
+from trident.runtime.resources import most_shipped
 from trident.runtime.rows import Emitted
 
 MOST: dict[str, Any] = {"max_rows_per_tuple": 50, "max_rows_per_step": 200, "max_batch_attempts": 1}
@@ -242,7 +244,7 @@ def test_a_task_hands_spark_no_more_than_its_memory_holds(
     spark: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(runners, "_most_shipped", lambda context: 10_000)
+    monkeypatch.setattr("trident.runtime.runners.most_shipped", lambda context: 10_000)
     keep(declare(numbers(topology, 20_000).each("n", lambda n: "x" * n, "x: string")))
     text = rf"batch 1 failed once in step '{step}': TooManyRows: one partition gives 2\d{{4}} bytes .* at most 10000 at"
     with pytest.raises(BatchFailedError, match=text):
@@ -251,7 +253,7 @@ def test_a_task_hands_spark_no_more_than_its_memory_holds(
 
 def test_a_task_may_hand_on_an_eighth_of_the_smallest_heap(spark: Any) -> None:
     heap = spark._jvm.java.lang.Runtime.getRuntime().maxMemory()
-    assert runners._most_shipped(spark.sparkContext) == heap // 8
+    assert most_shipped(spark.sparkContext) == heap // 8
 
 
 def test_a_worker_that_ends_is_told_without_a_stack_trace(topology: TridentTopology, spark: Any) -> None:
@@ -262,6 +264,24 @@ def test_a_worker_that_ends_is_told_without_a_stack_trace(topology: TridentTopol
         run_all(topology, "spark", max_batch_attempts=1)
     assert "\n" not in caught.value.cause
     assert ".scala:" not in caught.value.cause
+
+
+def test_frames_of_java_are_left_out_wherever_spark_writes_them() -> None:
+    class Of:
+        java_exception = """org.apache.spark.SparkException: Job aborted: Lost task 0.0 (TID 0): it was so
+\tat org.apache.spark.rdd.RDD.iterator(RDD.scala:338)
+\t... 1 more
+
+This stopped SparkContext was created at:
+org.apache.spark.api.java.JavaSparkContext.<init>(JavaSparkContext.scala:59)
+java.base/jdk.internal.reflect.NativeConstructorAccessorImpl.newInstance0(Native Method)
+Driver stacktrace:"""
+
+    error: Any = Of()
+    assert str(JobFailed.of(error)) == (
+        "org.apache.spark.SparkException: Job aborted: Lost task 0.0 (TID 0): it was so "
+        "This stopped SparkContext was created at:"
+    )
 
 
 def test_a_jvm_that_is_gone_is_said_to_be(

@@ -119,7 +119,7 @@ class Plan:
     levels
         The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
     resources
-        What steps and states ask for, by their ids. Recorded only: Spark gives resources to executors, not to steps.
+        What steps and states ask for, by their ids; what comes of it for stages is in `trident.planner.loads`.
     """
 
     topology: str

@@ -13,6 +13,7 @@ from trident.errors import InexactPairingError, TridentError
 from trident.graph import Graph, PersistNode
 from trident.planner import Plan
 from trident.planner.guarantees import EXACT, spout_type_of
+from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
 from trident.runtime.bounds import Bounds
 from trident.runtime.changes import check_meaning, record_meaning
@@ -81,7 +82,7 @@ class Parts:
         fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commit_side}
         static = {name: state for name, state in plan.states.items() if state.static}
         program = Program(plan.topology, fragments, emitters, static, config.as_mapping(), plan.exchanges, plan.levels)
-        self.runner = open_runner(program, config)
+        self.runner = open_runner(program, config, stage_loads(plan))
         self._driver = WorkerProgram(
             Program(plan.topology, commit_side, {}, static, config.as_mapping(), plan.exchanges),
             committed_operations(plan),

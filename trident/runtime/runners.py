@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import cloudpickle
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from trident.errors import EnvironmentProblem, TopologyError, describe
-from trident.runtime.bounds import MOST_SHIPPED
+from trident.errors import TopologyError, describe
+from trident.planner.loads import StageLoad
 from trident.runtime.exchange import Frame, with_partitions
+from trident.runtime.job_errors import JobFailed, jvm_gone
+from trident.runtime.resources import most_shipped, profiles_of
 from trident.runtime.rows import failure_of
 from trident.runtime.tasks import cells_of, hops_of, run_level_task, run_parts_task, run_task, unpack
 from trident.runtime.worker import (
@@ -31,7 +33,7 @@ from trident.runtime.worker import (
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
+    from pyspark import RDD
     from pyspark.sql import SparkSession
 
 __all__ = ["InProcessRunner", "Part", "Runner", "SparkRunner"]
@@ -122,11 +124,22 @@ class SparkRunner:
 
     here = False
 
-    def __init__(self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        parallelism: int | None,
+        owned: bool,
+        loads: Sequence[StageLoad] = (),
+    ) -> None:
         self._spark, self._owned = spark, owned
         self._context = spark.sparkContext
+        profiles = profiles_of(self._context, loads, program.topology) if loads else []
+        self._profiles = {
+            load.stage: profile for load, profile in zip(loads, profiles, strict=True) if profile is not None
+        }
         self.parallelism = parallelism or self._context.defaultParallelism
-        self.program = replace(_of_width(program, self.parallelism), most_shipped=_most_shipped(self._context))
+        self.program = replace(_of_width(program, self.parallelism), most_shipped=most_shipped(self._context))
         self.operations: Sequence[Any] = ()
         self._id, self._pickled = uuid.uuid4().hex, _pickled(self.program)
 
@@ -140,9 +153,9 @@ class SparkRunner:
             context.addJobTag(tag)
             outputs = self._job(attempt, parts).collect()
         except Py4JJavaError as error:
-            raise JobFailed(_without_stack(str(error.java_exception))) from error
+            raise JobFailed.of(error) from error
         except (Py4JError, OSError) as error:
-            return TaskOutput(failure=failure_of("spark", _gone(error), retry=False))
+            return TaskOutput(failure=failure_of("spark", jvm_gone(error), retry=False))
         finally:
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
@@ -150,7 +163,7 @@ class SparkRunner:
 
     def _job(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> RDD[bytes]:
         program = (self._id, self._pickled, attempt)
-        read = self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
+        read = self._placed(1, self._context.parallelize(list(enumerate(parts)), max(1, len(parts))))
         hops, cells = hops_of(self.program), cells_of(self.program)
         if not hops:
             return read.mapPartitions(partial(run_task, *program))
@@ -158,8 +171,12 @@ class SparkRunner:
         rows: RDD[Any] = read.mapPartitions(partial(run_parts_task, *program, hops[0]))
         for level, (here, after) in enumerate(zip(cells, [*hops[1:], None], strict=True)):
             task = partial(run_level_task, *program, capture, level + 1, here, after)
-            rows = rows.partitionBy(len(here), int).mapPartitionsWithIndex(task)
+            rows = self._placed(level + 2, rows.partitionBy(len(here), int)).mapPartitionsWithIndex(task)
         return rows
+
+    def _placed(self, stage: int, rows: RDD[Any]) -> RDD[Any]:
+        """Give a stage, by its first RDD, the cores that it asks for."""
+        return rows.withResources(self._profiles[stage]) if stage in self._profiles else rows
 
     def of_size(self, size: int | None) -> Runner:
         """Take batches of any size."""
@@ -178,39 +195,6 @@ class SparkRunner:
 
     def _tag(self, attempt: TransactionAttempt) -> str:
         return f"{self._id}/{attempt}"  # another topology in the same session has attempts of the same number
-
-
-class JobFailed(Exception):
-    """Spark ended a job; the text is what it says of it."""
-
-
-_HEAPS = 8
-"""What a task hands on is in the heap of a JVM several times over: with a fifth of the heap Spark was seen to hang."""
-
-
-def _most_shipped(context: SparkContext) -> int:
-    """Return how many bytes a task may hand on: a part of the smallest heap that they pass through."""
-    jvm, conf = context._jvm, context.getConf()  # noqa: SLF001 - PySpark has no public question for these
-    assert jvm is not None
-    heap = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
-    if not (context.master or "").startswith("local["):
-        executor = conf.get("spark.executor.memory", "1g")
-        heap = min(heap, int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(executor)))
-    return min(MOST_SHIPPED, heap // _HEAPS)
-
-
-def _without_stack(text: str) -> str:
-    lines = [
-        line.strip() for line in text.splitlines() if not line.startswith(("\tat ", "\t... ", "Driver stacktrace"))
-    ]
-    return " ".join(line for line in lines if line)
-
-
-def _gone(error: Exception) -> EnvironmentProblem:
-    return EnvironmentProblem(
-        f"Spark's JVM does not answer any more ({describe(error)}). Most often it ran out of memory, which on a local master "
-        "is spark.driver.memory (1g unless spark_conf says more)"
-    )
 
 
 def _of_width(program: Program, parallelism: int) -> Program:

@@ -16,6 +16,7 @@ from trident.coordination.records import LogState
 from trident.errors import TridentError
 from trident.graph import Graph, PersistNode
 from trident.planner import Plan, make_plan
+from trident.planner.loads import commit_loads
 from trident.runtime.dead_letters import dead_letters_of
 from trident.runtime.loop import BatchLoop, Clock
 from trident.runtime.parts import Parts, close_all, open_parts
@@ -219,11 +220,7 @@ def start(
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`. `memory_log` carries on with a log of this process."""
     plan = make_plan(graph)
-    if plan.resources:
-        logger.info(
-            "topology %s: cpu and memory loads of %d steps are recorded only; Spark's executors are sized by spark_conf",
-            plan.topology, len(plan.resources),
-        )  # fmt: skip
+    _tell_loads(plan, config)
     parts = Parts(plan, config)
     log = open_parts(parts, graph, lambda: _open_log(plan, config, memory_log))
     try:
@@ -251,3 +248,12 @@ def _open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> Trans
     if config.log_dir is None and lives_in_memory(plan):
         return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
     return FileLog.open(config.log_folder(plan.topology), plan.topology, takeover=config.takeover)
+
+
+def _tell_loads(plan: Plan, config: Config) -> None:
+    unplaced = commit_loads(plan) if config.engine != "in_process" else list(plan.resources)
+    if unplaced:
+        logger.info(
+            "topology %s: cpu and memory loads of %s are recorded only: they run in the process of the driver",
+            plan.topology, ", ".join(unplaced),
+        )  # fmt: skip
