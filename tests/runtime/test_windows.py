@@ -239,6 +239,17 @@ def test_a_latest_event_far_ahead_costs_nothing_and_fires_what_it_passes() -> No
     assert [row[1] for row in fired.rows] == [at(2), at(3), at(4), *(at(50 * year + ms) for ms in (1, 2, 3))]
 
 
+def test_parts_of_one_and_of_several_panes_come_together() -> None:
+    topology = TridentTopology("t")
+    one = topology.new_stream("one", RowsSpout("w: string, at: bigint", {1: [("a", 1), ("b", 2), ("a", 3)]}))
+    many = topology.new_stream("many", RowsSpout("w: string, at: bigint", {1: [("a", 4), ("a", 15)], 2: [("b", 3)]}))
+    words = topology.merge(one, many).group_by("w")
+    config = TumblingDurationWindow.of(10 * MS).by_event_time("at")
+    fired = keep(words.window(config, Count(), "n"))
+    metrics = run_all(topology, "in_process").status["metrics"]
+    assert (fired.batches, metrics) == ({1: [("a", 3), ("b", 1)]}, {"n-window/late": 1})
+
+
 def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows(*"aaaa"), 3: rows(*"bb")}))

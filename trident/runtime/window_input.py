@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import AggregateNode, Member, WindowNode
-from trident.operations import Count, Max
 from trident.operations.combining import merging
 from trident.operations.metrics import count_again
 from trident.runtime.groups import Ints
@@ -57,13 +56,26 @@ def window_input(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
         table = _timed(node, table, event_time.field)
     if not node.combines or node.config.counts:
         return _tuples(node, table, [AT] if event_time is not None else [])
-    if event_time is None:
-        return aggregate(node.id, aggregating(node, node.group, (node.member,)), table, run)
-    pane = table.column(AT).to_numpy() // Grid.of(node.config).width
-    latest = Member(bigint(AT), Max(), bigint(AT))
-    members = (node.member, latest, Member(Fields(), Count(), bigint(ROWS)))
-    by_pane = aggregating(node, node.group.concat(bigint(PANE)), members)
-    return aggregate(node.id, by_pane, with_column(table, PANE, pane), run)
+    return partials(node, table, node.group, run) if event_time is None else _by_pane(node, table, run)
+
+
+def _by_pane(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
+    """Partial results of each pane; with the latest time of all, and at the first row of each pane how many tuples it had."""
+    if not table.num_rows:
+        return partials(node, table, node.group, run)
+    at = table.column(AT).to_numpy()
+    panes = at // Grid.of(node.config).width
+    found, sizes = np.unique(panes, return_counts=True)
+    if len(found) == 1:  # which is the rule where batches are small: a column less to group by
+        part = partials(node, table, node.group, run)
+        part = with_column(part, PANE, np.full(part.num_rows, found[0]))
+    else:
+        part = partials(node, with_column(table, PANE, panes), node.group.concat(bigint(PANE)), run)
+    there, firsts = np.unique(part.column(PANE).to_numpy(), return_index=True)
+    rows = np.zeros(part.num_rows, np.int64)
+    rows[firsts] = sizes[np.searchsorted(found, there)]
+    part = with_column(with_column(part, AT, np.full(part.num_rows, at.max())), ROWS, rows)
+    return part.select([*content_fields(node).names, PANE, AT, ROWS])  # one order, whatever was grouped by
 
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
