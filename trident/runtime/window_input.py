@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.graph import AggregateNode, Member, WindowNode
+from trident.graph import AggregateNode, Aggregation, Member, WindowNode
 from trident.operations.combining import merging
 from trident.operations.metrics import count_again
+from trident.runtime.aggregates import partial
 from trident.runtime.groups import Ints
 from trident.runtime.in_batch import aggregate
 from trident.runtime.rows import Run
@@ -36,12 +37,9 @@ def content_fields(node: WindowNode) -> Fields:
     return node.group.concat(node.member.outputs) if node.combines else _raw_fields(node)
 
 
-def aggregating(node: WindowNode, key: Fields, members: tuple[Member, ...], partial: bool = True) -> AggregateNode:
+def aggregating(node: WindowNode, key: Fields, member: Member, partial: bool) -> AggregateNode:
     """Return an aggregate of a window's rows by a key; without a key they are one row."""
-    fields = key
-    for member in members:
-        fields = fields.concat(member.outputs)
-    return AggregateNode(node.id, (), fields, key, bool(len(key)), members, partial)
+    return AggregateNode(node.id, (), key.concat(member.outputs), key, bool(len(key)), (member,), partial)
 
 
 def bigint(name: str) -> Fields:
@@ -79,15 +77,17 @@ def _by_pane(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
 
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
-    """Aggregate tuples in part by a key."""
-    return aggregate(node.id, aggregating(node, key, (node.member,)), table, run)
+    """Aggregate tuples in part by a key; without one they are one row."""
+    member = node.member
+    aggregation = Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
+    return partial(node.id, aggregation, table, run.poison)
 
 
 def merged(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
     """Combine partial results by a key; other columns than these are dropped."""
     out = node.member.outputs
-    members = (Member(out, merging(node.member.aggregator), out),)
-    return aggregate(node.id, aggregating(node, key, members), table, run)
+    member = Member(out, merging(node.member.aggregator), out)
+    return aggregate(node.id, aggregating(node, key, member, partial=True), table, run)
 
 
 def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:

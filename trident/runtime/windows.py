@@ -74,8 +74,10 @@ class _Update:
             return
         table = pa.concat_tables(tables)
         key = self._node.group.concat(bigint(PANE))
-        if config.by_batch_time:
-            table = with_column(table, PANE, np.full(table.num_rows, self._now or 0) // self._grid.width)
+        if (
+            config.by_batch_time
+        ):  # the frontier is later than the batch where a store was adopted and the clock is behind
+            table = with_column(table, PANE, np.full(table.num_rows, self._frontier) // self._grid.width)
         elif config.event_time is not None:
             table = self._in_time(table, config.event_time.delay_ms)
         else:
