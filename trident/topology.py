@@ -185,7 +185,7 @@ class TridentTopology(TridentNames):
 
         `state`, `kind` (None of a state of one's own), `store`, `partitions`, `static`, `key` and `value` (fields with
         types), and `streams`: for each stream that feeds it `spout` (what that promises), `cell` of the guarantee matrix,
-        `exact` (None: unknown), `guarantee` and `why`.
+        `exact` (None: unknown), `guarantee` and `why`. Of a window's state also `window`, in words.
         """
         from trident.explain import describe
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import struct
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.runtime.support import RowsSpout, dict_state, keep, run_all, start
-from trident import Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
+from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import InexactPairingError, TopologyChangedError
 from trident.operations import (
     Aggregator,
@@ -239,6 +240,36 @@ def test_a_latest_event_far_ahead_costs_nothing_and_fires_what_it_passes() -> No
     assert [row[1] for row in fired.rows] == [at(2), at(3), at(4), *(at(50 * year + ms) for ms in (1, 2, 3))]
 
 
+def test_equal_keys_are_one_key_whatever_their_bits() -> None:
+    nans = [struct.unpack("d", struct.pack("Q", bits))[0] for bits in (0x7FF8000000000000, 0x7FF8000000000001)]
+    given = {1: [(0.0, 1), (nans[0], 1), (None, 1)], 2: [(-0.0, 2), (nans[1], 2), (None, 2)], 3: [(1.0, 15)]}
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout("key: double, at: bigint", given))
+    config = TumblingDurationWindow.of(10 * MS).by_event_time("at", delay=4 * MS)
+    kept = []
+    for number, aggregator in enumerate((Count(), _Tuples())):
+        keys = stream.group_by("key")
+        kept.append(keep(keys.window(config, aggregator, "n: bigint", state_name=f"a{number}"), f"ka{number}"))
+        kept.append(keep(keys.tumbling_window(2, aggregator, "n: bigint", state_name=f"b{number}"), f"kb{number}"))
+    run_all(topology, "in_process")
+    for rows in kept:
+        assert sorted(map(repr, rows.rows)) in (
+            ["(-0.0, 2)", "(None, 2)", "(nan, 2)"],
+            ["(0.0, 2)", "(None, 2)", "(nan, 2)"],
+        )
+
+
+def test_parts_of_one_and_of_several_panes_come_together() -> None:
+    topology = TridentTopology("t")
+    one = topology.new_stream("one", RowsSpout("w: string, at: bigint", {1: [("a", 1), ("b", 2), ("a", 3)]}))
+    many = topology.new_stream("many", RowsSpout("w: string, at: bigint", {1: [("a", 4), ("a", 15)], 2: [("b", 3)]}))
+    words = topology.merge(one, many).group_by("w")
+    config = TumblingDurationWindow.of(10 * MS).by_event_time("at")
+    fired = keep(words.window(config, Count(), "n"))
+    metrics = run_all(topology, "in_process").status["metrics"]
+    assert (fired.batches, metrics) == ({1: [("a", 3), ("b", 1)]}, {"n-window/late": 1})
+
+
 def test_a_window_goes_on_to_further_steps_and_windows(engine: str) -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("s", RowsSpout("w: string", {1: rows(*"abab"), 2: rows(*"aaaa"), 3: rows(*"bb")}))
@@ -266,6 +297,51 @@ class _Tuples(ReducerAggregator[int]):
     def reduce(self, curr: int, tuple: TridentTuple) -> int:
         assert len(tuple) == 0
         return curr + 1
+
+
+class Fragile(CombinerAggregator[int]):
+    """Does not bear the number 13."""
+
+    def init(self, tuple: TridentTuple) -> int:
+        if tuple[0] == 13:
+            raise ValueError("13")
+        return int(tuple[0])
+
+    def combine(self, val1: int, val2: int) -> int:
+        return val1 + val2
+
+    def zero(self) -> int:
+        return 0
+
+
+def test_a_tuple_that_a_combiner_cannot_take_is_put_aside_by_time(tmp_path: Any) -> None:
+    topology = TridentTopology("t")
+    given = {1: [(13, 1), (2, 2)], 2: [(13, 15)], 3: [(7, 31)]}
+    stream = topology.new_stream("s", RowsSpout("n: int, at: bigint", given))
+    config = TumblingDurationWindow.of(10 * MS).by_event_time("at")
+    fired = keep(stream.window(config, "n", Fragile(), "sum"))
+    settings = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path), "max_batch_attempts": 1}
+    run_all(topology, "in_process", **settings)
+    assert fired.rows == [(2,)]
+    assert sum(line.count("13") > 0 for path in tmp_path.iterdir() for line in path.read_text().splitlines()) == 2
+
+
+def test_what_a_reducer_does_not_bear_fails_the_batch_that_completes_the_window() -> None:
+    topology = TridentTopology("t")
+    topology.new_stream("s", RowsSpout("n: int", {})).tumbling_window(2, "n", _Thirteen(), "n: int")
+    with TopologyTestDriver(topology, max_batch_attempts=2) as driver:
+        fed(driver, [13])
+        driver.feed("s", 1)
+        with pytest.raises(
+            BatchFailedError, match=r"batch 2 failed 2 times in step 's/window' on tuple \[n=13\]: ValueError"
+        ):
+            driver.run()
+        assert driver.txid == 1
+
+
+class _Thirteen(_Tuples):
+    def reduce(self, curr: int, tuple: TridentTuple) -> int:
+        raise ValueError("13")
 
 
 # ---- what is refused -------------------------------------------------------------------------------------------------

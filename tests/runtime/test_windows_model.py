@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from copy import deepcopy
 from datetime import timedelta
 from typing import Any
@@ -31,9 +30,6 @@ from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 
 MS = timedelta(milliseconds=1)
-_EXAMPLES = int(os.environ.get("TRIDENT_WINDOW_EXAMPLES", "8"))
-"""Of each kind of window; more with the variable set."""
-
 CONFIGS: dict[str, WindowConfig] = {
     "tumbling count": TumblingCountWindow.of(3),
     "sliding count": SlidingCountWindow.of(6, 4),
@@ -78,8 +74,23 @@ def ordinate(value: Any) -> int:
 @pytest.mark.parametrize("grouped", [False, True], ids=["stream", "keys"])
 @pytest.mark.parametrize("name", CONFIGS)
 @given(life=batches)
-@settings(max_examples=_EXAMPLES)
+@settings(max_examples=8)
 def test_a_window_gives_what_the_model_gives(name: str, grouped: bool, sums: bool, life: Any) -> None:
+    lived(name, grouped, sums, life)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
+@pytest.mark.parametrize("grouped", [False, True], ids=["stream", "keys"])
+@pytest.mark.parametrize("name", CONFIGS)
+@given(life=batches)
+@settings(max_examples=300)
+def test_a_window_gives_what_the_model_gives_in_many_lives(name: str, grouped: bool, sums: bool, life: Any) -> None:
+    lived(name, grouped, sums, life)
+
+
+def lived(name: str, grouped: bool, sums: bool, life: Any) -> None:
+    """Let a topology live, and compare what fired in each batch, and what was summed up behind it, with the model."""
     config, model = CONFIGS[name], WindowModel(CONFIGS[name], grouped)
     topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout("key: string, n: int, at: bigint", {}, SpoutType.OPAQUE))

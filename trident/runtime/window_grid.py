@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import gcd
 
 from trident.operations.windows import WindowConfig
@@ -37,7 +38,7 @@ class Grid:
         """Return the grid of a configuration."""
         return Grid(config.length, config.slide, config.event_time.lateness_ms if config.event_time else 0)
 
-    @property
+    @cached_property
     def width(self) -> int:
         """How many ordinates a pane has."""
         return gcd(self.length, self.slide)
@@ -58,6 +59,8 @@ class Grid:
         """
         found: list[int] = []
         for pane in panes:
+            if found and found[-1] + self.slide > until:
+                break
             ends = self.ends_of(pane)
             first = ends[0] if after is None else max(ends[0], (after // self.slide + 1) * self.slide)
             if found:

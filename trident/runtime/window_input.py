@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.graph import AggregateNode, Member, WindowNode
-from trident.operations import Count, Max
+from trident.graph import AggregateNode, Aggregation, Member, WindowNode
 from trident.operations.combining import merging
 from trident.operations.metrics import count_again
+from trident.runtime.aggregates import partial
 from trident.runtime.groups import Ints
 from trident.runtime.in_batch import aggregate
 from trident.runtime.rows import Run
@@ -37,12 +37,9 @@ def content_fields(node: WindowNode) -> Fields:
     return node.group.concat(node.member.outputs) if node.combines else _raw_fields(node)
 
 
-def aggregating(node: WindowNode, key: Fields, members: tuple[Member, ...], partial: bool = True) -> AggregateNode:
+def aggregating(node: WindowNode, key: Fields, member: Member, partial: bool) -> AggregateNode:
     """Return an aggregate of a window's rows by a key; without a key they are one row."""
-    fields = key
-    for member in members:
-        fields = fields.concat(member.outputs)
-    return AggregateNode(node.id, (), fields, key, bool(len(key)), members, partial)
+    return AggregateNode(node.id, (), key.concat(member.outputs), key, bool(len(key)), (member,), partial)
 
 
 def bigint(name: str) -> Fields:
@@ -57,25 +54,40 @@ def window_input(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
         table = _timed(node, table, event_time.field)
     if not node.combines or node.config.counts:
         return _tuples(node, table, [AT] if event_time is not None else [])
-    if event_time is None:
-        return aggregate(node.id, aggregating(node, node.group, (node.member,)), table, run)
-    pane = table.column(AT).to_numpy() // Grid.of(node.config).width
-    latest = Member(bigint(AT), Max(), bigint(AT))
-    members = (node.member, latest, Member(Fields(), Count(), bigint(ROWS)))
-    by_pane = aggregating(node, node.group.concat(bigint(PANE)), members)
-    return aggregate(node.id, by_pane, with_column(table, PANE, pane), run)
+    return partials(node, table, node.group, run) if event_time is None else _by_pane(node, table, run)
+
+
+def _by_pane(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
+    """Partial results of each pane; with the latest time of all, and at the first row of each pane how many tuples it had."""
+    if not table.num_rows:
+        return partials(node, table, node.group, run)
+    at = table.column(AT).to_numpy()
+    panes = at // Grid.of(node.config).width
+    found, sizes = np.unique(panes, return_counts=True)
+    if len(found) == 1:  # which is the rule where batches are small: a column less to group by
+        part = partials(node, table, node.group, run)
+        part = with_column(part, PANE, np.full(part.num_rows, found[0]))
+    else:
+        part = partials(node, with_column(table, PANE, panes), node.group.concat(bigint(PANE)), run)
+    there, firsts = np.unique(part.column(PANE).to_numpy(), return_index=True)
+    rows = np.zeros(part.num_rows, np.int64)
+    rows[firsts] = sizes[np.searchsorted(found, there)]
+    part = with_column(with_column(part, AT, np.full(part.num_rows, at.max())), ROWS, rows)
+    return part.select([*content_fields(node).names, PANE, AT, ROWS])  # one order, whatever was grouped by
 
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
-    """Aggregate tuples in part by a key."""
-    return aggregate(node.id, aggregating(node, key, (node.member,)), table, run)
+    """Aggregate tuples in part by a key; without one they are one row."""
+    member = node.member
+    aggregation = Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
+    return partial(node.id, aggregation, table, run.poison)
 
 
 def merged(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
     """Combine partial results by a key; other columns than these are dropped."""
     out = node.member.outputs
-    members = (Member(out, merging(node.member.aggregator), out),)
-    return aggregate(node.id, aggregating(node, key, members), table, run)
+    member = Member(out, merging(node.member.aggregator), out)
+    return aggregate(node.id, aggregating(node, key, member, partial=True), table, run)
 
 
 def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:

@@ -32,7 +32,7 @@ def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: 
     """Return the rows that windows give, of `held` tuples or partial results."""
     out = node.member.outputs
     member = Member(out, merging(node.member.aggregator), out) if node.combines else node.member
-    whole = aggregating(node, node.group.concat(bigint(END)), (member,), partial=False)
+    whole = aggregating(node, node.group.concat(bigint(END)), member, partial=False)
     tables = []
     for some in _together(windows):
         sizes = [window.stop - window.first for window in some]

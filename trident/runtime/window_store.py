@@ -2,8 +2,8 @@
 
 ::
 
-    ("windows",)     -> version, frontier, next slot, and for each pane its runs: [level, bytes, first slot, slots]
-    ("chunk", slot)  -> rows of one pane, as Arrow
+    ("windows",)     -> version, fields, frontier, next slot, and for each pane its runs: [level, bytes, first slot, slots]
+    ("chunk", slot)  -> rows of one pane, as an Arrow record batch of these fields
 
 So a batch writes what it brings, not all that its windows hold. Slots come from the directory, which an opaque state takes
 back with a failed attempt: the replay, or the batch behind it, writes over what the attempt left. Eight runs of one level
@@ -16,11 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from trident.arrow import schema_of
 from trident.errors import CorruptValueError
+from trident.fields import Fields
 from trident.state.codec import decode, encode
 from trident.state.interfaces import Key
 
@@ -35,8 +37,7 @@ _FAN_IN = 8
 _LARGE = MAX_CHUNK_BYTES // _FAN_IN
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(NamedTuple):
     """Rows of a pane that were written together: `slots` chunks, from slot `first` on."""
 
     level: int
@@ -56,6 +57,8 @@ class Directory:
 
     Attributes
     ----------
+    fields
+        Of the rows, with their types.
     frontier
         How far windows have fired; None before the first tuple.
     next_slot
@@ -64,30 +67,29 @@ class Directory:
         By pane its runs, oldest first: the order of the rows.
     """
 
+    fields: str = ""
     frontier: int | None = None
     next_slot: int = 0
     panes: dict[int, list[Run]] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return it as it is stored."""
-        panes = [
-            [pane, *([run.level, run.size, run.first, run.slots] for run in runs)] for pane, runs in self.panes.items()
-        ]
-        return encode([_VERSION, self.frontier, self.next_slot, panes])
+        panes = [[pane, *map(list, runs)] for pane, runs in self.panes.items()]
+        return encode([_VERSION, self.fields, self.frontier, self.next_slot, panes])
 
     @staticmethod
     def of(data: bytes | None) -> Directory:
         """Read what is stored; an empty one if nothing is."""
         if data is None:
             return Directory()
-        version, *fields = decode(data)
+        version, *rest = decode(data)
         if version != _VERSION:
             raise CorruptValueError(
                 f"read the directory of a window: it is of version {version}, this program knows {_VERSION}; a newer one "
                 "wrote it"
             )
-        frontier, next_slot, panes = fields
-        return Directory(frontier, next_slot, {pane: [Run(*run) for run in runs] for pane, *runs in panes})
+        fields, frontier, next_slot, panes = rest
+        return Directory(fields, frontier, next_slot, {pane: [Run(*run) for run in runs] for pane, *runs in panes})
 
 
 def mergeable(runs: Sequence[Run], combines: bool) -> int:
@@ -114,22 +116,33 @@ class WindowStore:
     ----------
     state
         A map state, between `begin_commit` and `commit`.
-    schema
-        Of the rows.
+    fields
+        Of the rows, with their types.
+
+    Raises
+    ------
+    CorruptValueError
+        The state holds rows of other fields.
     """
 
-    def __init__(self, state: Any, schema: pa.Schema) -> None:
-        self._state, self._schema = state, schema
+    def __init__(self, state: Any, fields: Fields) -> None:
+        self._state, self.schema = state, schema_of(fields)
         (data,) = state.multi_get([DIRECTORY])
         self.directory = Directory.of(data)
+        if self.directory.panes and self.directory.fields != str(fields):
+            raise CorruptValueError(
+                f"read the directory of a window: it holds ({self.directory.fields}), but this topology keeps ({fields}); it "
+                "was written by another version of the topology. Give the window another state_name"
+            )
+        self.directory.fields = str(fields)
         self._puts: dict[Key, bytes] = {}
         self._removed: list[Key] = []
 
-    def read(self, runs: Iterable[Run]) -> dict[Run, pa.Table]:
+    def read(self, runs: Iterable[Run]) -> dict[Run, list[pa.RecordBatch]]:
         """Read runs, all at once."""
         wanted = list(dict.fromkeys(runs))
         found = iter(self._state.multi_get([key for run in wanted for key in run.keys]) if wanted else [])
-        return {run: pa.concat_tables([self._rows(key, next(found)) for key in run.keys]) for run in wanted}
+        return {run: [self._rows(key, next(found)) for key in run.keys] for run in wanted}
 
     def add(self, pane: int, rows: pa.Table, instead_of: Sequence[Run] = ()) -> None:
         """Add rows to a pane; `instead_of` some of its last runs, which the rows include."""
@@ -166,21 +179,15 @@ class WindowStore:
     def _forget(self, runs: Iterable[Run]) -> None:
         self._removed.extend(key for run in runs for key in run.keys)
 
-    def _rows(self, key: Key, data: bytes | None) -> pa.Table:
+    def _rows(self, key: Key, data: bytes | None) -> pa.RecordBatch:
         if data is None:
             raise CorruptValueError(
                 f"read {key!r} of a window: it is not there; the store lost what it had acknowledged (an eviction, an expiry)"
             )
         try:
-            table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
-        except pa.ArrowException as error:
+            return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
+        except (pa.ArrowException, OSError) as error:
             raise CorruptValueError(f"read {key!r} of a window: it is damaged ({error}); restore the store") from error
-        if not table.schema.equals(self._schema):
-            raise CorruptValueError(
-                f"read {key!r} of a window: it holds {table.schema.names}, but this topology keeps {self._schema.names}; it "
-                "was written by another version of the topology. Give the window another state_name"
-            )
-        return table
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:
@@ -195,7 +202,5 @@ def _cut(rows: pa.Table) -> Iterator[bytes]:
 
 
 def _encoded(rows: pa.Table) -> bytes:
-    out = pa.BufferOutputStream()
-    with pa.ipc.new_stream(out, rows.schema) as stream:
-        stream.write_table(rows.combine_chunks())
-    return bytes(out.getvalue())
+    (batch,) = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
+    return bytes(batch.serialize())

@@ -28,6 +28,8 @@ from trident.runtime.window_store import WindowStore, mergeable
 
 __all__ = ["update_window"]
 
+_Rows = list[pa.RecordBatch]
+
 
 def update_window(node: WindowNode, state: Any, tables: Sequence[pa.Table], now_ms: int | None, run: Run) -> pa.Table:
     """Take a batch into a window's state, between `begin_commit` and `commit`; return the rows of what fired.
@@ -56,8 +58,7 @@ class _Update:
 
     def __init__(self, node: WindowNode, state: Any, now_ms: int | None, run: Run) -> None:
         self._node, self._now, self._run = node, now_ms, run
-        self._grid, self._schema = Grid.of(node.config), schema_of(content_fields(node))
-        self._store = WindowStore(state, self._schema)
+        self._grid, self._store = Grid.of(node.config), WindowStore(state, content_fields(node))
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
 
@@ -73,8 +74,10 @@ class _Update:
             return
         table = pa.concat_tables(tables)
         key = self._node.group.concat(bigint(PANE))
-        if config.by_batch_time:
-            table = with_column(table, PANE, np.full(table.num_rows, self._now or 0) // self._grid.width)
+        if (
+            config.by_batch_time
+        ):  # the frontier is later than the batch where a store was adopted and the clock is behind
+            table = with_column(table, PANE, np.full(table.num_rows, self._frontier) // self._grid.width)
         elif config.event_time is not None:
             table = self._in_time(table, config.event_time.delay_ms)
         else:
@@ -83,7 +86,7 @@ class _Update:
             table = partials(self._node, table, key, self._run)
         elif self._node.combines and several:
             table = merged(self._node, table, key, self._run)
-        self._new = _by_pane(table, self._schema)
+        self._new = _by_pane(table, self._store.schema)
 
     def _counted(self, table: pa.Table) -> pa.Table:
         first = self._before or 0
@@ -132,7 +135,7 @@ class _Update:
         )
         rows = self._results(ends, {pane: self._pane(pane, directory.panes.get(pane, ()), read) for pane in held})
         for pane, runs in merges.items():
-            table = self._pane(pane, runs, read)
+            table = self._table(self._pane(pane, runs, read))
             if runs and self._node.combines:
                 table = merged(self._node, table, self._node.group, self._run)
             self._store.add(pane, table, runs)
@@ -154,21 +157,25 @@ class _Update:
         runs = self._store.directory.panes.get(pane, [])
         return runs[len(runs) - mergeable(runs, self._node.combines) :]
 
-    def _pane(self, pane: int, runs: Sequence[Chunks], read: dict[Chunks, pa.Table]) -> pa.Table:
+    def _pane(self, pane: int, runs: Sequence[Chunks], read: dict[Chunks, _Rows]) -> _Rows:
         """The rows of some runs of a pane, then those of this batch."""
-        tables = [read[run] for run in runs]
-        return pa.concat_tables([*tables, self._new[pane]] if pane in self._new else tables)
+        kept = [rows for run in runs for rows in read[run]]
+        return [*kept, *self._new[pane].to_batches()] if pane in self._new else kept
 
-    def _results(self, ends: Sequence[int], panes: dict[int, pa.Table]) -> pa.Table:
+    def _table(self, rows: _Rows) -> pa.Table:
+        return pa.Table.from_batches(rows, self._store.schema)
+
+    def _results(self, ends: Sequence[int], panes: dict[int, _Rows]) -> pa.Table:
         if not ends:
             return _nothing(self._node)
         numbers = list(panes)
-        starts = [0, *accumulate(table.num_rows for table in panes.values())]
+        starts = [0, *accumulate(sum(some.num_rows for some in rows) for rows in panes.values())]
         windows = []
         for end in ends:
             first, behind = self._grid.panes_of(end)
             windows.append(Complete(end, starts[bisect_left(numbers, first)], starts[bisect_left(numbers, behind)]))
-        return results(self._node, pa.concat_tables(panes.values()), windows, self._run)
+        rows = self._table([some for of_pane in panes.values() for some in of_pane])
+        return results(self._node, rows.combine_chunks(), windows, self._run)
 
 
 def _by_pane(table: pa.Table, schema: pa.Schema) -> dict[int, pa.Table]:
