@@ -198,10 +198,10 @@ class FoundColumns:
         heads = self._heads()
         if not len(heads):
             return []
-        lowest, highest = heads.min(axis=0).tolist(), heads.max(axis=0).tolist()
-        if lowest[_ATTEMPT] == highest[_ATTEMPT]:
-            return [Span(lowest[_ATTEMPT], lowest[_TXID], highest[_TXID])]
         txids, attempts = heads[:, _TXID], heads[:, _ATTEMPT]
+        first = int(attempts.min())
+        if first == attempts.max():
+            return [Span(first, int(txids.min()), int(txids.max()))]
         each = [(attempt, txids[attempts == attempt]) for attempt in np.unique(attempts).tolist()]
         return [Span(attempt, int(wrote.min()), int(wrote.max())) for attempt, wrote in each]
 
