@@ -62,9 +62,9 @@ class OpaqueColumns:
     def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
         """Return a value per key, None for an absent one."""
         rows = self._rows_of(self._names(keys))
-        there = rows >= 0
-        if there.all():
+        if not len(rows) or rows.min() >= 0:
             return self._values(rows)
+        there = rows >= 0
         found = iter(self._values(rows[there]))
         return [next(found) if is_there else None for is_there in there.tolist()]
 
@@ -141,13 +141,17 @@ class OpaqueColumns:
 
     def _values(self, rows: Rows) -> list[Any]:
         numbers, flags = self._numbers.take(rows, axis=0), self._flags.take(rows)
-        columns = [numbers[:, _TXID].tolist(), numbers[:, _ATTEMPT].tolist()]
-        for at, flag in ((_PREV, _HAS_PREV), (_CURR, _HAS_CURR)):
-            column = np.ascontiguousarray(numbers[:, at]).view(self._dtype()).tolist()
-            for absent in np.flatnonzero(flags & flag == 0).tolist():
-                column[absent] = None
-            columns.append(column)
-        return list(map(tuple.__new__, repeat(OpaqueValue), zip(*columns, strict=True)))
+        values = numbers.tolist()
+        if self.type is float:
+            for value, floats in zip(values, numbers[:, _PREV:].view(np.float64).tolist(), strict=True):
+                value[_PREV:] = floats
+        if len(flags) and flags.min() < _HAS_PREV | _HAS_CURR:
+            for value, flag in zip(values, flags.tolist(), strict=True):
+                if not flag & _HAS_PREV:
+                    value[_PREV] = None
+                if not flag & _HAS_CURR:
+                    value[_CURR] = None
+        return list(map(tuple.__new__, repeat(OpaqueValue), values))
 
     def _write(self, names: Sequence[Any], rows: Rows, numbers: Rows, flags: npt.NDArray[np.uint8]) -> None:
         new = np.flatnonzero(rows < 0).tolist()
