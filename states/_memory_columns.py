@@ -62,9 +62,9 @@ class OpaqueColumns:
     def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
         """Return a value per key, None for an absent one."""
         rows = self._rows_of(self._names(keys))
-        there = rows >= 0
-        if there.all():
+        if not len(rows) or rows.min() >= 0:
             return self._values(rows)
+        there = rows >= 0
         found = iter(self._values(rows[there]))
         return [next(found) if is_there else None for is_there in there.tolist()]
 
@@ -102,7 +102,13 @@ class OpaqueColumns:
         """Return what is there for distinct keys, given part by part; None if keys have another number of parts."""
         if len(parts) != self.width:
             return None
-        names = parts[0] if self.width == 1 else list(zip(*parts, strict=True))
+        return self._found(parts[0] if self.width == 1 else list(zip(*parts, strict=True)))
+
+    def find_keys(self, keys: Sequence[Key]) -> FoundColumns:
+        """Return what is there for keys."""
+        return self._found(self._names(keys))
+
+    def _found(self, names: Sequence[Any]) -> FoundColumns:
         rows = self._rows_of(names)
         there = None if not len(rows) or rows.min() >= 0 else rows >= 0
         flags = self._flags.take(rows, mode="wrap")  # the last row's for what is absent
@@ -115,7 +121,7 @@ class OpaqueColumns:
         assert self._takes(found.type), "a combine gives no other type"
         numbers = np.empty((len(found.rows), 4), np.int64)
         numbers[:, _TXID], numbers[:, _ATTEMPT] = txid, attempt
-        numbers[:, _PREV], numbers[:, _CURR] = found.stood.view(np.int64), found.new.view(np.int64)
+        numbers[:, _PREV], numbers[:, _CURR] = found.base.view(np.int64), found.new.view(np.int64)
         flags = found.had.view(np.uint8) | np.uint8(_HAS_CURR)  # True is _HAS_PREV
         if found.there is None:
             self._numbers[found.rows], self._flags[found.rows] = numbers, flags
@@ -141,13 +147,17 @@ class OpaqueColumns:
 
     def _values(self, rows: Rows) -> list[Any]:
         numbers, flags = self._numbers.take(rows, axis=0), self._flags.take(rows)
-        columns = [numbers[:, _TXID].tolist(), numbers[:, _ATTEMPT].tolist()]
-        for at, flag in ((_PREV, _HAS_PREV), (_CURR, _HAS_CURR)):
-            column = np.ascontiguousarray(numbers[:, at]).view(self._dtype()).tolist()
-            for absent in np.flatnonzero(flags & flag == 0).tolist():
-                column[absent] = None
-            columns.append(column)
-        return list(map(tuple.__new__, repeat(OpaqueValue), zip(*columns, strict=True)))
+        values = numbers.tolist()
+        if self.type is float:
+            for value, floats in zip(values, numbers[:, _PREV:].view(np.float64).tolist(), strict=True):
+                value[_PREV:] = floats
+        if len(flags) and flags.min() < _HAS_PREV | _HAS_CURR:
+            for value, flag in zip(values, flags.tolist(), strict=True):
+                if not flag & _HAS_PREV:
+                    value[_PREV] = None
+                if not flag & _HAS_CURR:
+                    value[_CURR] = None
+        return list(map(tuple.__new__, repeat(OpaqueValue), values))
 
     def _write(self, names: Sequence[Any], rows: Rows, numbers: Rows, flags: npt.NDArray[np.uint8]) -> None:
         new = np.flatnonzero(rows < 0).tolist()
@@ -175,7 +185,7 @@ class OpaqueColumns:
 class FoundColumns:
     """What a partition holds for some keys, and what a commit makes of it: `trident.state.columns.StoredColumns`."""
 
-    stood: Column
+    base: Column
     had: npt.NDArray[np.bool_]
     new: Column
     type: type[int] | type[float]
@@ -198,10 +208,10 @@ class FoundColumns:
         heads = self._heads()
         if not len(heads):
             return []
-        lowest, highest = heads.min(axis=0).tolist(), heads.max(axis=0).tolist()
-        if lowest[_ATTEMPT] == highest[_ATTEMPT]:
-            return [Span(lowest[_ATTEMPT], lowest[_TXID], highest[_TXID])]
         txids, attempts = heads[:, _TXID], heads[:, _ATTEMPT]
+        first = int(attempts.min())
+        if first == attempts.max():
+            return [Span(first, int(txids.min()), int(txids.max()))]
         each = [(attempt, txids[attempts == attempt]) for attempt in np.unique(attempts).tolist()]
         return [Span(attempt, int(wrote.min()), int(wrote.max())) for attempt, wrote in each]
 
@@ -221,25 +231,37 @@ class FoundColumns:
         self.type = float if values.dtype == np.float64 else int
         if self.columns.type not in (None, self.type):
             return None
-        numbers = self._numbers.view(values.dtype)
-        self.stood, self.had = numbers[:, _CURR], self._flags >= _HAS_CURR
-        if fallen:
-            fell = np.zeros(len(values), np.bool_)
-            for txid, attempt in fallen:
-                fell |= (self._numbers[:, _TXID] == txid) & (self._numbers[:, _ATTEMPT] == attempt)
-            self.stood = np.where(fell, numbers[:, _PREV], self.stood)
-            self.had = np.where(fell, self._flags & _HAS_PREV != 0, self.had)
-        new = _combined(self.stood, values, function)
+        self.base, self.had = self._before(fallen, values.dtype)
+        new = _combined(self.base, values, function)
         if not self.had.all():
             new = np.where(self.had, new, values)
-        if function == "sum" and self.type is int and _overflows(self.stood, values, new, self.had):
+        if function == "sum" and self.type is int and _overflows(self.base, values, new, self.had):
             return None
         self.new = new
         return new
 
+    def stood(self, fallen: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return what stood before."""
+        base, had = self._before(fallen, np.dtype(np.float64 if self.columns.type is float else np.int64))
+        values: list[Any] = base.tolist()
+        if not had.all():
+            values = [value if is_there else None for value, is_there in zip(values, had.tolist(), strict=True)]
+        return values
+
+    def _before(self, fallen: Sequence[tuple[int, int]], dtype: np.dtype[Any]) -> tuple[Column, npt.NDArray[np.bool_]]:
+        """The values that stood before, and which of them are not None."""
+        numbers, flags = self._numbers.view(dtype), self._flags
+        if not fallen:
+            return numbers[:, _CURR], flags >= _HAS_CURR
+        fell = np.zeros(len(flags), np.bool_)
+        for txid, attempt in fallen:
+            fell |= (self._numbers[:, _TXID] == txid) & (self._numbers[:, _ATTEMPT] == attempt)
+        base = np.where(fell, numbers[:, _PREV], numbers[:, _CURR])
+        return base, np.where(fell, flags & _HAS_PREV != 0, flags >= _HAS_CURR)
+
     def written(self, txid: int, attempt: int) -> Iterator[tuple[Key, OpaqueValue]]:
         """Iterate over the keys and what batch `txid` put for them."""
-        prevs = [prev if had else None for prev, had in zip(self.stood.tolist(), self.had.tolist(), strict=True)]
+        prevs = [prev if had else None for prev, had in zip(self.base.tolist(), self.had.tolist(), strict=True)]
         values = map(OpaqueValue, repeat(txid), repeat(attempt), prevs, self.new.tolist())
         return zip(self._keys(), values, strict=False)
 

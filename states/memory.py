@@ -170,6 +170,12 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
             columns = self.data.as_columns(len(parts))
             return None if columns is None else columns.find(parts)
 
+    def multi_find(self, keys: Sequence[Key]) -> FoundColumns | None:
+        """Read keys; None if they are kept in a dict."""
+        with self.data.lock:
+            columns = self.data.columns
+            return None if columns is None else columns.find_keys(keys)
+
     def multi_put_columns(self, found: FoundColumns, txid: int, attempt: int) -> None:
         """Write what was combined; all or none, and fenced as `multi_put` is."""
         with self.data.lock:

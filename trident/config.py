@@ -64,7 +64,8 @@ class Config:
         process, large ones on Spark, which starts when the first of them comes.
     auto_bytes
         With `engine="auto"`, the size up to which a batch is small. A batch of which the spout does not know the size
-        is large.
+        is large. Word counts of up to that size were no slower in this process than on two cores of Spark; with more
+        cores, or Python functions that take long, lower it.
     master
         Spark master URL; default `local[*]`, or that of the active session.
     spark_conf

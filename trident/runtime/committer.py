@@ -21,7 +21,7 @@ from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.aggregates import merge_partials, merged, rows_of
 from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.entries import ColumnEntries, Entries, RowEntries, as_columns
+from trident.runtime.entries import ColumnEntries, Entries, RowEntries, as_columns, takes_columns
 from trident.runtime.exchange import apply_exchange
 from trident.runtime.partitions import partitions_of
 from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at, tuples_of
@@ -85,6 +85,8 @@ class Committer:
     ) -> None:
         self._reach, self._bounds = reach or _pass_by, bounds
         self._plan, self._states, self._static_state = plan, states, static_state
+        persists = (node for node in plan.commits if isinstance(node, PersistNode))
+        self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
 
     def commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None = None) -> Committed:
@@ -118,7 +120,7 @@ class Committer:
             if isinstance(node, WindowNode):
                 answers = self._window(node, tables, txids[node.state][0], now_ms, run, done)
             elif isinstance(node, PersistNode):
-                answers = self._persist(node, tables, txids[node.state], run.poison, done)
+                answers = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
                 answers = self._query(node, tables, txids[node.state][0], run.poison)
             else:
@@ -148,10 +150,10 @@ class Committer:
         return apply_query(node.id, node, pa.concat_tables(tables), view, poison)
 
     def _persist(
-        self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], poison: Poison, done: Committed
+        self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], done: Committed
     ) -> pa.Table | None:
         states, fragment = self._states[node.state], self._plan.fragments[node.id]
-        work = _inputs_of(node, tables, states, poison)
+        work = _inputs_of(node, tables, len(states), node.id in self._columnar)
         if not work:
             return None
         wanted = bool(fragment.sinks or fragment.steps)  # does anybody read the new values?
@@ -196,13 +198,13 @@ def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
     return TransactionAttempt(int(txid), txid.attempt)
 
 
-def _inputs_of(node: PersistNode, tables: list[pa.Table], states: Sequence[Any], poison: Poison) -> dict[int, Entries]:
+def _inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
     with failing_at(node.id):  # a user's combine or zero
-        entries = _entries(node, tables, columnar=len(states) == 1 and hasattr(states[0], "multi_combine"))
-    if len(states) == 1:
+        entries = _entries(node, tables, columnar)
+    if partitions == 1:
         return {0: entries} if len(entries) else {}
     assert isinstance(entries, RowEntries), "columns are for one partition"
-    places = partitions_of([tuple(key) for key in entries.keys], len(states))
+    places = partitions_of([tuple(key) for key in entries.keys], partitions)
     return {partition: entries.take(ats) for partition, ats in places.items()}
 
 
@@ -213,7 +215,7 @@ def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entri
         return RowEntries(rows, [None] * len(rows))
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
-    if columnar and aggregation.grouped and (table := merged(aggregation, tables)) is not None:
+    if columnar and (table := merged(aggregation, tables)) is not None:
         return as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
     keys, values = merge_partials(aggregation, tables)
     if not keys and not aggregation.grouped:

@@ -8,11 +8,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from trident.arrow import schema_of
 from trident.graph import Aggregation
 from trident.runtime.aggregates import is_plain_key, merging_kernel, rows_of
 from trident.state.columns import Combine
 
-__all__ = ["ColumnEntries", "Entries", "RowEntries", "as_columns"]
+__all__ = ["ColumnEntries", "Entries", "RowEntries", "as_columns", "takes_columns"]
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,20 @@ class ColumnEntries:
 Entries = RowEntries | ColumnEntries
 
 
+def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> bool:
+    """Whether a batch may go to the state as columns: known before the first one.
+
+    Not where Python would tell more keys or numbers apart than Arrow, or fewer, nor where keys go to several partitions.
+    """
+    if aggregation is None or not (aggregation.grouped and aggregation.combines) or merging_kernel(aggregation) is None:
+        return False
+    *keys, number = schema_of(aggregation.partial).types
+    fit = all(map(is_plain_key, keys)) and number in (pa.int64(), pa.float64())
+    return fit and len(states) == 1 and hasattr(states[0], "multi_combine")
+
+
 def as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
-    """Return merged partials as columns; None where Python would tell more keys or numbers apart than Arrow, or fewer."""
-    function, types = merging_kernel(aggregation), table.schema.types
-    plain = aggregation.grouped and all(map(is_plain_key, types[:-1]))
-    number = types[-1] in (pa.int64(), pa.float64()) and not table.columns[-1].null_count
-    return ColumnEntries(table, aggregation, cast(Combine, function)) if function and plain and number else None
+    """Return merged partials as columns; None where one of them is null."""
+    if table.columns[-1].null_count:
+        return None
+    return ColumnEntries(table, aggregation, cast(Combine, merging_kernel(aggregation)))

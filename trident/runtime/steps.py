@@ -23,6 +23,8 @@ from trident.runtime.vectorised import each_vectorised, filter_vectorised, map_v
 
 __all__ = ["apply_query", "apply_step", "has_step_kernel"]
 
+_FEW_TEXTS = 16
+
 
 def has_step_kernel(node: Node) -> bool:
     """Whether a function or a filter runs as an Arrow kernel; of exactly these classes, a subclass may do otherwise."""
@@ -111,6 +113,9 @@ def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tupl
     array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # beyond 2 GiB of text one array cannot hold it
         array = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in array.chunks])
+    if len(array) <= _FEW_TEXTS and not with_parents:  # a kernel needs longer to begin
+        texts = [text for text in array.to_pylist() if text is not None]
+        return None, pa.array([word for text in texts for word in text.split(function.separator) if word], pa.string())
     lists = pc.split_pattern(array, function.separator)
     words = lists.flatten() if lists.null_count else lists.values
     parents = pc.list_parent_indices(lists) if with_parents else None

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from trident.errors import StaleTransactionError
 from trident.state.interfaces import Key
-from trident.state.txid import Txid
+from trident.state.txid import Winners
 from trident.state.values import OpaqueValue
 
 __all__ = ["ColumnarMap", "Combine", "Span", "StoredColumns", "fallen"]
@@ -47,6 +47,9 @@ class StoredColumns(Protocol):
         column: a sum beyond 64 bits, a number of another type.
         """
 
+    def stood(self, fallen: Sequence[tuple[int, int]]) -> list[Any]:
+        """Return what `combine` would start from, None for nothing."""
+
     def written(self, txid: int, attempt: int) -> Iterator[tuple[Key, OpaqueValue]]:
         """Iterate over the keys and what this batch put for them."""
 
@@ -61,12 +64,15 @@ class ColumnarMap(Protocol):
         None if the map holds something that is no column of numbers: use `multi_get` and `multi_put`.
         """
 
+    def multi_find(self, keys: Sequence[Key]) -> StoredColumns | None:
+        """Read keys; None if the map does not keep columns (now): use `multi_get`."""
+
     def multi_put_columns(self, found: StoredColumns, txid: int, attempt: int) -> None:
         """Write `[txid, attempt, what stood, the new value]` for all keys of a `combine`, all or none."""
 
 
-def fallen(found: StoredColumns, txid: Txid, state: str) -> list[tuple[int, int]]:
-    """Return each (txid, attempt) whose values do not stand before batch `txid`.
+def fallen(found: StoredColumns, txid: int, winners: Winners, state: str, behind: int) -> list[tuple[int, int]]:
+    """Return each (txid, attempt) whose values do not stand before batch `txid`; an error says what batch is `behind`.
 
     Raises
     ------
@@ -77,8 +83,8 @@ def fallen(found: StoredColumns, txid: Txid, state: str) -> list[tuple[int, int]
     for attempt, lowest, highest in found.spans():
         if highest > txid:
             key, stored_txid = found.first_after(txid)
-            raise StaleTransactionError(state, key, int(txid), stored_txid)
-        if highest == txid or not txid.winners.won_all(lowest, highest, attempt):
+            raise StaleTransactionError(state, key, behind, stored_txid)
+        if highest == txid or not winners.won_all(lowest, highest, attempt):
             heads = (OpaqueValue(each, attempt, None, None) for each in found.txids(attempt))
-            fell += [(head.txid, attempt) for head in heads if not head.stands_before(txid, txid.winners)]
+            fell += [(head.txid, attempt) for head in heads if not head.stands_before(txid, winners)]
     return fell

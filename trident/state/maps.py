@@ -255,7 +255,7 @@ class OpaqueMap(_CommittedMap):
         found = self._columnar.multi_get_columns(parts)
         if found is None:
             return None
-        new = found.combine(values, function, fallen(found, txid, self.name))
+        new = found.combine(values, function, fallen(found, int(txid), txid.winners, self.name, int(txid)))
         if new is not None:
             self._columnar.multi_put_columns(found, int(txid), txid.attempt)
             self._combined = found  # after the put: a failed one must not look written (R10)
@@ -287,6 +287,9 @@ class OpaqueMap(_CommittedMap):
         """
         if not keys:
             return []
+        found = None if self._columnar is None else self._columnar.multi_find(keys)
+        if found is not None:
+            return found.stood(fallen(found, snapshot.txid + 1, snapshot.winners, self.name, snapshot.txid))
         # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
         read = getattr(self.backing, "multi_get_stored", self.backing.multi_get)
         keys = one_nan(keys)
