@@ -111,7 +111,7 @@ def lived(name: str, grouped: bool, sums: bool, life: Any) -> None:
     # Merging, cutting and going in several passes must happen with few rows too.
     with (
         patch.object(window_store, "_FAN_IN", 2),
-        patch.object(window_store, "MAX_CHUNK_BYTES", 700),
+        patch.object(window_store, "MAX_CHUNK_BYTES", 40),
         patch.object(window_results, "_MANY", 5),
         TopologyTestDriver(topology, max_batch_attempts=99) as driver,
     ):
