@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import arrow_type, schema_of, table_of
+from trident.arrow import arrow_type, ipc_of, schema_of, table_of, table_of_ipc
 from trident.errors import TopologyError
 from trident.fields import Fields, type_of_hint
 
@@ -51,19 +51,6 @@ class RowsEmitter:
     def emit(self, part: ArrowPart) -> Iterable[pa.RecordBatch | pa.Table]:
         """Give the rows of one part."""
         return [part.table]
-
-
-def ipc_of(table: pa.Table) -> bytes:
-    """Return a table as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def table_of_ipc(data: bytes) -> pa.Table:
-    """Return the table of an Arrow IPC stream; its buffers are views of `data`."""
-    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
 def _part_of_ipc(data: bytes) -> ArrowPart:

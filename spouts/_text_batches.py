@@ -197,7 +197,8 @@ class TextFileCoordinator:
         return found.range, found.rest
 
     def _definition(self, ranges: list[Range]) -> Definition:
-        base = os.path.commonpath([os.path.dirname(one.path) for one in ranges]).rstrip("/") + "/"
+        folders = {os.path.dirname(one.path) for one in ranges}
+        base = (os.path.commonpath(folders) if len(folders) > 1 else folders.pop()).rstrip("/") + "/"
         made: dict[str, Any] = {
             "base": _plain(base),
             "ranges": [[_plain(one.path[len(base) :]), one.start, one.end, one.crc] for one in ranges],

@@ -21,6 +21,7 @@ __all__ = ["LineOptions", "read_lines"]
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1 << 20
+_FEW_BYTES = 16 << 10
 _BOM = b"\xef\xbb\xbf"
 _NEWLINE = ord("\n")
 _warned: set[str] = set()
@@ -148,16 +149,22 @@ def _text_of(path: str, offset: int, block: bytes, options: LineOptions) -> _Tex
 
 def _batch_of(texts: list[_Text], options: LineOptions) -> pa.RecordBatch:
     text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
+    # For a few lines a Python object each costs less than numpy needs to begin.
+    lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
+    columns: list[pa.Array[Any]] = [lines]
+    if options.with_source:
+        columns += _sources(texts)
+    return pa.RecordBatch.from_arrays(columns, schema=options.schema)
+
+
+def _lines(text: bytes) -> pa.StringArray:
     ends = _line_ends(text)
     count = len(ends)
     # Line ends are dropped from the data, so each line moves to the front by the number of lines before it.
     offsets = np.zeros(count + 1, np.int32)
     np.subtract(ends, np.arange(count), out=offsets[1:], casting="unsafe")
     data = text.replace(b"\n", b"")
-    columns: list[pa.Array[Any]] = [pa.StringArray.from_buffers(count, _buffer(offsets), pa.py_buffer(data))]
-    if options.with_source:
-        columns += _sources(texts)
-    return pa.RecordBatch.from_arrays(columns, schema=options.schema)
+    return pa.StringArray.from_buffers(count, _buffer(offsets), pa.py_buffer(data))
 
 
 def _sources(texts: list[_Text]) -> list[pa.Array[Any]]:

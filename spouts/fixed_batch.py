@@ -20,11 +20,10 @@ from spouts._rows import (
     cut_table,
     fields_of_schema,
     fitted,
-    ipc_of,
-    table_of_ipc,
     table_of_rows,
     typed_fields,
 )
+from trident.arrow import ipc_of, table_of_ipc
 from trident.errors import ReplayMismatchError, TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trident.errors import ConfigError
+from trident.state.interfaces import REPLAY_WINDOW_S
 from trident.state.serializers import Serializer
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
 
 __all__ = ["CassandraOptions", "table_name"]
 
-_ONE_DAY_S = 86_400
-_TWENTY_YEARS_S = 20 * 365 * _ONE_DAY_S  # what Cassandra itself accepts
+_TWENTY_YEARS_S = 20 * 365 * 86_400  # what Cassandra itself accepts
 _NAME = re.compile(r"[A-Za-z0-9_]{1,48}")
 _MAX_NAME = 48
 _READ_LEVELS = ("ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUORUM")
@@ -117,9 +117,9 @@ class CassandraOptions:
             raise ConfigError("user and password belong together: give both, or neither")
         if not self.tls and (self.tls_ca or self.tls_certificate or self.tls_key):
             raise ConfigError("tls_ca, tls_certificate or tls_key without tls=True: nothing would be encrypted")
-        if 0 < self.ttl_s < _ONE_DAY_S and not self.allow_short_ttl:
+        if 0 < self.ttl_s < REPLAY_WINDOW_S and not self.allow_short_ttl:
             raise ConfigError(
-                f"ttl_s={self.ttl_s} is below one day ({_ONE_DAY_S}): a key may be forgotten before its batch is replayed "
+                f"ttl_s={self.ttl_s} is below one day ({REPLAY_WINDOW_S}): a key may be forgotten before its batch is replayed "
                 "after a failure. Give a longer one, or accept that with allow_short_ttl=True"
             )
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trident.errors import ConfigError
-from trident.state.interfaces import Key
+from trident.state.interfaces import REPLAY_WINDOW_S, Key
 from trident.state.serializers import Serializer
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
 
 __all__ = ["MemcachedOptions", "options_of"]
 
-_REPLAY_WINDOW_S = 24 * 60 * 60
 _LONGEST_EXPIRATION_S = 30 * 24 * 60 * 60  # the server takes a larger number for a date
 _MOST_KEYS_PER_CALL = 10_000
 
@@ -97,10 +96,10 @@ class MemcachedOptions:
                 f"expiration_s={seconds} of a Memcached state: give 0 (never) or at most {_LONGEST_EXPIRATION_S} "
                 "(30 days, the server's limit)"
             )
-        if 0 < seconds < _REPLAY_WINDOW_S and not self.allow_short_expiration:
+        if 0 < seconds < REPLAY_WINDOW_S and not self.allow_short_expiration:
             raise ConfigError(
                 f"expiration_s={seconds} of a Memcached state: a key that expires within a day may be gone when its "
-                f"batch is replayed, and is then counted anew. Give at least {_REPLAY_WINDOW_S}, or "
+                f"batch is replayed, and is then counted anew. Give at least {REPLAY_WINDOW_S}, or "
                 "allow_short_expiration=True"
             )
 

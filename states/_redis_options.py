@@ -6,17 +6,14 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from trident.errors import ConfigError
-from trident.state.interfaces import Key
+from trident.state.interfaces import REPLAY_WINDOW_S, Key
 from trident.state.serializers import Serializer
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
 
-__all__ = ["MAX_KEYS_PER_CALL", "REPLAY_WINDOW_S", "RedisOptions"]
+__all__ = ["MAX_KEYS_PER_CALL", "RedisOptions"]
 
 MAX_KEYS_PER_CALL = 3_900
 """A Lua call of Redis takes up to 7,999 arguments on its stack: two for each key."""
-
-REPLAY_WINDOW_S = 86_400
-"""A value that expires earlier may be gone when its batch is replayed after a night's outage."""
 
 _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 

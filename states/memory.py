@@ -3,7 +3,8 @@
 The data belong to the factory, not to the state object: a process-wide registry keeps them by the factory's id (made
 when the factory is made, kept by pickling), state and partition, so a state that is built again in the same process
 finds them. Values are kept by reference. Every `MemoryBackingMap` is one *writer* over its partition's data: once
-another writer has moved the sentinel, its puts raise `FencedError` (R9).
+another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a `Count`,
+`Sum`, `Min` or `Max` is kept in arrays (`_memory_columns`), anything else in a dict.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 from uuid import uuid4
 
+from states._memory_columns import FoundColumns, OpaqueColumns
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Sentinel
+from trident.state.values import OpaqueValue
 
-__all__ = ["LRUMemoryMapState", "MemoryBackingMap", "MemoryData", "MemoryMap", "MemoryMapState"]
+__all__ = ["ColumnarMemoryMap", "LRUMemoryMapState", "MemoryBackingMap", "MemoryData", "MemoryMap", "MemoryMapState"]
 
 MEMORY_SNAPSHOT_KEY = "$MEMORY-MAP-STATE-GLOBAL$"
 V = TypeVar("V")
@@ -41,12 +44,33 @@ class MemoryData:
         self.lock = threading.Lock()
         self.max_size = max_size
         self.entries: dict[Key, Any] = OrderedDict() if max_size else {}
+        self.columns: OpaqueColumns | None = None  # holds all entries instead, while there are some
+        self.may_be_columns = not max_size
         self.sentinel: Sentinel | None = None
+
+    def __len__(self) -> int:
+        return len(self.entries if self.columns is None else self.columns)
 
     def clear(self) -> None:
         """Forget everything."""
         self.entries.clear()
+        self.columns = None
         self.sentinel = None
+
+    def as_columns(self, width: int) -> OpaqueColumns | None:
+        """Keep the entries as columns from now on, if all fit; what does not fit once is never tried again."""
+        if self.columns is None and self.may_be_columns:
+            self.columns = OpaqueColumns.of(width, self.entries)
+            self.may_be_columns = self.columns is not None
+            if self.columns is not None:
+                self.entries.clear()
+        return self.columns
+
+    def as_dict(self) -> None:
+        """Keep the entries as a dict from now on."""
+        if self.columns is not None:
+            self.entries.update(self.columns.entries())
+            self.columns, self.may_be_columns = None, False
 
 
 class MemoryBackingMap(Generic[V]):
@@ -60,6 +84,8 @@ class MemoryBackingMap(Generic[V]):
         """Read many keys; an entry that is read counts as used."""
         data = self.data
         with data.lock:
+            if data.columns is not None:
+                return data.columns.get(keys)  # type: ignore[return-value]  # V is OpaqueValue then
             values = list(map(data.entries.get, keys))
             if isinstance(data.entries, OrderedDict):
                 for key, value in zip(keys, values, strict=True):
@@ -78,6 +104,10 @@ class MemoryBackingMap(Generic[V]):
         data = self.data
         with data.lock:
             self._check_fence(f"put {len(keys)} keys to memory")
+            if data.columns is not None:
+                if data.columns.put(keys, values):
+                    return
+                data.as_dict()
             data.entries.update(zip(keys, values, strict=True))
             if isinstance(data.entries, OrderedDict):
                 for key in keys:
@@ -89,13 +119,16 @@ class MemoryBackingMap(Generic[V]):
         """Delete many keys, all or none; fenced as `multi_put` is."""
         with self.data.lock:
             self._check_fence(f"delete {len(keys)} keys from memory")
+            if self.data.columns is not None:
+                self.data.columns.delete(keys)
             for key in keys:
                 self.data.entries.pop(key, None)
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys as of one moment: a single page."""
         with self.data.lock:
-            keys = list(self.data.entries)
+            columns = self.data.columns
+            keys = list(self.data.entries) if columns is None else columns.keys()
         yield keys
 
     def read_sentinel(self) -> Sentinel | None:
@@ -122,7 +155,32 @@ class MemoryBackingMap(Generic[V]):
             raise FencedError(doing, str(self._own), str(self.data.sentinel))
 
     def __len__(self) -> int:
-        return len(self.data.entries)
+        return len(self.data)
+
+
+class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
+    """A `ColumnarMap` besides: from the first read by columns on, opaque numbers are kept as columns.
+
+    A class of its own, since a subclass of `MemoryBackingMap` expects every read and write in the methods that it knows.
+    """
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> FoundColumns | None:
+        """Read keys, given part by part; None if what is here does not fit columns."""
+        with self.data.lock:
+            columns = self.data.as_columns(len(parts))
+            return None if columns is None else columns.find(parts)
+
+    def multi_find(self, keys: Sequence[Key]) -> FoundColumns | None:
+        """Read keys; None if they are kept in a dict."""
+        with self.data.lock:
+            columns = self.data.columns
+            return None if columns is None else columns.find_keys(keys)
+
+    def multi_put_columns(self, found: FoundColumns, txid: int, attempt: int) -> None:
+        """Write what was combined; all or none, and fenced as `multi_put` is."""
+        with self.data.lock:
+            self._check_fence(f"put {len(found.rows)} keys to memory")
+            found.columns.put_found(found, txid, attempt)
 
 
 def _is_forward(found: Sentinel, sentinel: Sentinel) -> bool:
@@ -136,7 +194,9 @@ class MemoryMap(SnapshottableMap):
 
     def __init__(self, kind: StateType, data: MemoryData, name: str = "state", partition: int = 0) -> None:
         self.data = data
-        super().__init__(map_for(kind, MemoryBackingMap(data), name, partition), MEMORY_SNAPSHOT_KEY)
+        columnar = kind is StateType.OPAQUE and not data.max_size
+        backing = ColumnarMemoryMap(data) if columnar else MemoryBackingMap[Any](data)
+        super().__init__(map_for(kind, backing, name, partition), MEMORY_SNAPSHOT_KEY)
 
 
 # ---- the factories ---------------------------------------------------------------------------------------------------
@@ -266,7 +326,7 @@ def _open(
             (factory.id, conf.prefix, partition), (num_partitions, MemoryData(max_size))
         )
         if written_with != num_partitions:
-            if data.entries:
+            if len(data):
                 raise ConfigError(
                     f"open memory state {conf.prefix!r} with {num_partitions} partitions: it was written with "
                     f"{written_with}, and keys do not move. Keep the number, or declare a new state"

@@ -1,7 +1,8 @@
-"""What every test may use: one Spark session for the whole run, started by the first test that asks for it."""
+"""What every test may use: both engines, and one Spark session for the whole run, which the first that asks starts."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pin_worker_python()
+# Every Spark of the tests runs for seconds only: it starts in half the time if its code is compiled once, and simply.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A first call may start a JVM or compile a plan, so no time limit per example; a failing example can be replayed.
 settings.register_profile("trident", deadline=None, print_blob=True)
 settings.load_profile("trident")
@@ -34,6 +37,15 @@ def spark() -> Iterator[SparkSession]:
     session = spark_session("tests", "local[2]")
     yield session
     session.stop()
+
+
+@pytest.fixture(params=["in_process", pytest.param("spark", marks=pytest.mark.spark)])
+def engine(request: pytest.FixtureRequest) -> str:
+    """Run the test once with each engine."""
+    name: str = request.param
+    if name == "spark":
+        request.getfixturevalue("spark")
+    return name
 
 
 def _server(start: Callable[[Path], Server], factory: pytest.TempPathFactory) -> Iterator[Server]:

@@ -101,23 +101,6 @@ def test_a_program_runs(code: str, tmp_path: Path) -> None:
     assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)
 
 
-@pytest.mark.spark
-@pytest.mark.timeout(300)
-def test_the_readme_counts_words_and_its_commands_go_on_from_there(tmp_path: Path) -> None:
-    (program,) = blocks(ROOT / "README.md", "python")
-    (tmp_path / "word_count.py").write_text(program, encoding="utf-8")
-    first = run(sys.executable, "word_count.py", cwd=tmp_path)
-    (promised,) = re.findall(r"print\(.*\)  # (.*)$", program, re.MULTILINE)
-    assert (first.returncode, first.stdout.strip()) == (0, promised), first.stderr
-
-    _, commands = blocks(ROOT / "README.md", "sh")
-    second = run("bash", "-euo", "pipefail", "-c", commands, cwd=tmp_path)
-    assert second.returncode == 0, second.stderr
-    assert "complete: 1 batches with 1 tuples" in second.stdout
-    assert re.search(r"the\W+4\W+dish\W+1\W", second.stdout)
-    assert re.search(r"last batch +2 ", second.stdout)
-
-
 # ---- commands --------------------------------------------------------------------------------------------------------
 
 

@@ -1,4 +1,4 @@
-"""The tables of docs/operations.md are true: each block of code runs on the rows before it and gives the rows after it.
+"""The tables of docs/operations.md are true, on both engines: each block of code makes of the rows before it those after it.
 
 A table's first header is a stream that goes in, or `out`; its first column is the batch.
 """
@@ -86,8 +86,8 @@ def value_of(cell: str, type_: str | None) -> Any:
     return cell if type_ == "string" else ast.literal_eval(cell)
 
 
-def ran(case: Case) -> Table:
-    """Run the code over the rows; return what came out of the stream `out`."""
+def ran(case: Case, engine: str) -> Table:
+    """Run the code over the rows, with two parts and partitions; return what came out of the stream `out`."""
     topology = TridentTopology("operations")
     names: dict[str, Any] = {**vars(trident.operations), **vars(trident), "MemoryMapState": MemoryMapState}
     names |= {"topology": topology, "timedelta": timedelta}
@@ -97,7 +97,7 @@ def ran(case: Case) -> Table:
     exec(compile(case.code, case.title, "exec"), names)
     out = names["out"]
     rows = keep(out)
-    run_all(topology, "in_process", parallelism=2)
+    run_all(topology, engine, parallelism=2)
     return Table(out.fields, {txid: batch for txid, batch in rows.batches.items() if batch})
 
 
@@ -113,8 +113,8 @@ CASES = list(cases(PAGE.read_text(encoding="utf-8")))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
-def test_an_operation_gives_what_the_page_says(case: Case) -> None:
-    found = ran(case)
+def test_an_operation_gives_what_the_page_says(case: Case, engine: str) -> None:
+    found = ran(case, engine)
     assert typed(found.fields) == typed(case.out.fields)
     assert in_any_order(found) == in_any_order(case.out)
 
@@ -141,4 +141,4 @@ def test_a_wrong_table_is_found(wrong: str) -> None:
     page = f"### x\n| s | a: int |\n|---|---|\n| 1 | 4 |\n\n```py\nout = s.project('a')\n```\n\n{wrong}"
     (case,) = cases(page)
     with pytest.raises(AssertionError):
-        test_an_operation_gives_what_the_page_says(case)
+        test_an_operation_gives_what_the_page_says(case, "in_process")

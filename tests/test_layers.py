@@ -78,7 +78,8 @@ LAYERS = (
     *(
         Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *drivers))
         for store, drivers in {
-            "memory": (),
+            "memory": ("states._memory",),
+            "_memory": ("numpy",),
             "redis": ("redis", "states._redis"),
             "_redis": ("redis", "hiredis", "states._redis"),
             "memcached": ("pymemcache", "states._memcached"),

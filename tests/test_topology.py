@@ -200,7 +200,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "persist with no updater": (
         lambda s: s.partition_persist(MemoryMapState(), "line", Split()),
-        "is no StateUpdater, it has no method update_state",
+        "is no StateUpdater, an object with the method update_state",
     ),
     "query without output": (
         lambda s: s.state_query(counts(s), "line", MapGet()),
@@ -208,7 +208,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "query with no query function": (
         lambda s: s.state_query(counts(s), "line", Split(), "x"),
-        "a query function has batch_retrieve and execute",
+        "a query function is an object with batch_retrieve and execute",
     ),
     "query of another topology": (
         lambda s: s.state_query(state_of_another(s), "line", MapGet(), "x"),
@@ -344,7 +344,10 @@ def unresolved(line: str) -> NotThere:  # type: ignore[name-defined]  # noqa: F8
             lambda s: s.project("n").state_query(s._topology.new_static_state(MemoryMapState()), "n", Locate(), "x"),
             "n: int, x: string",
         ),
-        (lambda s: s.project("n").group_by("n").state_query(counts(s), "n", MapGet(), "c"), "n: int, c: bigint"),
+        (
+            lambda s: s.project("line").group_by("line").state_query(counts(s), "line", MapGet(), "c"),
+            "line: string, c: bigint",
+        ),
     ],
 )
 def test_the_fields_of_what_a_call_gives(call: Callable[[Stream], Stream], fields: str, stream: Stream) -> None:

@@ -12,7 +12,7 @@ import pyarrow as pa
 from trident.errors import TopologyError
 from trident.fields import Fields, split_commas
 
-__all__ = ["arrow_type", "schema_of", "table_of"]
+__all__ = ["arrow_type", "ipc_of", "schema_of", "table_of", "table_of_ipc"]
 
 _SIMPLE: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -50,6 +50,7 @@ def arrow_type(ddl: str) -> pa.DataType:
     raise TopologyError(f"{ddl!r} is not a Spark type")
 
 
+@lru_cache(maxsize=1024)
 def schema_of(fields: Fields) -> pa.Schema:
     """Return the Arrow schema of fields whose types are all known."""
     return pa.schema([pa.field(name, arrow_type(_known(fields, name))) for name in fields.names])
@@ -60,6 +61,19 @@ def table_of(fields: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
     schema = schema_of(fields)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return pa.table([pa.array(c, type=f.type) for c, f in zip(columns, schema, strict=True)], schema=schema)
+
+
+def ipc_of(table: pa.Table) -> bytes:
+    """Return a table as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def table_of_ipc(data: bytes) -> pa.Table:
+    """Return the table of an Arrow IPC stream; its buffers are views of `data`."""
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
 
 
 def _known(fields: Fields, name: str) -> str:

@@ -8,6 +8,7 @@ import os
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from trident.errors import ConfigError
@@ -37,6 +38,12 @@ class Config:
         `dead_letter_dir` (with error and txid) and left out.
     dead_letter_dir
         Default `<log_dir>/dead_letters`; one JSON-lines file per batch that has any.
+    max_rows_per_tuple
+        How many rows a function or a query may make of one tuple; one more counts as an exception that it raised. Keeps
+        a generator that never ends from taking all memory.
+    max_rows_per_step
+        How many rows a step may make of one partition of a batch, where it makes more of them than it got: a function,
+        an aggregator, a join. One more fails the batch.
     log_dir
         Folder of the transaction log. Default: in memory if every state lives in memory, else `trident-log/<topology>`.
     takeover
@@ -57,7 +64,8 @@ class Config:
         process, large ones on Spark, which starts when the first of them comes.
     auto_bytes
         With `engine="auto"`, the size up to which a batch is small. A batch of which the spout does not know the size
-        is large.
+        is large. Word counts of up to that size were no slower in this process than on two cores of Spark; with more
+        cores, or Python functions that take long, lower it.
     master
         Spark master URL; default `local[*]`, or that of the active session.
     spark_conf
@@ -78,6 +86,8 @@ class Config:
     retry_backoff_max_ms: int = 10_000
     on_poison: Literal["stop", "dead_letter"] = "stop"
     dead_letter_dir: str | None = None
+    max_rows_per_tuple: int = 1_000_000
+    max_rows_per_step: int = 10_000_000
     log_dir: str | None = None
     takeover: bool = False
     allow_inexact: bool = False
@@ -94,7 +104,13 @@ class Config:
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(type(self)).items():
             _check(name, getattr(self, name), hint)
-        for name in ("max_spout_pending", "max_batch_attempts", "progress_kept"):
+        for name in (
+            "max_spout_pending",
+            "max_batch_attempts",
+            "max_rows_per_tuple",
+            "max_rows_per_step",
+            "progress_kept",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: must be at least 1")
         for name in (
@@ -127,6 +143,14 @@ class Config:
     def as_mapping(self) -> dict[str, Any]:
         """Return the settings by key."""
         return dataclasses.asdict(self)
+
+    def log_folder(self, topology: str) -> str:
+        """Return the folder of a topology's log: `log_dir`, or one below the working directory."""
+        return self.log_dir or str(Path("trident-log") / topology)
+
+    def dead_letter_folder(self, topology: str) -> str:
+        """Return the folder of a topology's dead letters: `dead_letter_dir`, or one in that of the log."""
+        return self.dead_letter_dir or str(Path(self.log_folder(topology)) / "dead_letters")
 
 
 def _read(name: str, value: Any, hint: Any) -> Any:

@@ -71,10 +71,15 @@ class Fields(Sequence[str]):
 
     @staticmethod
     def of(names: Sequence[str], types: Sequence[str | None]) -> Fields:
-        """Build from names and types that are already known to be right."""
-        return Fields(
-            *(name if type_ is None else f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
-        )
+        """Build from names and types that are already known to be right; a repeated name is refused here as well."""
+        if len(names) != len(types) or len(set(names)) != len(names):
+            return Fields(
+                *(name if type_ is None else f"{name}: {type_}" for name, type_ in zip(names, types, strict=True))
+            )
+        made = object.__new__(Fields)
+        object.__setattr__(made, "names", tuple(names))
+        object.__setattr__(made, "types", tuple(types))
+        return made
 
     def __len__(self) -> int:
         return len(self.names)

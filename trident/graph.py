@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
@@ -176,6 +177,11 @@ class Aggregation:
     aggregator: Any
     output: Fields
     combines: bool
+
+    @cached_property
+    def partial(self) -> Fields:
+        """The fields of a part that is already aggregated: the grouping fields, then the output."""
+        return self.group.concat(self.output)
 
 
 @dataclass(frozen=True)

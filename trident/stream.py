@@ -41,6 +41,7 @@ from trident.operations.adapters import (
     output_fields,
     query_types,
 )
+from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.state.interfaces import StateFactory, StateSpec
@@ -61,8 +62,10 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
 
     def name(self, name: str) -> Stream:
         """Label the stream: the next step and the next state that is declared on it carry the name."""
-        if not name or "/" in name or ":" in name:
-            raise TopologyError(f"{name!r} cannot be the name of a stream: '/' and ':' join the names of steps")
+        if not isinstance(name, str) or not name or "/" in name or ":" in name:
+            raise TopologyError(
+                f"{name!r} cannot be the name of a stream, a text without '/' and ':', which join the names of steps"
+            )
         return Stream(self._topology, self._node, name)
 
     def parallelism_hint(self, parallelism: int) -> Stream:
@@ -92,6 +95,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
             return self._filter(inputs, operation, spread=True)
         function = adapt(operation, PlainFunction, spread=True, stream=self.get_name())
         self._check_vectorised(function, inputs)
+        check_texts(function, inputs, self.get_name())
         outputs = output_fields(function, out, self.get_name())
         fields = self.fields.concat(outputs, self.get_name())
         return self._then("each", EachNode, fields, inputs=inputs, function=function, outputs=outputs)
@@ -134,12 +138,15 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {assembly!r} is no assembly, an object with apply(stream) or a function"
             )
-        try:
-            stream = assembly.apply(self) if hasattr(assembly, "apply") else assembly(self)
-        except RecursionError as error:
-            raise TopologyError(
-                f"stream {self.get_name()!r}: assembly {assembly!r} applies itself without end"
-            ) from error
+        with self._topology._inside_assembly() as nested:
+            try:
+                stream = assembly.apply(self) if hasattr(assembly, "apply") else assembly(self)
+            except RecursionError as error:
+                if nested:  # the first of them knows the stream that the user knows
+                    raise
+                raise TopologyError(
+                    f"stream {self.get_name()!r}: assembly {assembly!r} applies itself without end"
+                ) from error
         if not isinstance(stream, Stream) or stream._topology is not self._topology:
             raise TopologyError(
                 f"stream {self.get_name()!r}: assembly {assembly!r} returned {stream!r}; it must return a stream of this "
@@ -166,9 +173,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
         """
         refuse_state(self, "partition_persist")
         inputs, updater, out = self._operation_args(args)
-        if not hasattr(updater, "update_state"):
+        if not hasattr(updater, "update_state") or isinstance(updater, type):
             raise TopologyError(
-                f"stream {self.get_name()!r}: {updater!r} is no StateUpdater, it has no method update_state"
+                f"stream {self.get_name()!r}: {updater!r} is no StateUpdater, an object with the method update_state"
             )
         name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
@@ -182,13 +189,20 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
         Different from Storm: a query in batch t sees the state exactly as after batch t-1, also in a replay.
         """
         inputs, function, out = self._operation_args(args)
-        if out is None or not hasattr(function, "batch_retrieve"):
+        if out is None or not hasattr(function, "batch_retrieve") or isinstance(function, type):
             raise TopologyError(
                 f"stream {self.get_name()!r}: state_query takes (state, [fields,] query function, output fields); "
-                f"got {function!r}, a query function has batch_retrieve and execute"
+                f"got {function!r}, a query function is an object with batch_retrieve and execute"
+            )
+        if not isinstance(state, TridentState):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: state_query asks a state, as persistent_aggregate, partition_persist and "
+                f"new_static_state return it; got {state!r}"
             )
         if state._topology is not self._topology:
             raise TopologyError(f"stream {self.get_name()!r} queries state {state.state_name!r} of another topology")
+        declared = state._state
+        check_query(function, inputs, declared.key_fields, declared.value, state.state_name, self.get_name())
         row_types = (*state._state.key_fields.types, *state._state.value.types)
         outputs = query_types(function, row_types, out, self.get_name())
         fields = self.fields.concat(outputs, self.get_name())

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
@@ -50,20 +51,21 @@ class TridentTopology(TridentNames):
     """
 
     def __init__(self, name: str) -> None:
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a topology; use letters, digits, '_', '.' and '-'")
         self.name = name
         self._nodes: dict[str, Node] = {}
         self._states: dict[str, StateNode] = {}
         self._hints: dict[str, int] = {}
         self._resources: dict[str, Resources] = {}
+        self._assemblies = 0
         self._memory_log: Any = None
 
     def new_stream(self, name: str, spout: ITridentSpout | IBatchSpout) -> Stream:
         """Declare a stream from a spout. `name` identifies the spout's progress in the log: keep it across restarts."""
         from trident.stream import Stream
 
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a stream; use letters, digits, '_', '.' and '-'")
         if not isinstance(spout, (ITridentSpout, IBatchSpout)):
             raise TopologyError(
@@ -85,7 +87,7 @@ class TridentTopology(TridentNames):
         """
         from trident.stream import Stream
 
-        if not isinstance(function, str) or not _NAME.fullmatch(function):
+        if not is_name(function):
             raise TopologyError(f"{function!r} cannot name a DRPC function; use letters, digits, '_', '.' and '-'")
         if f"drpc:{function}" in self._nodes:
             raise TopologyError(f"topology {self.name!r} already has a DRPC function {function!r}")
@@ -232,7 +234,7 @@ class TridentTopology(TridentNames):
         key_fields: Fields | None = None,
         value: Fields | None = None,
     ) -> StateNode:
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-'")
         if name in self._states:
             raise TopologyError(
@@ -247,8 +249,22 @@ class TridentTopology(TridentNames):
             raise TopologyError(f"parallelism_hint({parallelism!r}): expected a whole number of at least 1")
         self._hints[node_id] = max(parallelism, self._hints.get(node_id, 0))
 
+    @contextmanager
+    def _inside_assembly(self) -> Iterator[bool]:
+        """Know that an assembly is at work; gives whether it was applied by another one."""
+        self._assemblies += 1
+        try:
+            yield self._assemblies > 1
+        finally:
+            self._assemblies -= 1
+
     def _resource(self, node_id: str, wanted: Resources) -> None:
         self._resources[node_id] = merged(self._resources.get(node_id, Resources()), wanted)
+
+
+def is_name(name: object) -> bool:
+    """Whether something can name a topology, a stream, a state or a function."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
 
 
 def spec_of(state: StateFactory | StateSpec) -> StateSpec:

@@ -16,7 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,12 @@ from typing import Any
 from spouts import TextFileSpout
 from tests.benchmarks._stores import MEASURED
 from tests.benchmarks.corpus import Corpus
+from tests.benchmarks.vectorised import words
 from trident import TridentTopology
 from trident.operations import Count, Split
 from trident.state import StateSpec
 
+SPLITS: dict[str, Callable[[], Any]] = {"builtin": Split, "generator": lambda: words}
 STATES = ("memory-opaque", "memory-transactional", *(f"{store}-opaque" for store in MEASURED))
 
 
@@ -58,7 +60,7 @@ def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateS
     spout = TextFileSpout(corpus.folder, max_batch_bytes=corpus.bytes_per_batch, follow=False)
     counts = (
         topology.new_stream("lines", spout)
-        .each("line", Split(), "word")
+        .each("line", SPLITS[options.split](), "word: string")
         .group_by("word")
         .persistent_aggregate(spec, Count(), "count")
     )
@@ -67,11 +69,13 @@ def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateS
         "engine": options.engine,
         "progress_kept": 1 << 20,
     }
+    if options.auto_bytes is not None:
+        settings["auto_bytes"] = options.auto_bytes
     if options.engine == "auto":
         settings["master"] = (
             options.master
         )  # Spark starts within the run, when the first large batch comes, if any does
-    if not options.state.startswith("memory"):
+    if options.durable_log or not options.state.startswith("memory"):
         settings["log_dir"] = str(folder / "log")
     with topology.start(settings) as running:
         running.process_all_available()
@@ -169,6 +173,9 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")
     parser.add_argument("--vocab", type=int, default=10_000, help="distinct words")
     parser.add_argument("--pending", type=int, default=3, help="batches in work at once")
+    parser.add_argument("--split", choices=SPLITS, default="builtin", help="a Python generator, or what has a kernel")
+    parser.add_argument("--durable-log", action="store_true", help="a log on disk, fsynced, with states in memory too")
+    parser.add_argument("--auto-bytes", type=int, help="up to which size engine=auto keeps a batch in this process")
     parser.add_argument("--engine", choices=("spark", "in_process", "auto"), default="spark")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--seed", type=int, default=7)

@@ -9,7 +9,6 @@ import shlex
 import shutil
 import signal
 import sys
-import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -113,11 +112,13 @@ def test_kills_in_the_middle_of_commits_leave_the_counts_exact(folder: Path) -> 
 
 
 @pytest.mark.spark
-def test_the_demo_on_spark_is_killed_with_its_jvm_and_exact(folder: Path) -> None:
-    before = set(Path(tempfile.gettempdir()).glob("trident-demo-*"))
-    done = trident("demo", "text", "--crash", "--crashes", "1", cwd=folder)
+def test_the_demo_on_spark_is_killed_with_its_jvm_and_exact(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    temporary = tmp_path_factory.mktemp("temporary")
+    done = trident("demo", "text", "--crash", "--crashes", "1", cwd=folder, TMPDIR=str(temporary))
     assert done.returncode == 0, done.stdout + done.stderr
-    assert set(Path(tempfile.gettempdir()).glob("trident-demo-*")) <= before
+    assert list(temporary.glob("trident-demo-*")) == []
     assert "kill 1: SIGKILL after the record of batch" in done.stdout
     assert "exact: yes" in done.stdout
 

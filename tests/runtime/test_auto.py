@@ -19,7 +19,7 @@ from tests.runtime.support import WAIT_S, FailTimes, RowsSpout, counted, start
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count
-from trident.runtime import running
+from trident.runtime import engines
 from trident.runtime.auto import AutoRunner, LateRunner
 from trident.runtime.runners import InProcessRunner
 from trident.runtime.worker import Program, TaskOutput
@@ -158,11 +158,11 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """The runners that were opened in the place of Spark."""
     opened: list[Recorder] = []
 
-    def open_(program: Program, config: Any) -> Recorder:
+    def open_(program: Program, config: Any, loads: Any) -> Recorder:
         opened.append(Recorder(program))
         return opened[-1]
 
-    monkeypatch.setattr(running, "_spark_runner", open_)
+    monkeypatch.setattr(engines, "_spark_runner", open_)
     return opened
 
 
@@ -243,10 +243,10 @@ class _UnsizedCoordinator:
 def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_(program: Program, config: Any) -> Recorder:
+    def open_(program: Program, config: Any, loads: Any) -> Recorder:
         raise EnvironmentProblem("there is no Java here")
 
-    monkeypatch.setattr(running, "_spark_runner", open_)
+    monkeypatch.setattr(engines, "_spark_runner", open_)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)  # whatever other tests have started
     feeder, _ = words(topology)
     feeder.feed_nowait([["a"]])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
@@ -25,7 +26,17 @@ from trident import (
     TridentTuple,
 )
 from trident.errors import LogError
-from trident.operations import BaseQueryFunction, BaseStateUpdater, CombinerAggregator, Count, Function, Split, Sum
+from trident.operations import (
+    BaseAggregator,
+    BaseQueryFunction,
+    BaseStateUpdater,
+    CombinerAggregator,
+    Count,
+    Function,
+    ReducerAggregator,
+    Sum,
+    arrow_function,
+)
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 
 
@@ -53,13 +64,73 @@ class Bare(Function):
 
 
 class Short(BaseQueryFunction[Any, Any]):
-    output_types = ("string",)
+    output_types: Any = ("string",)
 
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
         return [1]
 
     def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
         collector.emit([result])
+
+
+class Silent(Short):
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Any:
+        return None
+
+
+class Long(Short):
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        return [1, 2, 3]
+
+
+class Right(Short):
+    output_types: Any = None
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        return ["text"] * len(args)
+
+
+class Doubling(Right):
+    output_types = ("bigint",)
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        collector.emit([1, 1])
+
+
+class Emitting3(BaseAggregator[Any]):
+    """An aggregator, and a multi-reducer, that emits three values."""
+
+    def init(self, *_: Any) -> None:
+        return None
+
+    def aggregate(self, val: Any, tuple: TridentTuple, collector: TridentCollector) -> None:
+        return None
+
+    def execute(self, state: Any, stream_index: int, input: TridentTuple, collector: TridentCollector) -> None:
+        return None
+
+    def complete(self, val: Any, collector: TridentCollector) -> None:
+        collector.emit([1, 2, 3])
+
+
+class Joined(ReducerAggregator[str]):
+    output_types = None
+
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, curr: str, tuple: TridentTuple) -> str:
+        return curr + str(tuple[0])
+
+
+@arrow_function("b: string")
+def upper(numbers: Any) -> Any:
+    return pc.utf8_upper(numbers)
+
+
+@arrow_function("b: bigint")
+def as_text(numbers: Any) -> Any:
+    return numbers.cast(pa.string())
 
 
 class Broken(Short):
@@ -136,7 +207,51 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
         lambda s: s.peek(lambda row: row["x"]), 2, r"in step 'lines/peek' on tuple \[line='a', n=1\]: KeyError: .*'x'",
     ),
     "a kernel that has no answer": (
-        lambda s: keep(s.each("n", Split(), "a")), 2, "in step 'lines/each': ArrowNotImplementedError: ",
+        lambda s: keep(s.each("n", upper)), 2, r"in step 'lines/each' on tuple \[n=1\]: ArrowNotImplementedError: ",
+    ),
+    "a vectorised function of another type": (
+        lambda s: keep(s.each("n", as_text)), 1,
+        "in step 'lines/each': as_text returned string for field 'b', which is declared int64",
+    ),
+    "a generator that yields something else": (
+        lambda s: keep(s.each("line", three, "a: int")), 1,
+        r"in step 'lines/each' on tuple \[line='a'\]: emitted 3 values \(1, 2, 3\) for the 1 output field \['a'\]",
+    ),
+    "a flat_map of nothing": (
+        lambda s: keep(s.flat_map(lambda row: None)), 2,
+        r"in step 'lines/flat_map' on tuple \[line='a', n=1\]: TypeError: 'NoneType' object is not iterable",
+    ),
+    "a query without an answer": (
+        lambda s: s.state_query(counts(s), "line", Silent(), "a"), 1,
+        "in step 'lines/query': batch_retrieve of Silent returned None for 2 tuples; it must return one per tuple, in order",
+    ),
+    "a query with too many results": (
+        lambda s: s.state_query(counts(s), "line", Long(), "a"), 1,
+        "in step 'lines/query': batch_retrieve of Long returned 3 results for 2 tuples; it must return one ",
+    ),
+    "a query that emits too much": (
+        lambda s: s.state_query(counts(s), "line", Doubling(), "a"), 1,
+        r"in step 'lines/query' on tuple \[line='a'\]: emitted 2 values \[1, 1\] for the 1 output field \['a'\]",
+    ),
+    "a query that emits another type": (
+        lambda s: s.state_query(counts(s), "line", Right(), "a: int").peek(print), 1,
+        "in step 'lines/query': field 'a' is declared int32, but got 'text' ",
+    ),
+    "an aggregator that emits too much": (
+        lambda s: keep(s.aggregate("line", Emitting3(), "a: int")), 1,
+        r"in step 'lines/aggregate': emitted 3 values \[1, 2, 3\] for the 1 output field \['a'\]",
+    ),
+    "a reducer of another type": (
+        lambda s: keep(s.aggregate("line", Joined(), "a: int")), 1,
+        "in step 'lines/aggregate': field 'a' is declared int32, but got 'ab' ",
+    ),
+    "a multi-reducer that emits too much": (
+        lambda s: keep(s._topology.multi_reduce(s, s.project("line"), Emitting3(), "a: int")), 1,
+        r"in step 'lines/multi_reduce': emitted 3 values \[1, 2, 3\] for the 1 output field \['a'\]",
+    ),
+    "a sum of what no sum can hold": (
+        lambda s: keep(s.map(lambda row: 2**62, "n: bigint").aggregate("n", Sum(), "x")), 1,
+        "in step 'lines/map/aggregate.*': field 'x' is declared int64, but got 9223372036854775808 ",
     ),
     "a kernel of a sum that has no answer": (
         lambda s: s.map(lambda row: 99, "n: int").persistent_aggregate(MemoryMapState(), "n", Sum(), "a: tinyint"), 2,

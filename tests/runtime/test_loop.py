@@ -37,9 +37,9 @@ from trident.errors import FencedError, SpoutError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan
 from trident.runtime.loop import BatchLoop, Clock
+from trident.runtime.parts import Parts as RunningParts
 from trident.runtime.progress import Progress
 from trident.runtime.recovery import reconcile
-from trident.runtime.running import Parts as RunningParts
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 
 LIFE = ["defined", "processed", "committing", "committed", "recorded", "succeeded"]

@@ -18,25 +18,16 @@ from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.fields import Fields
 from trident.operations import (
     Aggregator,
-    ArrowFilter,
     ArrowFunction,
     BaseQueryFunction,
     BaseStateUpdater,
     CombinerAggregator,
-    Consumer,
-    CountAsAggregator,
     Counter,
     Filter,
-    FlatMapFunction,
     Function,
-    MapFunction,
-    MapGet,
     MultiReducer,
-    ReducerAggregator,
-    StringLength,
     Sum,
     TridentOperationContext,
-    TrueFilter,
 )
 from trident.operations.metrics import add_counts, count_again, counting
 
@@ -157,113 +148,6 @@ def test_every_kind_of_operation_counts(engine: str) -> None:
             "Both/calls": 4, "Look/calls": 2},
     }  # fmt: skip
     assert totals == {name: batches[1][name] + batches[2][name] for name in batches[1]}
-
-
-# ---- the whole life ----------------------------------------------------------------------------------------------------
-
-LIVES: list[str] = []
-
-
-class Lives:
-    """Notes its life; the operations of each kind are in this process."""
-
-    def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
-        LIVES.append(f"prepare {context.operation} {conf['engine']}")
-
-    def cleanup(self) -> None:
-        LIVES.append(f"cleanup {type(self).__name__}")
-
-
-class LivesFunction(Lives, StringLength):
-    pass
-
-
-class LivesFilter(Lives, TrueFilter):
-    pass
-
-
-class LivesMap(Lives, MapFunction):
-    def execute(self, tuple: TridentTuple) -> Any:
-        return tuple.values
-
-
-class LivesFlatMap(Lives, FlatMapFunction):
-    def execute(self, tuple: TridentTuple) -> Any:
-        return [tuple.values]
-
-
-class LivesConsumer(Lives, Consumer):
-    def accept(self, tuple: TridentTuple) -> None:
-        pass
-
-
-class LivesArrow(Lives, Whole):
-    def apply(self, *columns: pa.Array) -> pa.Array:
-        return columns[0]
-
-
-class LivesArrowFilter(Lives, ArrowFilter):
-    def mask(self, *columns: pa.Array) -> pa.Array:
-        return columns[0].is_valid()
-
-
-class LivesCombiner(Lives, Sum):
-    pass
-
-
-class LivesReducer(Lives, ReducerAggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        return curr + 1
-
-
-class LivesAggregator(Lives, CountAsAggregator):
-    pass
-
-
-class LivesMulti(Lives, MultiReducer[int]):
-    output_types = ("bigint",)
-
-    def init(self, collector: TridentCollector) -> int:
-        return 0
-
-    def execute(self, state: int, stream_index: int, input: TridentTuple, collector: TridentCollector) -> int:
-        return state + 1
-
-    def complete(self, state: int, collector: TridentCollector) -> None:
-        collector.emit([state])
-
-
-class LivesQuery(Lives, MapGet):
-    pass
-
-
-class LivesUpdater(Lives, BaseStateUpdater[RowsState]):
-    def update_state(self, state: RowsState, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        state.pending.extend(row.values for row in tuples)
-
-
-def test_every_kind_is_prepared_once_and_ended_once() -> None:
-    LIVES.clear()
-    topology = TridentTopology("t")
-    stream = numbers(topology).filter("n", LivesFilter()).each("n", LivesArrowFilter()).map(LivesMap())
-    stream = stream.flat_map(LivesFlatMap()).peek(LivesConsumer()).each("n", LivesArrow(), "arrow")
-    sums = stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", LivesCombiner(), "sum")
-    stream.group_by("n").persistent_aggregate(MemoryMapState(), "n", LivesReducer(), "count")
-    sums.new_values_stream().each(["n"], lambda n: str(n), "text: string").each(
-        "text", LivesFunction(), "length"
-    ).partition_persist(RowsState(), LivesUpdater())
-    stream.state_query(sums, "n", LivesQuery(), "found: bigint").aggregate("n", LivesAggregator(), "many").peek(print)
-    topology.multi_reduce(stream, stream.project("n"), LivesMulti(), "both").peek(print)
-    running = run_all(topology, "in_process")
-    assert running.status["tuples"] == 5
-    kinds = [one.__name__ for one in Lives.__subclasses__()]
-    assert len(kinds) == 13
-    assert sorted(LIVES) == sorted(what for kind in kinds for what in (f"cleanup {kind}", f"prepare {kind} in_process"))
 
 
 # ---- what is dropped ---------------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -319,128 +318,6 @@ def test_an_identity_partition_cannot_change_the_number(topology: TridentTopolog
     keep(numbers(topology, 4, 2).identity_partition().parallelism_hint(3).partition_aggregate(Count(), "n2"))
     with pytest.raises(TopologyError, match="there are 2 before, and parallelism_hint asks for 3 after"):
         topology.start(engine="in_process")
-
-
-# ---- any topology ------------------------------------------------------------------------------------------------------
-
-Row = tuple[Any, ...]
-
-
-class Reference:
-    """A stream as plain lists of rows, and the same stream declared; steps are applied to both."""
-
-    def __init__(self, topology: TridentTopology, stream: Stream, batches: list[list[Row]]) -> None:
-        self.topology, self.stream, self.batches = topology, stream, batches
-
-    def then(self, stream: Stream, change: Callable[[list[Row]], list[Row]]) -> Reference:
-        return Reference(self.topology, stream, [change(batch) for batch in self.batches])
-
-
-def plus(value: int) -> Callable[[TridentTuple], Row]:
-    return lambda row: (row[0], None if row[1] is None else row[1] + value)
-
-
-def grouped_sum(batch: list[Row]) -> list[Row]:
-    sums: dict[Any, int] = {}
-    for key, value in batch:
-        sums[key] = sums.get(key, 0) + (value or 0)
-    return list(sums.items())
-
-
-def step(rng: random.Random, streams: list[Reference]) -> Reference:
-    """Add a random step; every stream has the fields k: string, v: bigint."""
-    one, two, hint, bound = rng.choice(streams), rng.choice(streams), rng.randint(1, 4), rng.randint(-3, 6)
-    stream, topology = one.stream, one.topology
-    kind = rng.choice(["filter", "map", "repartition", "repartition", "sum", "whole", "count", "merge", "join", "min"])
-    if kind == "filter":
-        return one.then(
-            stream.filter("v", lambda v: v is not None and v > bound),
-            lambda batch: [row for row in batch if row[1] is not None and row[1] > bound],
-        )
-    if kind == "map":
-        return one.then(stream.map(plus(bound)), lambda batch: [plus(bound)(row) for row in batch])  # type: ignore[arg-type]
-    if kind == "repartition":
-        way = rng.choice(["shuffle", "global_", "batch_global", "local_or_shuffle", "identity_partition", "by", "own"])
-        if way == "by":
-            return one.then(stream.partition_by("k").parallelism_hint(hint), list)
-        if way == "own":
-            return one.then(stream.partition(lambda row, count: len(row[0] or "") % count).parallelism_hint(hint), list)
-        return one.then(getattr(stream, way)(), list)
-    if kind == "sum":
-        summed = stream.group_by("k").aggregate("v", Sum(), "s").parallelism_hint(hint)
-        return one.then(summed.map(lambda row: row, "k: string, v: bigint"), grouped_sum)
-    if kind == "whole":
-        whole = stream.chained_agg().aggregate("v", Sum(), "s").aggregate(Count(), "n").chain_end()
-        return one.then(
-            whole.map(lambda row: (str(row["n"]), row["s"]), "k: string, v: bigint"),
-            lambda batch: [(str(len(batch)), sum(value or 0 for _, value in batch))],
-        )
-    if kind == "count":
-        return one.then(
-            stream.group_by("v").aggregate(Count(), "n").map(lambda row: (str(row[0]), row[1]), "k: string, v: bigint"),
-            lambda batch: [(str(v), sum(row[1] == v for row in batch)) for v in {row[1] for row in batch}],
-        )
-    if kind == "min":
-        least = stream.global_().min_by("v").project("v")
-        return one.then(
-            least.map(lambda row: ("least", row[0]), "k: string, v: bigint"),
-            lambda batch: [("least", v) for v in sorted(row[1] for row in batch if row[1] is not None)[:1]],
-        )
-    both = [list(pair) for pair in zip(one.batches, two.batches, strict=True)]
-    if kind == "merge":
-        return Reference(topology, topology.merge(stream, two.stream), [a + b for a, b in both])
-    joined = topology.join(stream.group_by("k").aggregate("v", Sum(), "s"), "k", two.stream, "k", "k, a, b")
-    sums = [(dict[Any, int](cast("Any", grouped_sum(a))), b) for a, b in both]
-    return Reference(
-        topology,
-        joined.parallelism_hint(hint).map(lambda row: (row[0], row[1] + (row[2] or 0)), "k: string, v: bigint"),
-        [[(key, totals[key] + (value or 0)) for key, value in b if key in totals] for totals, b in sums],
-    )
-
-
-def random_case(seed: int) -> tuple[TridentTopology, list[tuple[Any, list[list[Row]]]]]:
-    """Return a random topology, and of each of its streams what is kept of it and what that should be."""
-    rng = random.Random(seed)
-    topology = TridentTopology(f"random{seed}")
-    batches, streams = rng.randint(1, 3), []
-    for name in ("one", "two"):
-        content = [
-            [
-                (rng.choice(["", "a", "bb", "é", None]), rng.choice([None, *range(-4, 9)]))
-                for _ in range(rng.randint(1, 9))
-            ]
-            for _ in range(batches)
-        ]
-        size = max(len(batch) for batch in content)
-        content = [batch + [("a", 0)] * (size - len(batch)) for batch in content]
-        spout = FixedBatchSpout("k: string, v: bigint", size, *(row for batch in content for row in batch))
-        streams.append(
-            Reference(topology, topology.new_stream(name, spout).parallelism_hint(rng.randint(1, 3)), content)
-        )
-    for _ in range(rng.randint(2, 9)):
-        streams.append(step(rng, streams))
-    return topology, [(keep(one.stream, f"kept{at}"), one.batches) for at, one in enumerate(streams)]
-
-
-def check(seed: int, engine: str) -> None:
-    topology, expected = random_case(seed)
-    run_all(topology, engine)
-    for number, (kept, batches) in enumerate(expected):
-        for txid, batch in enumerate(batches, 1):
-            found = sorted(kept.batches.get(txid, []), key=str)
-            assert found == sorted(batch, key=str), f"seed {seed}, stream {number}, batch {txid}"
-
-
-@pytest.mark.parametrize("first", range(0, 200, 20))
-def test_a_random_topology_gives_what_plain_python_gives(first: int) -> None:
-    for seed in range(first, first + 20):
-        check(seed, "in_process")
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("seed", [3, 11])
-def test_a_random_topology_gives_the_same_on_spark(seed: int, spark: Any) -> None:
-    check(seed, "spark")
 
 
 # ---- prepare -----------------------------------------------------------------------------------------------------------

@@ -165,7 +165,7 @@ def aggregated(aggregator: Any, out: str, parts: list[pa.Table], grouped: bool) 
     aggregation = Aggregation(group, grouped, Fields("v: string"), aggregator, Fields(f"out: {out}"), True)
     try:
         partials = [partial("a", aggregation, part, Poison()) for part in parts]
-        keys, values = merge_partials("a", aggregation, partials, Poison())
+        keys, values = merge_partials(aggregation, partials)
     except StepFailed as error:
         return error.failure.step
     assert len(set(keys)) == len(keys)
@@ -219,7 +219,7 @@ def test_a_sum_that_is_too_large_fails_the_batch_instead_of_wrapping_around(
     assert caught.value.failure.cause.startswith(f"field 'out' is declared {type_}, but got ")
     assert not caught.value.failure.retry
     parts = [partial("a", aggregation, table.slice(at, 1), Poison()) for at in range(3)]
-    assert merge_partials("a", aggregation, parts, Poison())[1] == [Sum().combine(value, Sum().combine(value, value))]
+    assert merge_partials(aggregation, parts)[1] == [Sum().combine(value, Sum().combine(value, value))]
 
 
 @pytest.mark.parametrize("grouped", [True, False])

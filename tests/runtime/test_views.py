@@ -18,7 +18,7 @@ from tests.state.faults import DictMap
 from trident import Config, TridentState, TridentTopology
 from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
 from trident.operations import Count, Sum
-from trident.runtime.running import open_view
+from trident.runtime.states import open_view
 from trident.runtime.views import StateView
 from trident.state import OpaqueMap, OpaqueValue, Snapshot, SnapshottableMap, StateSpec, Txid, Winners, map_state
 

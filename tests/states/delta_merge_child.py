@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import sys
 from collections.abc import Callable
@@ -12,27 +11,11 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from states.delta import DeltaMapState, delta_session_conf, merge_dataframe
-from tests.states.delta_support import ROOT, WORDS, Log, add, commit, state_at, update, version_of
+from states.delta import DeltaMapState, merge_dataframe
+from tests.states.delta_support import WORDS, Log, add, commit, spark_with_delta, state_at, update, version_of
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
 from trident.state.values import CombinerValueUpdater
-
-
-def session() -> SparkSession:
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-    builder: Any = SparkSession.builder
-    settings = {
-        "spark.master": "local[2]",
-        "spark.ui.enabled": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.sql.shuffle.partitions": "1",
-        "spark.sql.session.timeZone": "UTC",
-    } | delta_session_conf(ROOT / "build" / "ivy")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    spark: SparkSession = builder.getOrCreate()
-    return spark
 
 
 def say(**facts: Any) -> None:
@@ -174,7 +157,7 @@ def frames(spark: SparkSession, folder: Path) -> None:
 
 def main(folder: Path) -> None:
     assert add(1, 1) == 2
-    spark = session()
+    spark = spark_with_delta()
     for seed, kind in enumerate([StateType.OPAQUE, StateType.TRANSACTIONAL]):
         history(spark, folder, kind, seed)
     lost_attempt(spark, folder)

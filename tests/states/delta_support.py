@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
+from pyspark.sql import SparkSession
 
-from states.delta import DeltaState
+from states.delta import DeltaState, delta_session_conf
 from trident.state.interfaces import StateConf, StateType
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Sentinel, Txid, Winners
@@ -78,3 +81,23 @@ def version_of(path: Path) -> int:
 
 def live_files(path: Path) -> int:
     return len(DeltaTable(str(path)).file_uris())
+
+
+def spark_with_delta() -> SparkSession:
+    """Start Spark with the library of Delta, for a program of its own."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        # A plan that runs once takes longer to compile than to interpret.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    } | delta_session_conf(ROOT / "build" / "ivy")
+    builder: Any = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session

@@ -13,24 +13,15 @@ import pytest
 from tests.states.delta_support import ROOT, Log, commit, state_at
 
 SPARK = """
-import json, os, sys
-os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-from pyspark.sql import SparkSession
-from states.delta import delta_dataframe, delta_session_conf
+import json, sys
+from states.delta import delta_dataframe
 from trident.errors import StateError
 from pathlib import Path
 from tests.states.delta_support import *
 from trident.state.txid import Sentinel, Winners
 
 path, other = Path(sys.argv[1]), Path(sys.argv[2])
-settings = {
-    "spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1",
-    "spark.sql.shuffle.partitions": "1", "spark.sql.session.timeZone": "UTC",
-} | delta_session_conf(ROOT / "build" / "ivy")
-builder = SparkSession.builder
-for name, value in settings.items():
-    builder = builder.config(name, value)
-spark = builder.getOrCreate()
+spark = spark_with_delta()
 say = lambda **facts: print("FACTS " + json.dumps(facts), flush=True)
 
 def counts():

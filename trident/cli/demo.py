@@ -26,7 +26,7 @@ from trident.coordination.records import LogState
 from trident.errors import EnvironmentProblem
 from trident.planner import make_plan
 from trident.runtime.environment import check_java
-from trident.runtime.running import make_state, open_view
+from trident.runtime.states import make_state, open_view
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:

@@ -26,6 +26,7 @@ __all__ = ["Job", "Kill", "run_with_kills"]
 
 _LOOK_S = 0.005
 _GONE_S = 30.0
+_LONGEST_SOCKET_FOLDER = 60  # Spark refuses more characters: the path of a socket is of a limited length
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class Job:
         command = [sys.executable, "-m", "trident.cli", "run", str(folder.module.absolute()) + ":topology", "--once"]
         command += ["--log-dir", str(folder.log_dir), "--conf", f"engine={engine}"]
         # All that a killed Spark leaves behind is in one folder then.
-        command += ["--conf", f"spark.python.unix.domain.socket.dir={scratch}"]
+        short = len(str(scratch)) <= _LONGEST_SOCKET_FOLDER
+        sockets = f"dir={scratch}" if short else "enabled=false"
+        command += ["--conf", f"spark.python.unix.domain.socket.{sockets}"]
         command += ["--conf", f"spark.driver.extraJavaOptions=-Djava.io.tmpdir={scratch}"]
         environment = {**os.environ, "TMPDIR": str(scratch), "SPARK_LOCAL_DIRS": str(scratch)}
         self._output = (scratch / "output").open("w+b")

@@ -15,11 +15,10 @@ from rich.table import Table
 
 from trident.cli.console import results, say
 from trident.config import Config
-from trident.coordination.log import LogReader, exists
-from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.fields import Fields
 from trident.graph import StateNode
-from trident.runtime.running import log_dir_of, open_view
+from trident.runtime.foreign_logs import open_foreign_log
+from trident.runtime.states import open_view
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
@@ -80,22 +79,9 @@ def read(topology: TridentTopology, config: Config, name: str, texts: Sequence[s
     """
     graph = topology.graph()
     node = graph.state(name)
-    if getattr(node.spec.factory, "in_memory", False):
-        raise UnsupportedOperation(
-            f"state {name!r} lives in the memory of the process that runs {topology.name!r}; no other process can read "
-            f'it. Read it there with running.state("{name}"), or keep it in a store'
-        )
     keys = _keys(node, texts)
-    log_dir = log_dir_of(config, topology.name)
-    if not exists(log_dir):
-        raise LogError(
-            f"there is no transaction log in {log_dir}, so nothing says what {topology.name!r} has committed. Run the "
-            "topology first, or name its log with --log-dir"
-        )
-    reader = LogReader(log_dir)
+    reader = open_foreign_log(topology.name, config, [node], f'Read it there with running.state("{name}")')
     log = reader.refresh()
-    if log.topology != topology.name:
-        raise ForeignLogError(log_dir, f"topology {log.topology!r}", f"topology {topology.name!r}")
     snapshots = [log.snapshot(name)]
 
     def snapshot() -> Any:

@@ -37,8 +37,7 @@ class Record:
 
     def to_data(self) -> dict[str, Any]:
         """Return the record as plain data."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {"record": self.tag, **values}
+        return {"record": self.tag, **vars(self)}
 
 
 @dataclass(frozen=True)

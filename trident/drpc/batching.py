@@ -17,6 +17,7 @@ from trident.drpc.states import CommittedLog, RequestStates
 from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, describe
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
+from trident.runtime.bounds import Bounds
 from trident.runtime.rows import Poison, Run, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 
@@ -36,7 +37,7 @@ class Executor:
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
         self._steps = RequestSteps(plan)
         self._states = RequestStates(plan, config, log)
-        self._numbers = itertools.count(1)
+        self._numbers, self._bounds = itertools.count(1), Bounds.of(config.as_mapping())
         self._operations = _operations_of(plan)
         context = TridentOperationContext()
         for operation in self._operations:
@@ -45,7 +46,7 @@ class Executor:
 
     def answers(self, args: Sequence[str]) -> list[Answer]:
         """Answer all requests at one committed snapshot; raises `StepFailed`, which tells nothing of the single ones."""
-        run = Run(TransactionAttempt(next(self._numbers), 0), Poison(), self._states)
+        run = Run(TransactionAttempt(next(self._numbers), 0), Poison(bounds=self._bounds), self._states)
         for _ in range(_ROUNDS):
             self._states.renew()
             try:

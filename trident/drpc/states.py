@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.config import Config
-from trident.coordination.log import LogReader, exists
 from trident.coordination.records import LogState
-from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.graph import StateNode
 from trident.planner import RequestPlan
-from trident.runtime.running import log_dir_of, open_state
+from trident.runtime.foreign_logs import open_foreign_log
+from trident.runtime.states import open_state
 from trident.runtime.views import StateView
-from trident.state.interfaces import SnapshotReadable
 from trident.state.txid import Snapshot
 
 if TYPE_CHECKING:
@@ -60,24 +58,10 @@ class LogOfOthers:
     """
 
     def __init__(self, topology: str, config: Config, states: Mapping[str, StateNode]) -> None:
-        for name, node in states.items():
-            if getattr(node.spec.factory, "in_memory", False):
-                raise UnsupportedOperation(
-                    f"state {name!r} lives in the memory of the process that runs {topology!r}; no other process can read "
-                    'it. Ask that process (running.drpc("function"), or trident run with --drpc-port), or keep the state '
-                    "in a store"
-                )
-        log_dir = log_dir_of(config, topology)
-        if not exists(log_dir):
-            raise LogError(
-                f"there is no transaction log in {log_dir}, so nothing says what {topology!r} has committed. Run the "
-                "topology first, or name its log with log_dir (--log-dir)"
-            )
+        instead = 'Ask that process (running.drpc("function"), or trident run with --drpc-port)'
+        self._reader = open_foreign_log(topology, config, states.values(), instead)
         self._lock = threading.Lock()
-        self._reader = LogReader(log_dir)
         self._log = self.now()
-        if self._log.topology != topology:
-            raise ForeignLogError(log_dir, f"topology {self._log.topology!r}", f"topology {topology!r}")
 
     def now(self) -> LogState:
         """Return what is committed now."""
@@ -139,10 +123,7 @@ class RequestStates:
         return open_state(self._plan.topology, node, self._config, partition, partitions, read_only=True)
 
     def _view(self, name: str, instances: list[Any], now: Callable[[], LogState]) -> Any:
-        first = instances[0]
-        if not isinstance(first, SnapshotReadable) and not hasattr(first, "multi_get"):
-            return first  # a user's own kind of state
-        return StateView(instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name))
+        return StateView.for_query(instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name))
 
 
 def _close(instances: list[Any]) -> None:

@@ -12,6 +12,7 @@ from trident.explain.states import describe
 from trident.graph import Graph, Node, PersistNode, SpoutNode
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
+from trident.planner.loads import StageLoad, stage_loads
 
 __all__ = ["explain"]
 
@@ -20,11 +21,20 @@ def explain(graph: Graph) -> str:
     """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run."""
     plan = make_plan(graph)
     lines = [f"topology {graph.name}"]
-    for stage in stages_of(plan):
-        lines += ["", stage.title, *_stage(graph, plan, stage)]
+    loads = {load.stage: load for load in stage_loads(plan)}
+    for number, stage in enumerate(stages_of(plan), 1):
+        lines += ["", stage.title, *_load(loads.get(number)), *_stage(graph, plan, stage)]
     if plan.states:
         lines += ["", "states", *(line for state in describe(graph) for line in _state(state))]
     return "\n".join(lines) + "\n"
+
+
+def _load(load: StageLoad | None) -> Iterator[str]:
+    if load is None or not (load.cpu_percent or load.memory_mb):
+        return
+    cores = f"{load.cpus} core{'' if load.cpus == 1 else 's'}"
+    memory = f" and {load.memory_mb:g} MiB" if load.memory_mb else ""
+    yield f"  a task takes {cores}{memory} (asked: {load.cpu_percent:g} %); a local master honours neither"
 
 
 def _stage(graph: Graph, plan: Plan, stage: Stage) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What a step asks for of the machine: recorded in the plan."""
+"""What a step asks for of the machine."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ class Resourceful(StreamBase):
     def set_cpu_load(self, percent: float) -> Self:
         """Say how much of a core the step takes, in percent: 100 is a whole one.
 
-        Different from Storm: it is recorded in the plan and places nothing. Spark gives cores to executors, not to steps:
-        `spark_conf` with `spark.executor.cores` and `spark.task.cpus`.
+        The loads of the steps that run in one task are summed, and a task takes that many whole cores of its executor.
+
+        Different from Storm: Spark gives a task no part of a core, and a local master places nothing. What is done when
+        batches are committed runs in the driver, where the load is recorded only.
         """
         self._topology._resource(self._node.id, with_cpu(percent))
         return self
@@ -30,8 +32,11 @@ class Resourceful(StreamBase):
     def set_memory_load(self, on_heap_mb: float, off_heap_mb: float | None = None) -> Self:
         """Say how many MiB the step takes, on and off the heap.
 
-        Different from Storm: it is recorded in the plan and places nothing. Spark gives memory to executors, not to
-        steps: `spark_conf` with `spark.executor.memory` and `spark.executor.pyspark.memory`.
+        The memory of the steps that run in one task is summed, and that of the tasks that an executor runs at once is added
+        to `spark.executor.memoryOverhead` if the topology starts Spark itself and nobody has set it.
+
+        Different from Storm: steps run in Python, beside the heap, so both numbers count alike; only YARN and Kubernetes
+        set memory aside for that.
         """
         self._topology._resource(self._node.id, with_memory(on_heap_mb, off_heap_mb))
         return self

@@ -15,14 +15,15 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, type_of_hint
-from trident.operations.builtin import MapGet, Max, Min, SnapshotGet, Sum, TupleCollectionGet
+from trident.operations.built_in_types import built_in_type
+from trident.operations.builtin import MapGet, SnapshotGet, TupleCollectionGet
 from trident.operations.expressions import Expression
 from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.tuples import TridentCollector, TridentTuple
 
 __all__ = ["PlainConsumer", "PlainFilter", "PlainFlatMap", "PlainFunction", "PlainMap", "adapt", "aggregate_type",
-           "output_fields"]  # fmt: skip
+           "output_fields", "query_types"]  # fmt: skip
 
 _ITERABLES = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
 
@@ -168,17 +169,9 @@ def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) ->
     """Return the single output field of an aggregate with its type."""
     if len(out) != 1:
         raise TopologyError(f"stream {stream!r}: an aggregate has one output field, not {list(out.names)}")
-    if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
-        raise TopologyError(f"stream {stream!r}: {_name(aggregator)} takes one input field, not {list(inputs.names)}")
-    if isinstance(aggregator, Min) and (inputs.types[0] or "").startswith(("array<", "map<", "struct<")):
-        raise TopologyError(
-            f"stream {stream!r}: {_name(aggregator)} cannot order field {inputs.names[0]!r}, which is {inputs.types[0]}"
-        )
-    if isinstance(aggregator, Sum):
-        type_ = _sum_type(inputs.types[0], inputs.names[0], stream)
-        return Fields.of(out.names, [out.types[0] or type_])
-    if out.types[0] is None and isinstance(aggregator, (Min, Max)):
-        return Fields.of(out.names, [inputs.types[0]])
+    own = built_in_type(aggregator, inputs, out, stream)
+    if own is not None:
+        return Fields.of(out.names, [own])
     if out.types[0] is None and getattr(aggregator, "output_types", None) is None:
         for method in ("combine", "reduce", "zero", "init"):
             hinted = _hinted(getattr(aggregator, method, None), yields=False)
@@ -197,16 +190,6 @@ def query_types(function: Any, row_types: Sequence[str | None], out: Fields, str
     if len(known) == len(out) and None not in known and not any(out.types):
         return Fields.of(out.names, known)
     return output_fields(function, out, stream)
-
-
-def _sum_type(type_: str | None, name: str, stream: str) -> str:
-    if type_ in ("tinyint", "smallint", "int", "bigint"):
-        return "bigint"
-    if type_ in ("float", "double"):
-        return "double"
-    if type_ is not None and type_.startswith("decimal"):
-        return "decimal(38," + (type_.rstrip(")").split(",") + ["0"])[1] + ")"
-    raise TopologyError(f"stream {stream!r}: Sum needs a number, but field {name!r} is {type_}")
 
 
 def _name(operation: Any) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from trident.errors import TopologyError
 from trident.operations.interfaces import Aggregator
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -42,7 +43,11 @@ class FirstN:
     def apply(self, input: Stream) -> Stream:
         """Take the first of each partition, then the first of those."""
         if self.sort_field is not None:
-            input.fields.select([self.sort_field], input.get_name())
+            (type_,) = input.fields.select([self.sort_field], input.get_name()).types
+            if (type_ or "").startswith(("array<", "map<", "struct<")):
+                raise TopologyError(
+                    f"stream {input.get_name()!r}: FirstN cannot sort by {self.sort_field!r}, which is {type_}"
+                )
         first, names = FirstRows(self.n, self.sort_field, self.reverse), list(input.fields.names)
         part = input.partition_aggregate(names, first, input.fields)
         return part.global_().partition_aggregate(names, first, input.fields)

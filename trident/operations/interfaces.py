@@ -1,7 +1,9 @@
 """What users implement to process tuples. A plain function or generator is accepted wherever one method is enough.
 
 Every operation may have `prepare(conf, context)`, called once in each process before its first tuple, and `cleanup()`,
-called when the process ends in order. Operations are pickled to workers; connections belong into `prepare`.
+called in the driver, and where a topology runs in process, when the topology ends. Spark keeps its workers for the next
+topology and ends them by a signal, so there `cleanup` is called only if the topology makes room for others: leave nothing to
+it that must happen. Operations are pickled to workers; connections belong into `prepare`.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Operation:
         """Called once per process, before the first tuple."""
 
     def cleanup(self) -> None:
-        """Called when the process ends in order; not after a crash."""
+        """Called when the topology ends in order; not after a crash, and in Spark's workers not reliably (see above)."""
 
 
 class Function(Operation):

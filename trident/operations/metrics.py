@@ -7,8 +7,7 @@ by side do not mix, and what a failed attempt counted is dropped with it.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 __all__ = ["Counter", "add_counts", "count_again", "counting"]
@@ -33,16 +32,20 @@ class Counter:
         count_again({self.name: by})
 
 
-@contextmanager
-def counting() -> Iterator[dict[str, int]]:
+class counting:  # noqa: N801 - used as a function
     """Collect what this thread counts, by name."""
-    before = getattr(_here, "counts", None)
-    counts: dict[str, int] = {}
-    _here.counts = counts
-    try:
-        yield counts
-    finally:
-        _here.counts = before
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> dict[str, int]:
+        """Begin, with nothing counted."""
+        self._before: dict[str, int] | None = getattr(_here, "counts", None)
+        counts: dict[str, int] = {}
+        _here.counts = counts
+        return counts
+
+    def __exit__(self, *raised: object) -> None:
+        _here.counts = self._before
 
 
 def count_again(counts: Mapping[str, int]) -> None:

@@ -8,6 +8,7 @@ fragments of spouts, then the exchanges that they feed, and so on. What comes fr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from trident.exchanges import ExchangeNode, Routing
@@ -72,7 +73,7 @@ class Fragment:
     steps: tuple[Step, ...]
     sinks: tuple[Sink, ...]
 
-    @property
+    @cached_property
     def blocking(self) -> bool:
         """Whether a step needs all tuples of the partition at once; it also runs, then, where there are none."""
         return any(isinstance(step.node, AggregateNode) and not step.node.partial for step in self.steps)
@@ -118,7 +119,7 @@ class Plan:
     levels
         The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
     resources
-        What steps and states ask for, by their ids. Recorded only: Spark gives resources to executors, not to steps.
+        What steps and states ask for, by their ids; what comes of it for stages is in `trident.planner.loads`.
     """
 
     topology: str

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trident.errors import EnvironmentProblem
+from trident.errors import ConfigError, EnvironmentProblem
 from trident.runtime.rows import failure_of
 from trident.runtime.runners import InProcessRunner, Part, Runner
 from trident.runtime.worker import Program, TaskOutput
@@ -75,7 +75,7 @@ class LateRunner:
         """Process a batch; where the runner cannot be opened the batch fails, and another try would not help."""
         try:
             runner = self._runner()
-        except EnvironmentProblem as error:
+        except (ConfigError, EnvironmentProblem) as error:
             return TaskOutput(failure=failure_of("spark", error, retry=False))
         return runner.process(attempt, parts) if runner is not None else TaskOutput()
 

@@ -19,7 +19,9 @@ from trident.exchanges import ExchangeNode
 from trident.graph import Aggregation, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
-from trident.runtime.aggregates import merge_partials
+from trident.runtime.aggregates import merge_partials, merged, rows_of
+from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
+from trident.runtime.entries import ColumnEntries, Entries, RowEntries, as_columns, takes_columns
 from trident.runtime.exchange import apply_exchange
 from trident.runtime.partitions import partitions_of
 from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at, tuples_of
@@ -67,6 +69,8 @@ class Committer:
         By id, with their numbers of partitions.
     reach
         Called with each point of a state's commit and the state's name, see `update_partition`; may raise.
+    bounds
+        How many rows a step behind a state may give.
     """
 
     def __init__(
@@ -77,9 +81,12 @@ class Committer:
         in_parallel: Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]] = map,
         exchanges: Mapping[str, Exchange] | None = None,
         reach: Reach | None = None,
+        bounds: Bounds = DEFAULT_BOUNDS,
     ) -> None:
-        self._reach = reach or _pass_by
+        self._reach, self._bounds = reach or _pass_by, bounds
         self._plan, self._states, self._static_state = plan, states, static_state
+        persists = (node for node in plan.commits if isinstance(node, PersistNode))
+        self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
 
     def commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None = None) -> Committed:
@@ -107,13 +114,13 @@ class Committer:
     def _commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None) -> Committed:
         done = Committed()
         given = TaskOutput({target: list(tables) for target, tables in output.sinks.items()}, frames=output.frames)
-        run = Run(_attempt_of(txids), Poison(), self._static_state)
+        run = Run(_attempt_of(txids), Poison(bounds=self._bounds), self._static_state)
         for node in self._plan.commits:
             tables = given.sinks.pop(node.id, [])
             if isinstance(node, WindowNode):
                 answers = self._window(node, tables, txids[node.state][0], now_ms, run, done)
             elif isinstance(node, PersistNode):
-                answers = self._persist(node, tables, txids[node.state], run.poison, done)
+                answers = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
                 answers = self._query(node, tables, txids[node.state][0], run.poison)
             else:
@@ -139,40 +146,38 @@ class Committer:
         if not tables:
             return None
         before = Snapshot(txid - 1, txid.winners)  # a query sees the state after the batch before, in a replay as well
-        view = StateView.for_query(self._states[node.state], before)
+        view = StateView.for_query(self._states[node.state], lambda: before, node.state)
         return apply_query(node.id, node, pa.concat_tables(tables), view, poison)
 
     def _persist(
-        self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], poison: Poison, done: Committed
+        self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], done: Committed
     ) -> pa.Table | None:
-        work = _inputs_of(node, tables, len(txids), poison)
+        states, fragment = self._states[node.state], self._plan.fragments[node.id]
+        work = _inputs_of(node, tables, len(states), node.id in self._columnar)
         if not work:
             return None
-        states, fragment = self._states[node.state], self._plan.fragments[node.id]
         wanted = bool(fragment.sinks or fragment.steps)  # does anybody read the new values?
 
-        def update(partition: int) -> tuple[list[Any], dict[str, int]] | StepFailed:
+        def update(partition: int) -> tuple[pa.Table | None, dict[str, int]] | StepFailed:
             try:
                 with counting() as counts:  # in whatever thread this is
-                    rows = update_partition(
-                        node, states[partition], txids[partition], work[partition], wanted, self._reach
+                    values = update_partition(
+                        node, states[partition], txids[partition], work[partition], wanted, self._reach, self._bounds
                     )
             except StepFailed as error:
                 return error
-            return rows, counts
+            return values, counts
 
         # All of them end before one may fail the batch: the next attempt must not meet a partition still at work.
-        rows = []
+        tables = []
         for result in list(self._in_parallel(update, work)):
             if isinstance(result, StepFailed):
                 raise result
-            rows.extend(result[0])
+            tables.append(result[0])
             add_counts(done.metrics, result[1])
         done.touched[node.state] = sorted(work)
-        done.keys[node.state] = sum(len(entries) for entries, _ in work.values())
-        if not wanted:
-            return None
-        return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields))
+        done.keys[node.state] = sum(map(len, work.values()))
+        return pa.concat_tables(tables) if wanted else None
 
     def _window(
         self, node: WindowNode, tables: list[pa.Table], txid: Txid, now_ms: int | None, run: Run, done: Committed
@@ -193,40 +198,39 @@ def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
     return TransactionAttempt(int(txid), txid.attempt)
 
 
-Entries = tuple[list[Any], list[Any]]
-"""What a partition is given, in two columns: keys and what each is combined with; rows and nothing for an updater."""
-
-
-def _inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, poison: Poison) -> dict[int, Entries]:
+def _inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
     with failing_at(node.id):  # a user's combine or zero
-        keys, given = _entries(node, tables, poison)
+        entries = _entries(node, tables, columnar)
     if partitions == 1:
-        return {0: (keys, given)} if keys else {}
-    places = partitions_of([tuple(key) for key in keys], partitions)
-    return {p: ([keys[at] for at in ats], [given[at] for at in ats]) for p, ats in places.items()}
+        return {0: entries} if len(entries) else {}
+    assert isinstance(entries, RowEntries), "columns are for one partition"
+    places = partitions_of([tuple(key) for key in entries.keys], partitions)
+    return {partition: entries.take(ats) for partition, ats in places.items()}
 
 
-def _entries(node: PersistNode, tables: list[pa.Table], poison: Poison) -> Entries:
+def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entries:
     aggregation = node.aggregation
     if aggregation is None:
         rows = [row for table in tables for row in tuples_of(table, node.inputs)]
-        return rows, [None] * len(rows)
+        return RowEntries(rows, [None] * len(rows))
     if not aggregation.combines:
         return _grouped_rows(aggregation, tables)
-    keys, values = merge_partials(node.id, aggregation, tables, poison)
+    if columnar and (table := merged(aggregation, tables)) is not None:
+        return as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
+    keys, values = merge_partials(aggregation, tables)
     if not keys and not aggregation.grouped:
         zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
-        return ([], []) if zero is None else ([()], [zero])
-    return keys, values
+        return RowEntries([], []) if zero is None else RowEntries([()], [zero])
+    return RowEntries(keys, values)
 
 
-def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> Entries:
+def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> RowEntries:
     groups: dict[Key, list[Any]] = {}
     for table in tables:
         keys = tuples_of(table, aggregation.group)
         for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
             groups.setdefault(key.values, []).append(row)
-    return list(groups), list(groups.values())
+    return RowEntries(list(groups), list(groups.values()))
 
 
 Reach = Callable[[str, str], None]
@@ -237,15 +241,21 @@ def _pass_by(point: str, state: str) -> None:
 
 
 def update_partition(
-    node: PersistNode, state: Any, txid: Txid, entries: Entries, wanted: bool, reach: Reach = _pass_by
-) -> list[Any]:
-    """Apply one partition's input between `begin_commit` and `commit`; return the rows of new values if `wanted`.
+    node: PersistNode,
+    state: Any,
+    txid: Txid,
+    entries: Entries,
+    wanted: bool,
+    reach: Reach = _pass_by,
+    bounds: Bounds = DEFAULT_BOUNDS,
+) -> pa.Table | None:
+    """Apply one partition's input between `begin_commit` and `commit`; return the table of new values if `wanted`.
 
     `reach` is told `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
     when the state has committed; what it raises fails the batch there.
     """
     with _committing(node, state, txid, reach):
-        return _update(node, state, entries, wanted)
+        return _update(node, state, entries, wanted, bounds)
 
 
 @contextmanager
@@ -260,23 +270,32 @@ def _committing(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> Iter
         reach("commit", node.state)
 
 
-def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool) -> list[Any]:
-    keys, given = entries
+def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bounds: Bounds) -> pa.Table | None:
+    if isinstance(entries, ColumnEntries):
+        values = entries.update(state)
+        if values is not None:
+            return entries.with_values(values) if wanted else None
+        entries = entries.rows()
+    rows = _update_rows(node, state, entries, bounds)
+    return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields)) if wanted else None
+
+
+def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bounds) -> Sequence[Any]:
     aggregation = node.aggregation
     if aggregation is None:
-        out = Emitted(node.id, node.fields)
-        node.updater.update_state(state, keys, out)
-        return list(out.rows)
+        out = Emitted(node.id, node.fields, bounds, len(entries))
+        node.updater.update_state(state, entries.keys, out)
+        return out.rows
     aggregator = aggregation.aggregator
     updaters: Sequence[Any]
     if aggregation.combines:
-        updaters = CombinerUpdates(aggregator.combine, given)
+        updaters = CombinerUpdates(aggregator.combine, entries.given)
     else:
-        updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in given]
+        updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in entries.given]
     if not aggregation.grouped:
         return [(state.update(updaters[0]),)]
-    values = state.multi_update(keys, updaters)
-    return [(*key, value) for key, value in zip(keys, values, strict=True)] if wanted else []
+    values = state.multi_update(entries.keys, updaters)
+    return [(*key, value) for key, value in zip(entries.keys, values, strict=True)]
 
 
 @contextmanager

@@ -7,11 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from trident.config import Config
 from trident.errors import LogError
 from trident.runtime.rows import Failure
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["DeadLetters"]
+__all__ = ["DeadLetters", "dead_letters_of"]
 
 
 class DeadLetters:
@@ -45,3 +46,8 @@ class DeadLetters:
                 f"cannot write {len(captured)} dead letters of batch {attempt.txid} to {path}: {error}. The batch is "
                 "not committed; make room or change dead_letter_dir, and start again"
             ) from error
+
+
+def dead_letters_of(config: Config, topology: str) -> DeadLetters | None:
+    """Return where a topology's dead letters go; None if it has none."""
+    return DeadLetters(config.dead_letter_folder(topology)) if config.on_poison == "dead_letter" else None

@@ -119,5 +119,5 @@ def apply_exchange(exchange: Exchange, frames: Iterable[Frame], run: Run) -> pa.
     if isinstance(node, RepartitionNode):
         return inputs[0]
     if isinstance(node, JoinNode):
-        return join(node, inputs)
+        return join(node, inputs, run.poison.bounds)
     return multi_reduce(node, inputs, run)

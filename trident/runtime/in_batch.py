@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,7 +19,6 @@ from trident.operations.interfaces import Aggregator
 from trident.runtime.aggregates import has_kernel, is_native, partial
 from trident.runtime.groups import group_ids
 from trident.runtime.rows import Emitted, Run, columns_of, failing_at, iterate, tuples_of
-from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
 __all__ = ["aggregate", "has_aggregate_kernel"]
@@ -131,10 +131,11 @@ def _as_aggregator(operation: Any) -> Aggregator[Any]:
 class _Fold:
     """The members at work on the tuples of one key."""
 
-    def __init__(self, step: str, members: Sequence[Member], attempt: TransactionAttempt) -> None:
+    def __init__(self, step: str, members: Sequence[Member], run: Run, given: int) -> None:
+        self._bounds, self._given = run.poison.bounds, given
         self._members = [_as_aggregator(member.aggregator) for member in members]
-        self._outs = [Emitted(step, member.outputs) for member in members]
-        self._values = [one.init(attempt, out) for one, out in zip(self._members, self._outs, strict=True)]
+        self._outs = [Emitted(step, member.outputs, self._bounds, given) for member in members]
+        self._values = [one.init(run.attempt, out) for one, out in zip(self._members, self._outs, strict=True)]
 
     def take(self, rows: Sequence[TridentTuple]) -> None:
         """Give each member its view of a tuple; if one raises, none of them has seen the tuple."""
@@ -153,6 +154,7 @@ class _Fold:
         """Return the rows of the key: what the members emitted, in every combination."""
         for one, value, out in zip(self._members, self._values, self._outs, strict=True):
             one.complete(value, out)
+        self._bounds.check_step(math.prod(len(out.rows) for out in self._outs), self._given)
         return [(*key, *itertools.chain(*rows)) for rows in itertools.product(*(out.rows for out in self._outs))]
 
 
@@ -161,7 +163,7 @@ def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa
     inputs = [list(tuples_of(table, member.inputs)) for member in node.members]
     seen = Fields(list(dict.fromkeys(name for member in node.members for name in member.inputs.names)))
     with failing_at(step):  # init and complete belong to no tuple
-        folds = [_Fold(step, node.members, run.attempt) for _ in keys]
+        folds = [_Fold(step, node.members, run, table.num_rows) for _ in keys]
 
         def visit(at: int, row: TridentTuple) -> None:
             folds[ids[at]].take([rows[at] for rows in inputs])

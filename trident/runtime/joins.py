@@ -8,13 +8,14 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.exchanges import JoinNode
+from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.groups import Ints, group_ids
 
 __all__ = ["join"]
 
 
-def join(node: JoinNode, sides: list[pa.Table]) -> pa.Table:
-    """Join the rows of one partition.
+def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS) -> pa.Table:
+    """Join the rows of one partition; `TooManyRows` before anything is made that is beyond the bounds.
 
     Keys come in the order in which they first appear, side by side (those that match nothing at the end); of a key, the
     rows of the last side vary fastest.
@@ -23,6 +24,7 @@ def join(node: JoinNode, sides: list[pa.Table]) -> pa.Table:
     groups = keys.num_rows
     rows = [_SideRows(side_ids, groups) for side_ids in ids]
     counts = [np.maximum(side.counts, int(outer)) for side, outer in zip(rows, node.outer, strict=True)]
+    bounds.check_step(int(np.prod(counts, axis=0, dtype=float).sum()), sum(side.num_rows for side in sides))
     totals = np.prod(counts, axis=0, dtype=np.int64)
     group = np.repeat(np.arange(groups), totals)
     at = np.arange(len(group)) - np.repeat(np.cumsum(totals) - totals, totals)

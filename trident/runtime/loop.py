@@ -116,7 +116,8 @@ class BatchLoop:
         self._observe = observer or (lambda point, attempt: None)
         self._time = BatchTime.of(plan)
         self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
-        self._events: queue.Queue[_Event] = queue.Queue()
+        self._hints = {name: _largest_hint(plan, name) for name in spouts}
+        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
         self._batches: dict[int, _Batch] = {}
         self._coordinator = MasterBatchCoordinator(
             log.state.txid, log.epoch, config.max_spout_pending, config.batch_emit_interval_ms / 1000
@@ -295,9 +296,9 @@ class BatchLoop:
         capture = self._dead_letters is not None and last_try
         parts: list[Part] = []
         for name, definition in _of_spouts(batch.definitions):
-            coordinator, parallelism = self._spouts[name].coordinator, self._parallelism(name, batch.runner)
             with failing_at(name):
-                cut = coordinator.parts(batch.attempt, definition, parallelism)
+                parallelism = self._hints[name] or batch.runner.parallelism
+                cut = self._spouts[name].coordinator.parts(batch.attempt, definition, parallelism)
             parts.extend((name, part, capture) for part in cut)
         return parts
 
@@ -312,12 +313,6 @@ class BatchLoop:
                 return None
             total += size
         return total
-
-    def _parallelism(self, spout: str, runner: Runner) -> int:
-        """The largest hint of the spout's stage; what a state is told is the number of its partitions."""
-        stage = {spout, *(step.id for step in self._plan.fragments[spout].steps)}
-        hints = [hint for node, hint in self._plan.hints.items() if node in stage]
-        return max(hints, default=runner.parallelism)
 
     def _process(self, attempt: TransactionAttempt, parts: list[Part], runner: Runner) -> None:
         try:
@@ -451,3 +446,9 @@ class BatchLoop:
 def _of_spouts(definitions: Mapping[str, Definition]) -> Iterator[tuple[str, Definition]]:
     """The definitions without the time of the batch, which no spout reads."""
     return ((name, definition) for name, definition in definitions.items() if name != TIME)
+
+
+def _largest_hint(plan: Plan, spout: str) -> int:
+    """The largest hint of the spout's stage, 0 if there is none; what a state is told is the number of its partitions."""
+    stage = {spout, *(step.id for step in plan.fragments[spout].steps)}
+    return max((hint for node, hint in plan.hints.items() if node in stage), default=0)

@@ -68,7 +68,7 @@ class Progress:
             "name": self._name,
             "batchId": attempt.txid,
             "attempt": attempt.attempt,
-            "timestamp": datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+            "timestamp": at_ms,
             "numInputRows": tuples,
             "processedRowsPerSecond": tuples / max(times.recorded - times.defined, 1e-9),
             "durationMs": times.durations_ms(),
@@ -93,7 +93,8 @@ class Progress:
     def recent(self) -> list[dict[str, Any]]:
         """Return the last batches, oldest first."""
         with self._lock:
-            return list(self._recent)
+            recent = list(self._recent)
+        return [{**entry, "timestamp": _timestamp(entry["timestamp"])} for entry in recent]
 
     def metrics(self) -> dict[str, int]:
         """Return what operations counted in all batches of this run."""
@@ -105,3 +106,7 @@ class Progress:
         """From the first define to the last commit."""
         with self._lock:
             return 0.0 if self._first is None else self._last - self._first
+
+
+def _timestamp(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

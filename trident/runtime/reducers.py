@@ -15,7 +15,7 @@ __all__ = ["multi_reduce"]
 
 def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: Run) -> pa.Table:
     """Run the reducer over one partition: once, or once for each key that occurs, in order of appearance."""
-    out = Emitted(node.id, node.fields)
+    out = Emitted(node.id, node.fields, run.poison.bounds, sum(table.num_rows for table in streams))
     with failing_at(node.id):
         folds: _Grouped | _Whole = _Grouped(node, streams, out) if node.grouped else _Whole(node, out)
     for index, table in enumerate(streams):

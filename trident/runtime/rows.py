@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import FailedException, FencedError, StaleTransactionError, StateMismatchError, describe
 from trident.fields import Fields
+from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
@@ -51,22 +51,27 @@ class StepFailed(Exception):
         self.failure = failure
 
 
-@contextmanager
-def failing_at(step: str) -> Iterator[None]:
+class failing_at:  # noqa: N801 - used as a function; a generator would cost small batches more than their steps do
     """Let whatever is raised inside fail `step`; what has failed a step already is passed on."""
-    try:
-        yield
-    except StepFailed:
-        raise
-    except Exception as error:
-        raise StepFailed(failure_of(step, error)) from error
+
+    __slots__ = ("_step",)
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StepFailed):
+            raise StepFailed(failure_of(self._step, error)) from error
 
 
 def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:
     """Describe an exception of user code, a spout or a state."""
     if isinstance(error, StepFailed):
         return error.failure
-    shown = None if row is None else _short(repr(row))
+    shown = None if row is None else _shown(row)
     final = isinstance(error, (FencedError, StaleTransactionError, StateMismatchError)) or not retry
     details = "".join(traceback.format_exception(error))
     return Failure(step, shown, describe(error), not final, type(error).__name__ == "ReportedFailedException", details)
@@ -74,10 +79,14 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
 
 @dataclass
 class Poison:
-    """What to do with a tuple whose operation raises: fail the batch, or put the tuple aside (on the last try)."""
+    """What to do with a tuple whose operation raises: fail the batch, or put the tuple aside (on the last try).
+
+    `bounds` says how many rows a tuple, and a step, may give; one more, and the operation raises.
+    """
 
     capture: bool = False
     captured: list[Failure] = field(default_factory=list)
+    bounds: Bounds = DEFAULT_BOUNDS
 
     def __call__(self, step: str, row: object, error: Exception) -> None:
         """Handle one exception: raises `StepFailed`, or keeps the tuple and returns."""
@@ -107,21 +116,41 @@ class Run:
 
 
 class Emitted:
-    """The collector of one step: value lists as columns, and which input row each came from."""
+    """The collector of one step: value lists as columns, and which input row each came from.
 
-    def __init__(self, step: str, fields: Fields) -> None:
+    Parameters
+    ----------
+    given
+        How many rows the step got.
+    by_tuple
+        Whether `at` is the number of a tuple, so that there is a bound on what it may emit.
+    """
+
+    def __init__(
+        self, step: str, fields: Fields, bounds: Bounds = DEFAULT_BOUNDS, given: int = 0, by_tuple: bool = False
+    ) -> None:
         self.step, self.fields = step, fields
         self.rows: list[Sequence[Any]] = []
         self.parents: list[int] = []
         self.at = 0
         self._width = len(fields)
+        self._bounds, self._given, self._by_tuple = bounds, given, by_tuple
+        self._look = min(bounds.per_tuple, bounds.step_of(given)) if by_tuple else bounds.step_of(given)
 
     def emit(self, values: Sequence[Any]) -> None:
         """Take one value list."""
         if not isinstance(values, (list, tuple, TridentTuple)) or len(values) != self._width:
-            raise StepFailed(_wrong_arity(self.step, values, self.fields))
+            raise StepFailed(wrong_arity(self.step, values, self.fields))
+        if len(self.rows) >= self._look:
+            self._check()
         self.rows.append(values)
         self.parents.append(self.at)
+
+    def _check(self) -> None:
+        count, most = len(self.rows), self._bounds.per_tuple
+        if self._by_tuple and count >= most and self.parents[count - most] == self.at:
+            self._bounds.refuse_tuple()
+        self._bounds.check_step(count + 1, self._given)
 
     def take_back(self, count: int) -> None:
         """Forget what was emitted beyond `count` rows: the tuple that emitted it was put aside."""
@@ -142,27 +171,38 @@ def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list
     ]
 
 
+# Arrow's capacity error: a text or bytes beyond 2 GiB
+_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowCapacityError, TypeError, ValueError, OverflowError)
+
+
 def _column(step: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(values, type=type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError) as error:
+    except _UNFIT as error:
         culprit = next((value for value in values if not _fits(value, type_)), None)
-        cause = f"field {name!r} is declared {type_}, but got {_short(repr(culprit))} ({error})"
+        cause = f"field {name!r} is declared {type_}, but got {_shown(culprit)} ({error})"
         raise StepFailed(Failure(step, None, cause, retry=False)) from error
 
 
 def _fits(value: Any, type_: pa.DataType) -> bool:
     try:
         pa.array([value], type=type_)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, ValueError, OverflowError):
+    except _UNFIT:
         return False
     return True
 
 
-def _wrong_arity(step: str, values: object, fields: Fields) -> Failure:
+def column_of(step: str, fields: Fields, values: Sequence[Any]) -> pa.Array:
+    """Build the column of the only field; errors as of `columns_of`."""
+    (name,), (type_,) = fields.names, schema_of(fields).types
+    return _column(step, name, type_, values)
+
+
+def wrong_arity(step: str, values: object, fields: Fields) -> Failure:
+    """Say that a value list has not a value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     cause = (
-        f"emitted {count} value{'' if count == 1 else 's'} {_short(repr(values))} for the {len(fields)} output "
+        f"emitted {count} value{'' if count == 1 else 's'} {_shown(values)} for the {len(fields)} output "
         f"field{'' if len(fields) == 1 else 's'} {list(fields.names)}; emit one value per field, as a tuple or list"
     )
     return Failure(step, None, cause, retry=False)
@@ -187,7 +227,7 @@ def iterate(
         try:
             visit(at, row)
         except StepFailed as error:
-            raise StepFailed(_with_row(error.failure, row)) from error
+            raise StepFailed(with_row(error.failure, row)) from error
         except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
             poison(step, row, error)
 
@@ -197,10 +237,21 @@ def as_values(emitted: Any) -> Sequence[Any]:
     return emitted if isinstance(emitted, (tuple, TridentTuple)) else (emitted,)
 
 
-def _with_row(failure: Failure, row: object) -> Failure:
+def with_row(failure: Failure, row: object) -> Failure:
+    """Name the tuple to blame, if the failure names none yet."""
     if failure.row is not None:
         return failure
-    return Failure(failure.step, _short(repr(row)), failure.cause, failure.retry, failure.reported, failure.details)
+    return Failure(failure.step, _shown(row), failure.cause, failure.retry, failure.reported, failure.details)
+
+
+def _shown(value: object) -> str:
+    """A value as text, cut; without making a text of a huge one first."""
+    if isinstance(value, (str, bytes)) and len(value) > _MAX_SHOWN:
+        return f"{_short(repr(value[: _MAX_SHOWN + 1]))} ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
+    if isinstance(value, TridentTuple):
+        cut = tuple(one[: _MAX_SHOWN + 1] if isinstance(one, (str, bytes)) else one for one in value)
+        return _short(repr(TridentTuple(value.fields, cut)))
+    return _short(repr(value))
 
 
 def _short(text: str) -> str:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import cloudpickle
+from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import TopologyError, describe
+from trident.planner.loads import StageLoad
 from trident.runtime.exchange import Frame, with_partitions
+from trident.runtime.job_errors import JobFailed, jvm_gone
+from trident.runtime.resources import most_shipped, profiles_of
+from trident.runtime.rows import failure_of
 from trident.runtime.tasks import cells_of, hops_of, run_level_task, run_parts_task, run_task, unpack
 from trident.runtime.worker import (
     Part,
@@ -76,6 +82,7 @@ class InProcessRunner:
         self.program = _of_width(program, self.parallelism)
         _pickled(program)  # refuse what could not be shipped, so that a test tells what a cluster would
         self._worker = WorkerProgram(self.program)
+        self._cells = cells_of(self.program)
         self.operations: Sequence[Any] = self._worker.operations
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
@@ -83,7 +90,7 @@ class InProcessRunner:
         parts = with_empty_parts(self.program, parts)
         outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
         capture = any(capture for _, _, capture in parts)
-        for cells in cells_of(self.program):
+        for cells in self._cells:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
                 return merged
@@ -93,7 +100,7 @@ class InProcessRunner:
                 arrived.get((frame.target, frame.partition), merged.frames).append(frame)
             outputs = [merged]
             outputs += [run_entry(self._worker, attempt, *cell, arrived[cell], capture) for cell in cells]
-        return merge_outputs(outputs)
+        return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
 
     def of_size(self, size: int | None) -> Runner:
         """Take batches of any size."""
@@ -117,11 +124,22 @@ class SparkRunner:
 
     here = False
 
-    def __init__(self, spark: SparkSession, program: Program, parallelism: int | None, owned: bool) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        parallelism: int | None,
+        owned: bool,
+        loads: Sequence[StageLoad] = (),
+    ) -> None:
         self._spark, self._owned = spark, owned
         self._context = spark.sparkContext
+        profiles = profiles_of(self._context, loads, program.topology) if loads else []
+        self._profiles = {
+            load.stage: profile for load, profile in zip(loads, profiles, strict=True) if profile is not None
+        }
         self.parallelism = parallelism or self._context.defaultParallelism
-        self.program = _of_width(program, self.parallelism)
+        self.program = replace(_of_width(program, self.parallelism), most_shipped=most_shipped(self._context))
         self.operations: Sequence[Any] = ()
         self._id, self._pickled = uuid.uuid4().hex, _pickled(self.program)
 
@@ -131,16 +149,21 @@ class SparkRunner:
         if not parts and not self.program.levels:
             return TaskOutput()
         context, tag = self._context, self._tag(attempt)
-        context.addJobTag(tag)
         try:
+            context.addJobTag(tag)
             outputs = self._job(attempt, parts).collect()
+        except Py4JJavaError as error:
+            raise JobFailed.of(error) from error
+        except (Py4JError, OSError) as error:
+            return TaskOutput(failure=failure_of("spark", jvm_gone(error), retry=False))
         finally:
-            context.removeJobTag(tag)
+            with suppress(Py4JError, OSError):
+                context.removeJobTag(tag)
         return merge_outputs(sorted(map(unpack, outputs), key=lambda output: (output.level, output.task)))
 
     def _job(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> RDD[bytes]:
         program = (self._id, self._pickled, attempt)
-        read = self._context.parallelize(list(enumerate(parts)), max(1, len(parts)))
+        read = self._placed(1, self._context.parallelize(list(enumerate(parts)), max(1, len(parts))))
         hops, cells = hops_of(self.program), cells_of(self.program)
         if not hops:
             return read.mapPartitions(partial(run_task, *program))
@@ -148,8 +171,12 @@ class SparkRunner:
         rows: RDD[Any] = read.mapPartitions(partial(run_parts_task, *program, hops[0]))
         for level, (here, after) in enumerate(zip(cells, [*hops[1:], None], strict=True)):
             task = partial(run_level_task, *program, capture, level + 1, here, after)
-            rows = rows.partitionBy(len(here), int).mapPartitionsWithIndex(task)
+            rows = self._placed(level + 2, rows.partitionBy(len(here), int)).mapPartitionsWithIndex(task)
         return rows
+
+    def _placed(self, stage: int, rows: RDD[Any]) -> RDD[Any]:
+        """Give a stage, by its first RDD, the cores that it asks for."""
+        return rows.withResources(self._profiles[stage]) if stage in self._profiles else rows
 
     def of_size(self, size: int | None) -> Runner:
         """Take batches of any size."""

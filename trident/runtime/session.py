@@ -54,7 +54,12 @@ _ECHOING_LOGGERS = (
 )
 
 
-def spark_session(app_name: str, master: str | None = None, conf: Mapping[str, str] | None = None) -> SparkSession:
+def spark_session(
+    app_name: str,
+    master: str | None = None,
+    conf: Mapping[str, str] | None = None,
+    defaults: Mapping[str, str] | None = None,
+) -> SparkSession:
     """Return the active session if there is one, else start Spark.
 
     A start prints nothing but errors, leaves the handler of SIGINT as it was (PySpark alone would replace it by one
@@ -69,6 +74,8 @@ def spark_session(app_name: str, master: str | None = None, conf: Mapping[str, s
     conf
         Spark settings, which win over everything else. With a session active, a setting that Spark can change at run
         time gives a new session on the same context, and the active one stays as it is.
+    defaults
+        Spark settings at a start that nobody else makes.
 
     Raises
     ------
@@ -83,7 +90,7 @@ def spark_session(app_name: str, master: str | None = None, conf: Mapping[str, s
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question
         active = SparkSession.builder.getOrCreate()
-    return _start(app_name, asked) if active is None else _adapt(active, asked)
+    return _start(app_name, asked, defaults or {}) if active is None else _adapt(active, asked)
 
 
 def stop_session(spark: SparkSession) -> None:
@@ -115,7 +122,7 @@ def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
     return session
 
 
-def _start(app_name: str, asked: dict[str, str]) -> SparkSession:
+def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) -> SparkSession:
     pin_worker_python()
     if "spark.master" not in asked and not any(os.environ.get(name) for name in _OUTSIDE):
         asked["spark.master"] = "local[*]"
@@ -128,7 +135,7 @@ def _start(app_name: str, asked: dict[str, str]) -> SparkSession:
     try:
         with _sigint_handler_kept():
             gateway = running or _launch(asked, output)
-            context = SparkContext(gateway=gateway, conf=_configure(gateway, app_name, asked))
+            context = SparkContext(gateway=gateway, conf=_configure(gateway, app_name, asked, defaults))
             if quiet:
                 _log_errors_only(context, gateway)
     except (PySparkException, Py4JError, OSError) as error:
@@ -148,11 +155,11 @@ def _jvm_output(quiet: bool, running: bool) -> _JvmOutput | None:
     return _JvmOutput() if quiet else None
 
 
-def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str]) -> SparkConf:
+def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str], defaults: Mapping[str, str]) -> SparkConf:
     conf = SparkConf(_jvm=gateway.jvm)  # holds what spark-submit and spark-defaults.conf say
     for key, value in {**_REQUIRED, **asked, "spark.app.name": app_name}.items():
         conf.set(key, value)
-    for key, value in _DEFAULTS.items():
+    for key, value in {**_DEFAULTS, **defaults}.items():
         conf.setIfMissing(key, value)
     master = conf.get("spark.master") or ""
     if master.startswith("local"):

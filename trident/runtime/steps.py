@@ -5,7 +5,7 @@ The same functions run in Spark's Python workers and in process, so both runners
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pyarrow as pa
@@ -17,10 +17,13 @@ from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.planner import Step
+from trident.runtime.plain import each_plain
 from trident.runtime.rows import Emitted, Failure, Poison, StepFailed, as_values, failing_at, iterate, tuples_of
 from trident.runtime.vectorised import each_vectorised, filter_vectorised, map_vectorised, select
 
 __all__ = ["apply_query", "apply_step", "has_step_kernel"]
+
+_FEW_TEXTS = 16
 
 
 def has_step_kernel(node: Node) -> bool:
@@ -55,24 +58,22 @@ def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[st
 
 def _each(step: Step, node: EachNode, table: pa.Table, poison: Poison) -> pa.Table:
     if has_step_kernel(node):
-        parents, columns = _split(node.function, table.column(node.inputs.names[0]))
-        return _append(step, node.outputs.names, table, parents, columns)
+        keeps_old = not set(node.outputs.names).issuperset(step.keep)
+        parents, words = _split(node.function, table.column(node.inputs.names[0]), keeps_old or not step.keep)
+        if not keeps_old and step.keep:
+            return pa.table([words], names=step.keep)
+        return _append(step, node.outputs.names, table, parents, [words])
     if isinstance(node.function, ArrowFunction):
         parents, columns = each_vectorised(step.id, node, table, poison)
         return _append(step, node.outputs.names, table, parents, columns)
-    out = Emitted(step.id, node.outputs)
     if isinstance(node.function, PlainFunction):
-        call, yields = node.function, node.function.yields
+        parents, columns = each_plain(step.id, node, table, poison)
+        return _append(step, node.outputs.names, table, parents, columns)
+    out = Emitted(step.id, node.outputs, poison.bounds, table.num_rows, by_tuple=True)
 
-        def visit(at: int, row: Any) -> None:
-            out.at = at
-            for values in call(row) if yields else (call(row),):
-                out.emit(as_values(values))
-    else:
-
-        def visit(at: int, row: Any) -> None:
-            out.at = at
-            node.function.execute(row, out)
+    def visit(at: int, row: Any) -> None:
+        out.at = at
+        node.function.execute(row, out)
 
     _collect(step.id, table, node, out, poison, visit)
     return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns())
@@ -107,16 +108,22 @@ def _rows_without_columns(count: int) -> pa.Table:
     return pa.table({"_": pa.nulls(count)}).select([])
 
 
-def _split(function: Split, column: pa.ChunkedArray) -> tuple[pa.Array, list[pa.Array]]:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tuple[pa.Array | None, pa.Array]:
+    """The words of all texts, and which text each is of if somebody asks."""
+    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # beyond 2 GiB of text one array cannot hold it
         array = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in array.chunks])
+    if len(array) <= _FEW_TEXTS and not with_parents:  # a kernel needs longer to begin
+        texts = [text for text in array.to_pylist() if text is not None]
+        return None, pa.array([word for text in texts for word in text.split(function.separator) if word], pa.string())
     lists = pc.split_pattern(array, function.separator)
-    words, parents = lists.flatten(), pc.list_parent_indices(lists)
-    filled = pc.not_equal(pc.binary_length(words), 0)
-    if not pc.all(filled).as_py():
-        words, parents = words.filter(filled), parents.filter(filled)
-    return parents.cast(pa.int64()), [words.cast(pa.string())]
+    words = lists.flatten() if lists.null_count else lists.values
+    parents = pc.list_parent_indices(lists) if with_parents else None
+    filled = pc.binary_length(words).to_numpy() > 0
+    if not filled.all():
+        mask = pa.array(filled)
+        words, parents = words.filter(mask), None if parents is None else parents.filter(mask)
+    return parents, words if words.type == pa.string() else words.cast(pa.string())
 
 
 def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa.Table:
@@ -141,7 +148,7 @@ def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table
     if isinstance(node.function, ArrowFunction):
         mapped = map_vectorised(step.id, node, table, poison)
         return mapped.select(list(step.keep))
-    out = Emitted(step.id, node.fields)
+    out = Emitted(step.id, node.fields, poison.bounds, table.num_rows, by_tuple=True)
     function, flat = node.function, node.flat
     plain = isinstance(function, (PlainMap, PlainFlatMap))
     call = function if plain else function.execute
@@ -163,7 +170,7 @@ def apply_query(
     """Look all rows up in bulk, then let the query function emit row by row; its values are appended."""
     columns = tuple(node.fields.names) if keep is None else keep
     rows = list(tuples_of(table, node.inputs))
-    out = Emitted(step, node.outputs)
+    out = Emitted(step, node.outputs, poison.bounds, table.num_rows, by_tuple=True)
     if rows:
         results = _retrieve(step, node, rows, state)
 
@@ -178,10 +185,12 @@ def apply_query(
 
 def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:
     with failing_at(step):
-        results = list(node.function.batch_retrieve(state, rows))
-    if len(results) != len(rows):
+        found = node.function.batch_retrieve(state, rows)
+        results = list(found) if isinstance(found, Iterable) else None
+    if results is None or len(results) != len(rows):
+        returned = repr(found) if results is None else f"{len(results)} results"
         cause = (
-            f"batch_retrieve of {type(node.function).__name__} returned {len(results)} results for {len(rows)} tuples; "
+            f"batch_retrieve of {type(node.function).__name__} returned {returned} for {len(rows)} tuples; "
             "it must return one per tuple, in order"
         )
         raise StepFailed(Failure(step, None, cause, retry=False))

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
-import pyarrow as pa
 
+from trident.arrow import ipc_of, table_of_ipc
+from trident.runtime.bounds import MOST_SHIPPED, TooManyRows, check_shippable
 from trident.runtime.exchange import Frame
 from trident.runtime.rows import failure_of
 from trident.runtime.worker import Part, Program, TaskOutput, WorkerProgram, run_entry, run_part
@@ -82,7 +83,7 @@ def run_task(
 ) -> Iterator[bytes]:
     """Run parts one after the other; each gives the bytes of its output."""
     for output in _outputs(program_id, pickled, attempt, parts):
-        yield pack(output)
+        yield _packed(output, _most(program_id))
 
 
 def run_parts_task(
@@ -90,7 +91,7 @@ def run_parts_task(
 ) -> Iterator[tuple[int, Item]]:
     """Run parts of a batch whose rows are exchanged; gives what goes to each task of the next stage."""
     for output in _outputs(program_id, pickled, attempt, parts):
-        yield from _sent(output, hop, output.task)
+        yield from _sent(output, hop, output.task, _most(program_id))
 
 
 def _outputs(
@@ -124,7 +125,7 @@ def run_level_task(
         if isinstance(item, bytes):
             yield item if hop is None else (task % len(hop.cells), item)
         elif (item.target, item.partition) == cells[task]:
-            frames.append(item._replace(data=_table(item.data)))
+            frames.append(item._replace(data=table_of_ipc(item.data)))
         elif hop is None:
             raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {cells[task]}")
         else:
@@ -136,46 +137,59 @@ def run_level_task(
     else:
         output = replace(run_entry(worker, attempt, entry, partition, frames, capture, level), task=task)
     if hop is None:
-        yield pack(output)
+        yield _packed(output, _most(program_id))
     else:
-        yield from _sent(output, hop, task)
+        yield from _sent(output, hop, task, _most(program_id))
 
 
-def _sent(output: TaskOutput, hop: Hop, task: int) -> Iterator[tuple[int, Item]]:
+def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[int, Item]]:
     here: list[Frame] = []  # what is exchanged behind a state goes to the driver
     for frame in output.frames:
-        if (frame.target, frame.partition) in hop.cells or frame.target in hop.later:
-            yield _address(frame, hop, task), frame._replace(data=_ipc(frame.data))
-        else:
+        if (frame.target, frame.partition) not in hop.cells and frame.target not in hop.later:
             here.append(frame)
-    yield task % len(hop.cells), pack(replace(output, frames=here))
+            continue
+        try:
+            data = ipc_of(frame.data)
+            check_shippable(len(data), repr(frame.target), most)
+        except TooManyRows as error:
+            output = _failed(output, frame.target, error)
+            break
+        yield _address(frame, hop, task), frame._replace(data=data)
+    yield task % len(hop.cells), _packed(output if output.failure else replace(output, frames=here), most)
 
 
 def _address(frame: Frame, hop: Hop, task: int) -> int:
     return hop.cells.get((frame.target, frame.partition), task % len(hop.cells))
 
 
+def _most(program_id: str) -> int:
+    return _programs[program_id].program.most_shipped if program_id in _programs else MOST_SHIPPED
+
+
+def _packed(output: TaskOutput, most: int) -> bytes:
+    data = pack(output)
+    try:
+        check_shippable(len(data), "the driver", most)
+    except TooManyRows as error:
+        largest = max(output.sinks, key=lambda target: sum(table.nbytes for table in output.sinks[target]), default="")
+        return pack(_failed(output, largest, error))
+    return data
+
+
+def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
+    return TaskOutput(failure=failure_of(step, error, retry=False), level=output.level, task=output.task)
+
+
 def pack(output: TaskOutput) -> bytes:
     """Return an output as bytes: Arrow IPC for the tables."""
-    sinks = {target: [_ipc(table) for table in tables] for target, tables in output.sinks.items()}
-    frames = [frame._replace(data=_ipc(frame.data)) for frame in output.frames]
+    sinks = {target: [ipc_of(table) for table in tables] for target, tables in output.sinks.items()}
+    frames = [frame._replace(data=ipc_of(frame.data)) for frame in output.frames]
     return bytes(cloudpickle.dumps(replace(output, sinks=sinks, frames=frames)))
 
 
 def unpack(data: bytes) -> TaskOutput:
     """Return what `pack` packed. The bytes come from this topology's own tasks, never from a store or a network peer."""
     output: TaskOutput = cloudpickle.loads(data)
-    tables = {target: [_table(blob) for blob in blobs] for target, blobs in output.sinks.items()}
-    arrived = [frame._replace(data=_table(frame.data)) for frame in output.frames]
+    tables = {target: [table_of_ipc(blob) for blob in blobs] for target, blobs in output.sinks.items()}
+    arrived = [frame._replace(data=table_of_ipc(frame.data)) for frame in output.frames]
     return replace(output, sinks=tables, frames=arrived)
-
-
-def _ipc(table: pa.Table) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def _table(data: bytes) -> pa.Table:
-    return pa.ipc.open_stream(data).read_all()

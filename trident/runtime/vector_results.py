@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
+from trident.runtime.bounds import Bounds
 from trident.runtime.rows import Failure, StepFailed
 
 __all__ = ["flattened", "mask_of", "rows_of"]
@@ -30,9 +31,26 @@ def rows_of(step: str, name: str, fields: Fields, result: Any, rows: int) -> lis
 
 
 def flattened(
+    step: str, name: str, fields: Fields, result: Any, rows: int, bounds: Bounds, parents_needed: bool
+) -> tuple[Any, list[Any]]:
+    """Return the parents (a NumPy array; None if there are none and none are needed) and columns of a flat function.
+
+    Raises
+    ------
+    TooManyRows
+        A tuple gave more rows than the bounds allow.
+    """
+    parents, columns = _flattened(step, name, fields, result, rows, parents_needed)
+    if parents is not None:
+        bounds.check_parents(parents)
+    elif len(columns[0]) > bounds.per_tuple * rows:  # some tuple must have given too many
+        bounds.refuse_tuple()
+    return parents, columns
+
+
+def _flattened(
     step: str, name: str, fields: Fields, result: Any, rows: int, parents_needed: bool
 ) -> tuple[Any, list[Any]]:
-    """Return the parents (a NumPy array; None if there are none and none are needed) and columns of a flat function."""
     if isinstance(result, pa.ChunkedArray):
         result = result.combine_chunks()
     if isinstance(result, (pa.ListArray, pa.LargeListArray)):

@@ -71,7 +71,7 @@ def each_vectorised(step: str, node: EachNode, table: pa.Table, poison: Poison) 
     def call(rows: pa.RecordBatch) -> tuple[Any, list[Any]]:
         result = function.apply(*rows.columns)
         if function.flat:
-            return flattened(step, name, outputs, result, rows.num_rows, parents_needed=True)
+            return flattened(step, name, outputs, result, rows.num_rows, poison.bounds, parents_needed=True)
         return None, rows_of(step, name, outputs, result, rows.num_rows)
 
     pieces = list(over_halves(step, table, node.inputs, poison, call))
@@ -90,7 +90,7 @@ def map_vectorised(step: str, node: MapNode, table: pa.Table, poison: Poison) ->
         result = function.apply(rows)
         if not node.flat:
             return rows_of(step, name, outputs, result, rows.num_rows)
-        return flattened(step, name, outputs, result, rows.num_rows, parents_needed=False)[1]
+        return flattened(step, name, outputs, result, rows.num_rows, poison.bounds, parents_needed=False)[1]
 
     pieces = [columns for _, _, columns in over_halves(step, table, node.inputs, poison, call)]
     return pa.table(_together(node.fields, pieces), schema=schema_of(node.fields))
@@ -121,7 +121,13 @@ def select(step: Step, node: SelectNode, table: pa.Table, poison: Poison) -> pa.
         if exploded is None:
             return list(columns.values())
         parents, (elements,) = flattened(
-            step.id, "explode", node.fields.select([exploded]), columns.pop(exploded), rows.num_rows, True
+            step.id,
+            "explode",
+            node.fields.select([exploded]),
+            columns.pop(exploded),
+            rows.num_rows,
+            poison.bounds,
+            True,
         )
         at = pa.array(parents)
         return [elements if name == exploded else columns[name].take(at) for name in wanted]

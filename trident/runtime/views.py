@@ -49,10 +49,15 @@ class StateView:
         self._lock = threading.Lock()  # threads share the instances of a running topology; a store need not bear it
 
     @staticmethod
-    def for_query(partitions: Sequence[Any], snapshot: Snapshot) -> Any:
-        """Return what a query function is given: this view, or a user's own kind of state itself."""
+    def for_query(
+        partitions: Sequence[Any],
+        snapshot: Callable[[], Snapshot],
+        name: str = "state",
+        now: Callable[[], Snapshot] | None = None,
+    ) -> Any:
+        """Return what a query function is given: a view, or a user's own kind of state itself."""
         if isinstance(partitions[0], SnapshotReadable) or hasattr(partitions[0], "multi_get"):
-            return StateView(partitions, lambda: snapshot)
+            return StateView(partitions, snapshot, name, now)
         return partitions[0]
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:

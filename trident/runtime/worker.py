@@ -14,6 +14,7 @@ from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment
+from trident.runtime.bounds import MOST_SHIPPED, Bounds
 from trident.runtime.exchange import Frame, apply_exchange, route
 from trident.runtime.fragments import run_fragment, whole
 from trident.runtime.rows import Failure, Poison, Run, StepFailed, failing_at, failure_of
@@ -35,7 +36,10 @@ class NoRows:
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker needs of a topology: fragments, emitters of the spouts, static states, settings, exchanges."""
+    """What a worker needs of a topology: fragments, emitters of the spouts, static states, settings, exchanges.
+
+    `most_shipped` says how many bytes a task may hand on to Spark.
+    """
 
     topology: str
     fragments: Mapping[str, Fragment]
@@ -44,6 +48,7 @@ class Program:
     settings: Mapping[str, Any]
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
+    most_shipped: int = MOST_SHIPPED
 
 
 @dataclass
@@ -91,7 +96,7 @@ class WorkerProgram:
     """
 
     def __init__(self, program: Program, more: Sequence[Any] = (), prepared: Sequence[Any] = ()) -> None:
-        self.program = program
+        self.program, self.bounds = program, Bounds.of(program.settings)
         self._states: dict[str, Any] = {}
         own = [*(op for entry in program.fragments for op in operations_of(program, entry)), *more]
         elsewhere = {id(operation) for operation in prepared}
@@ -156,7 +161,7 @@ def run_part(
             output.tuples += table.num_rows
             yield table
 
-    run = Run(attempt, Poison(capture, output.captured), worker.state)
+    run = Run(attempt, Poison(capture, output.captured, worker.bounds), worker.state)
     return _guarded(worker.program, fragment, [] if isinstance(part, NoRows) else read(), run, index, output)
 
 
@@ -171,7 +176,7 @@ def run_entry(
 ) -> TaskOutput:
     """Gather one partition of an exchange and run its fragment. What fails comes back as data."""
     output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
-    run = Run(attempt, Poison(capture, output.captured), worker.state)
+    run = Run(attempt, Poison(capture, output.captured, worker.bounds), worker.state)
 
     def gather() -> Iterator[pa.Table]:
         yield apply_exchange(worker.program.exchanges[entry], frames, run)
@@ -218,11 +223,12 @@ def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
     with failing_at(fragment.entry):
         for data in emitter.emit(part):
             table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
-            if table.schema.names != schema.names:
+            same = table.schema.equals(schema)
+            if not same and table.schema.names != schema.names:
                 cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
                 raise StepFailed(Failure(fragment.entry, None, cause, retry=False))
             # A wider or a dictionary encoding of the declared type is made that type; what does not fit raises.
-            yield table if table.schema.types == schema.types else table.cast(schema)
+            yield table if same or table.schema.types == schema.types else table.cast(schema)
 
 
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:

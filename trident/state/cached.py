@@ -6,30 +6,26 @@ process, so what a `CachedMap` remembers between commits counts only while nobod
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from trident.state.commit_memory import CommitMemory
 from trident.state.forwarding import BACKING_ABILITIES, offer
-from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key, RemovableMap, Resettable
-from trident.state.sentinel import SENTINEL_KEY
-from trident.state.txid import Txid
+from trident.state.interfaces import IBackingMap, Key, RemovableMap, Resettable
 
 __all__ = ["CachedBatchReadsMap", "CachedMap"]
 
 
-class CachedMap:
+class CachedMap(CommitMemory):
     """Remembers the least recently used entries of a map, absent keys included.
 
     The memory is used inside a commit only, and it outlives a commit only if the next commit of this very instance
-    follows directly: the sentinel that the log expects must be the one that this instance left at the end of its last
-    commit. In every other case (another process committed meanwhile, a commit failed or never ended) it starts empty.
-    Reads outside a commit, and reads of other threads than the one that commits, go to the store and are not
-    remembered: they may run while another process writes.
+    follows directly (see `CommitMemory`). Reads outside a commit, and reads of other threads than the one that
+    commits, go to the store and are not remembered: they may run while another process writes.
 
-    Put it right under the map; a commit that crashed counts as under way until the next one begins.
+    Put it right under the map.
 
     Parameters
     ----------
@@ -42,37 +38,20 @@ class CachedMap:
     def __init__(self, delegate: IBackingMap[Any], size: int = 1000) -> None:
         if size < 1:
             raise ValueError(f"a cache of {size} entries: give at least 1, or use the store without a CachedMap")
+        super().__init__(delegate)
         self.delegate, self.size = delegate, size
         self._cache: OrderedDict[Key, Any] = OrderedDict()
-        self._committing: int | None = None  # the thread that is inside a commit
-        self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
         offer(self, delegate, [name for name in BACKING_ABILITIES if name not in ("reset", "multi_delete")])
         if isinstance(delegate, Resettable):
             self.reset = partial(self._reset, delegate)
         if isinstance(delegate, RemovableMap):
             self.multi_delete = partial(self._multi_delete, delegate)
 
-    def begin(self, txid: Txid) -> None:
-        """Keep the memory if this commit follows directly on this instance's last one; else empty it."""
-        ended, self._ended, self._committing = self._ended, None, None
-        if ended is None or not follows(txid, ended):
-            self._cache.clear()
-        if isinstance(self.delegate, BackingMapLifecycle):
-            self.delegate.begin(txid)
-        self._committing = threading.get_ident()
-
-    def end(self, txid: Txid) -> None:
-        """End the commit; if the store cannot, nothing is remembered."""
-        self._committing = None
-        if isinstance(self.delegate, BackingMapLifecycle):
-            self.delegate.end(txid)
-        self._ended = txid  # after the delegate: puts that did not become durable must not be remembered
-
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
         """Read what is remembered from memory and the rest, if any, with one request."""
         if not keys:
             return []
-        if self._committing != threading.get_ident() or _is_sentinel(keys):
+        if not self._remembers(keys):
             return self.delegate.multi_get(keys)
         cache = self._cache
         misses = [key for key in dict.fromkeys(keys) if key not in cache]
@@ -106,7 +85,7 @@ class CachedMap:
             for key in keys:
                 cache.pop(key, None)
             raise
-        if self._committing == threading.get_ident() and not _is_sentinel(keys):
+        if self._remembers(keys):
             for key, value in zip(keys, values, strict=True):
                 cache[key] = value
                 cache.move_to_end(key)
@@ -120,6 +99,9 @@ class CachedMap:
             self._cache.pop(key, None)
         delegate.multi_delete(keys)
 
+    def _forget(self) -> None:
+        self._cache.clear()
+
     def _reset(self, delegate: Resettable) -> None:
         self._cache.clear()
         self._ended = None
@@ -129,19 +111,6 @@ class CachedMap:
         cache = self._cache
         while len(cache) > self.size:
             cache.popitem(last=False)
-
-
-def follows(txid: Txid, ended: Txid) -> bool:
-    """Whether nobody can have committed between `ended`, which this instance ended, and `txid`."""
-    if txid.incarnation is None or ended.sentinel is None:
-        # No log to ask: only the very next txid is surely not preceded by another writer's.
-        return txid.incarnation is None and ended.sentinel is None and int(txid) == int(ended) + 1
-    return txid.expected == ended.sentinel
-
-
-def _is_sentinel(keys: Sequence[Key]) -> bool:
-    # A sentinel kept under a reserved key is what tells of other writers: it is always asked of the store.
-    return len(keys) == 1 and keys[0][:1] == (SENTINEL_KEY,)
 
 
 class CachedBatchReadsMap:

@@ -17,6 +17,7 @@ BACKING_ABILITIES = ("begin", "end", "read_sentinel", "move_sentinel", "multi_de
 
 STATE_ABILITIES = (
     "multi_get_at",
+    "multi_combine",
     "read_sentinel",
     "move_sentinel",
     "reset",

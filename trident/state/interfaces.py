@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trident.tuples import TridentCollector, TridentTuple
 
 __all__ = [
+    "REPLAY_WINDOW_S",
     "BackingMapLifecycle",
     "FencedMap",
     "IBackingMap",
@@ -40,6 +41,9 @@ __all__ = [
     "StreamedMap",
     "ValueUpdater",
 ]
+
+REPLAY_WINDOW_S = 86_400
+"""A store that forgets a value sooner may have lost it when its batch is replayed after a night's outage."""
 
 Key = tuple[Any, ...]
 V = TypeVar("V")

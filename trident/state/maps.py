@@ -24,6 +24,7 @@ from typing import Any
 from uuid import UUID
 
 from trident.errors import CommitOrderError, StaleTransactionError, UnsupportedOperation
+from trident.state.columns import ColumnarMap, Combine, StoredColumns, fallen
 from trident.state.interfaces import (
     BackingMapLifecycle,
     IBackingMap,
@@ -51,6 +52,8 @@ class _CommittedMap(ABC):
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.partition = backing, name, partition
         self._guard = fenced(backing, partition)
+        # Asked once: a look at all methods of a protocol costs as much as a small commit.
+        self._lifecycle = backing if isinstance(backing, BackingMapLifecycle) else None
         self._removals = Removals(backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
@@ -58,7 +61,7 @@ class _CommittedMap(ABC):
     def begin_commit(self, txid: int) -> None:
         """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""
         commit = Txid.of(txid)
-        self._txid, self._written = None, {}
+        self._forget()
         sentinel = commit.sentinel
         if sentinel is not None:
             check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit)
@@ -81,10 +84,10 @@ class _CommittedMap(ABC):
             raise CommitOrderError(f"commit({txid!s}) of state {self.name!r} without its begin_commit: {found}")
         if self._puts_at_commit and self._written:
             self.backing.multi_put(list(self._written), list(self._written.values()))
-        if isinstance(self.backing, BackingMapLifecycle):
-            self.backing.end(begun)
+        if self._lifecycle is not None:
+            self._lifecycle.end(begun)
         self._removals.end(begun)
-        self._txid, self._written = None, {}
+        self._forget()
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
@@ -157,7 +160,7 @@ class _CommittedMap(ABC):
                 f"empty state {self.name!r}: a {type(self.backing).__name__} has no reset(); empty the store by its "
                 "own means, or give the state a new key prefix"
             )
-        self._txid, self._written = None, {}
+        self._forget()
         self._removals.forget()
         self.backing.reset()
 
@@ -168,8 +171,12 @@ class _CommittedMap(ABC):
             close()
 
     def _begin(self, commit: Txid) -> None:
-        if isinstance(self.backing, BackingMapLifecycle):
-            self.backing.begin(commit)
+        if self._lifecycle is not None:
+            self._lifecycle.begin(commit)
+
+    def _forget(self) -> None:
+        """No commit is under way."""
+        self._txid, self._written = None, {}
 
     @abstractmethod
     def _latest(self, found: Sequence[Any]) -> list[Any]:
@@ -219,10 +226,45 @@ class OpaqueMap(_CommittedMap):
 
     kind = StateType.OPAQUE
 
+    def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
+        super().__init__(backing, name, partition)
+        self._columnar = backing if isinstance(backing, ColumnarMap) else None
+        self._combined: StoredColumns | None = None  # what this commit wrote as columns; not yet in `_written`
+
+    def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Combine) -> Any | None:
+        """Update distinct keys as `multi_update` does, all at once: numbers in columns.
+
+        Parameters
+        ----------
+        parts
+            The keys: for each grouping field the list of its values.
+        values
+            A column of what each key is combined with, none of it null.
+        function
+            How.
+
+        Returns
+        -------
+        Any | None
+            The column of new values. None if that cannot be done with this store, these values or this late in the commit:
+            nothing was written, use `multi_update`.
+        """
+        txid = self._current()
+        if self._columnar is None or self._written or self._combined is not None:
+            return None
+        found = self._columnar.multi_get_columns(parts)
+        if found is None:
+            return None
+        new = found.combine(values, function, fallen(found, int(txid), txid.winners, self.name, int(txid)))
+        if new is not None:
+            self._columnar.multi_put_columns(found, int(txid), txid.attempt)
+            self._combined = found  # after the put: a failed one must not look written (R10)
+        return new
+
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Write `[txid, attempt, base, f(base)]` for each key, where base is what stood before this batch."""
-        keys, txid, written = self._distinct(keys), self._current(), self._written
-        bases = self._bases(keys, txid)
+        keys, txid = self._distinct(keys), self._current()
+        bases, written = self._bases(keys, txid), self._written
         values = _updated(_owned(bases), updaters)
         # What this commit wrote before is a base, but what stood before the batch stays `prev`.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
@@ -245,6 +287,9 @@ class OpaqueMap(_CommittedMap):
         """
         if not keys:
             return []
+        found = None if self._columnar is None else self._columnar.multi_find(keys)
+        if found is not None:
+            return found.stood(fallen(found, snapshot.txid + 1, snapshot.winners, self.name, snapshot.txid))
         # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
         read = getattr(self.backing, "multi_get_stored", self.backing.multi_get)
         keys = one_nan(keys)
@@ -263,7 +308,14 @@ class OpaqueMap(_CommittedMap):
     def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
         return [None if stored is None else stored[3] for stored in found]
 
+    def _forget(self) -> None:
+        super()._forget()
+        self._combined = None
+
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
+        if self._combined is not None:
+            self._written.update(self._combined.written(int(txid), txid.attempt))
+            self._combined = None
         bases = self._before(int(txid), txid.winners, keys, self._read(keys), behind=int(txid))
         written = self._written
         return [written[k].curr if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases

@@ -21,16 +21,15 @@ from __future__ import annotations
 
 import logging
 import secrets
-import threading
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from trident.errors import StateError
-from trident.state.cached import follows
+from trident.state.commit_memory import CommitMemory
 from trident.state.forwarding import BACKING_ABILITIES, offer
-from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key, RemovableMap, Resettable
-from trident.state.sentinel import SENTINEL_KEY
+from trident.state.interfaces import IBackingMap, Key, RemovableMap, Resettable
+from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
 
 __all__ = ["ReadThroughMap", "SpacedCache"]
@@ -49,7 +48,7 @@ class SpacedCache(Protocol[V]):
         """Keep entries; None: the key is known to be absent. Raise if an older entry of a key may still be there."""
 
 
-class ReadThroughMap:
+class ReadThroughMap(CommitMemory):
     """A durable `IBackingMap` whose reads inside commits ask a cache first.
 
     Reads outside a commit, and reads of other threads than the one that commits, go to the durable map: they may run
@@ -65,10 +64,9 @@ class ReadThroughMap:
     """
 
     def __init__(self, durable: IBackingMap[Any], cache: SpacedCache[Any]) -> None:
+        super().__init__(durable)
         self.durable, self.cache = durable, cache
         self._space: str | None = None  # None: the cache is not used
-        self._committing: int | None = None  # the thread that is inside a commit
-        self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
         own = ("reset", "multi_delete", "close")
         offer(self, durable, [name for name in BACKING_ABILITIES if name not in own])
         if isinstance(durable, Resettable):
@@ -78,19 +76,9 @@ class ReadThroughMap:
 
     def begin(self, txid: Txid) -> None:
         """Keep the space if this commit follows directly on this instance's last one; else begin another."""
-        ended, self._ended, self._committing = self._ended, None, None
-        if self._space is None or ended is None or not follows(txid, ended):
-            self._space = secrets.token_hex(8)
-        if isinstance(self.durable, BackingMapLifecycle):
-            self.durable.begin(txid)
-        self._committing = threading.get_ident()
-
-    def end(self, txid: Txid) -> None:
-        """End the commit of the durable map; if it cannot, the space counts no longer."""
-        self._committing = None
-        if isinstance(self.durable, BackingMapLifecycle):
-            self.durable.end(txid)
-        self._ended = txid
+        if self._space is None:
+            self._forget()
+        super().begin(txid)
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
         """Read what the cache knows from there and the rest, if any, from the durable map; then fill the cache."""
@@ -121,7 +109,7 @@ class ReadThroughMap:
             raise
         if in_use:
             self._fill(keys, values)
-        elif not _is_sentinel(keys):
+        elif not is_sentinel_key(keys):
             self._space = None
 
     def close(self) -> None:
@@ -132,7 +120,7 @@ class ReadThroughMap:
                 close()
 
     def _in_use(self, keys: Sequence[Key]) -> bool:
-        return self._space is not None and self._committing == threading.get_ident() and not _is_sentinel(keys)
+        return self._space is not None and self._remembers(keys)
 
     def _ask(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
         try:
@@ -167,11 +155,9 @@ class ReadThroughMap:
         if keys:
             self._fill(keys, [None] * len(keys))
 
+    def _forget(self) -> None:
+        self._space = secrets.token_hex(8)
+
     def _reset(self, durable: Resettable) -> None:
         self._space, self._ended = None, None
         durable.reset()
-
-
-def _is_sentinel(keys: Sequence[Key]) -> bool:
-    # A sentinel kept under a reserved key is what tells of other writers: it is always asked of the store.
-    return len(keys) == 1 and keys[0][:1] == (SENTINEL_KEY,)

@@ -6,13 +6,14 @@ comparison is `check_sentinel`, a function of values; the rest finds a place in 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from trident.errors import FencedError, StateMismatchError
 from trident.state.interfaces import FencedMap, IBackingMap, Key
 from trident.state.txid import Sentinel, Txid
 
-__all__ = ["SENTINEL_KEY", "ReservedKeySentinel", "check_sentinel", "fenced"]
+__all__ = ["SENTINEL_KEY", "ReservedKeySentinel", "check_sentinel", "fenced", "is_sentinel_key"]
 
 SENTINEL_KEY = "\x00trident-sentinel"
 
@@ -69,3 +70,8 @@ class ReservedKeySentinel:
 def fenced(backing: IBackingMap[Any], partition: int) -> FencedMap:
     """Return the map itself if it keeps its own sentinel, else one kept under a reserved key."""
     return backing if isinstance(backing, FencedMap) else ReservedKeySentinel(backing, partition)
+
+
+def is_sentinel_key(keys: Sequence[Key]) -> bool:
+    """Whether a request is for a sentinel that is kept under the reserved key: it is read and written by itself."""
+    return len(keys) == 1 and keys[0][:1] == (SENTINEL_KEY,)

@@ -31,9 +31,7 @@ class SerializedMap:
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
-        if isinstance(self.backing, StreamedMap):
-            return self.backing.multi_get_as(keys, self._decode)
-        return self._decode(keys, self.backing.multi_get(keys))
+        return self._get(keys, self.serializer.deserialize, self._deserialize_many)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Serialize and write; a value that cannot be serialized raises `CorruptValueError` with its key.
@@ -47,24 +45,20 @@ class SerializedMap:
 
     def _get_current(self, deserialize: Callable[[Sequence[Any]], list[Any]], keys: Sequence[Key]) -> list[Any]:
         """Read only the value that each key was last written with, where the rest of what is stored does not matter."""
+        return self._get(keys, lambda data: deserialize([data])[0], deserialize)
 
+    def _get(
+        self, keys: Sequence[Key], one: Callable[[Any], Any], many: Callable[[Any], list[Any]] | None
+    ) -> list[Any]:
         def decode(keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
-            return _present(
-                keys, stored, lambda some, data: _each("read", some, data, lambda d: deserialize([d])[0], deserialize)
-            )
+            return _present(keys, stored, lambda some, data: _each("read", some, data, one, many))
 
         if isinstance(self.backing, StreamedMap):
             return self.backing.multi_get_as(keys, decode)
         return decode(keys, self.backing.multi_get(keys))
 
-    def _decode(self, keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
-        return _present(keys, stored, self._read)
-
     def _encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:
         return _each("write", keys, values, self.serializer.serialize, self._serialize_many)
-
-    def _read(self, keys: Sequence[Key], data: Sequence[Any]) -> list[Any]:
-        return _each("read", keys, data, self.serializer.deserialize, self._deserialize_many)
 
 
 def _present(

@@ -24,7 +24,7 @@ from trident.state.json_serializers import (
     JSONTransactionalSerializer,
     StormOpaqueSerializer,
 )
-from trident.state.layouts import LAYOUTS, are_ints, fields_of, from_fields
+from trident.state.layouts import LAYOUTS, Layout, are_ints, fields_of, from_fields
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -84,8 +84,8 @@ class CodecSerializer:
         layout = LAYOUTS.get(self.kind)
         if layout is None:
             return decode_many(data)
-        columns = decode_columns(data, layout.width)
-        if columns is None or not all(map(are_ints, columns[: layout.ints])):
+        columns = _columns(data, layout)
+        if columns is None:
             return list(map(self.deserialize, data))
         # tuple.__new__: a NamedTuple's own __new__ takes twice as long, and this runs once per key of a batch.
         return list(map(tuple.__new__, repeat(layout.stored), zip(*columns, strict=True)))
@@ -95,10 +95,14 @@ class CodecSerializer:
         layout = LAYOUTS.get(self.kind)
         if layout is None:
             return decode_many(data)
-        columns = decode_columns(data, layout.width)
-        if columns is None or not all(map(are_ints, columns[: layout.ints])):
-            return [self.deserialize(one)[-1] for one in data]
-        return columns[-1]
+        columns = _columns(data, layout)
+        return [self.deserialize(one)[-1] for one in data] if columns is None else columns[-1]
+
+
+def _columns(data: Sequence[bytes], layout: Layout) -> list[Any] | None:
+    """The fields of many stored values, column by column; None if one of them is not of the usual form."""
+    columns = decode_columns(data, layout.width)
+    return columns if columns is not None and all(map(are_ints, columns[: layout.ints])) else None
 
 
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)

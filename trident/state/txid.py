@@ -59,6 +59,12 @@ class Winners:
         at = bisect_right(self._starts, txid)  # `winner` spelt out: this runs once per key of a batch
         return (at > 0 and self.ranges[at - 1][1] == attempt) or txid <= self.adopted
 
+    def won_all(self, lowest: int, highest: int, attempt: int) -> bool:
+        """Whether one look tells that `attempt` won every txid from `lowest` to `highest`; False may be "ask for each"."""
+        at = bisect_right(self._starts, highest)
+        one_range = at > 0 and at == bisect_right(self._starts, lowest)
+        return (one_range and self.ranges[at - 1][1] == attempt) or highest <= self.adopted
+
     def with_winner(self, txid: int, attempt: int) -> Winners:
         """Return the winners after `txid` was committed by `attempt`; itself if nothing changes."""
         if self.ranges and self.ranges[-1][1] == attempt:
@@ -79,6 +85,9 @@ class _EverythingWon(Winners):
     """For a plain `int` txid: no log to ask, so every earlier write stands (Storm's rule)."""
 
     def won(self, txid: int, attempt: int) -> bool:
+        return True
+
+    def won_all(self, lowest: int, highest: int, attempt: int) -> bool:
         return True
 
 

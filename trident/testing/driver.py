@@ -13,10 +13,11 @@ from trident.errors import ConfigError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
-from trident.runtime.dead_letters import DeadLetters
+from trident.runtime.dead_letters import dead_letters_of
 from trident.runtime.loop import BatchLoop
+from trident.runtime.parts import Parts, close_all, open_parts
 from trident.runtime.progress import Progress
-from trident.runtime.running import Parts, close_all, dead_letter_dir_of, new_memory_log, open_parts
+from trident.runtime.running import new_memory_log
 from trident.runtime.views import StateView
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
@@ -152,8 +153,6 @@ class TopologyTestDriver:
         """Return a state for reading, at the snapshot of the last committed batch."""
         self._check_open()
         name = state if isinstance(state, str) else state.state_name
-        if name not in self._plan.states:
-            raise TridentError(f"topology {self._name!r} has no state {name!r}; it has {list(self._plan.states)}")
         return self._parts.view(name, lambda: self._log.state.snapshot(name))
 
     def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
@@ -209,9 +208,7 @@ class TopologyTestDriver:
 
         self._log = WatchedLog(open_parts(self._parts, self._declared, open_log), self._points)
         self._runner = self._parts.runner = WatchedRunner(self._parts.runner, self._points, self._captures)
-        letters = None
-        if self._config.on_poison == "dead_letter":
-            letters = DeadLetters(dead_letter_dir_of(self._config, self._name))
+        letters = dead_letters_of(self._config, self._name)
         self._loop = BatchLoop(
             self._plan, self._config, self._log, self._runner, self._parts.committer, self._parts.spouts, self._pool,
             self._pool, self._progress, self.clock, letters, self._observe, inline=True,

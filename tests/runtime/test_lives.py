@@ -1,0 +1,56 @@
+"""Operations of every kind are prepared once in each process before their first tuple, and ended at most once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from tests.runtime.lives import IN_THE_DRIVER, KINDS, declare, run
+from trident import Config
+from trident.planner import make_plan
+from trident.runtime import tasks
+from trident.runtime.worker import Program
+
+NAMES = {kind.__name__ for kind in KINDS}
+IN_WORKERS = NAMES - {"AQuery", "AnUpdater", "BehindAState"}  # states' aggregators work in both places
+
+
+def notes_of(folder: Path) -> dict[int, list[str]]:
+    return {int(path.name): sorted(path.read_text(encoding="utf-8").splitlines()) for path in folder.iterdir()}
+
+
+def whole(names: set[str]) -> list[str]:
+    return sorted([f"prepare {name} 3" for name in names] + [f"cleanup {name}" for name in names])
+
+
+def test_every_kind_is_prepared_and_counts_on_both_engines(engine: str, tmp_path: Path) -> None:
+    running = run(tmp_path, engine)
+    counts = running.status["metrics"]
+    assert {name.removesuffix("/calls") for name, count in counts.items() if count > 0} == NAMES
+    notes = notes_of(tmp_path)
+    here = notes.pop(os.getpid())
+    assert here == whole(NAMES if engine == "in_process" else IN_THE_DRIVER)
+    assert bool(notes) is (engine == "spark")
+    for lines in notes.values():  # a worker lives on, for the next topology of the session
+        assert lines == [line for line in whole(IN_WORKERS) if line.startswith("prepare")]
+
+
+def test_a_worker_ends_the_operations_of_a_topology_that_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "_programs", {})
+    plan = make_plan(declare(tmp_path).graph())
+    settings = Config().as_mapping()
+    commits = {node.id for node in plan.commits}
+    fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
+    pickled = cloudpickle.dumps(Program("lives", fragments, {}, {}, settings, plan.exchanges, plan.levels))
+    tasks._worker("first", pickled)
+    (lines,) = notes_of(tmp_path).values()
+    assert lines == [line for line in whole(IN_WORKERS) if line.startswith("prepare")]
+    for number in range(tasks._PROGRAMS_KEPT):
+        tasks._worker(str(number), cloudpickle.dumps(Program("other", {}, {}, {}, {})))
+    (lines,) = notes_of(tmp_path).values()
+    assert lines == whole(IN_WORKERS)

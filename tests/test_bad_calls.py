@@ -1,0 +1,305 @@
+"""Calls that cannot be meant so: streams that do not fit, built-ins given the wrong types, classes, names, recursion.
+
+The calls of single streams are in `test_topology.py`, what only shows in a batch is in `runtime/test_bad_input.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.runtime.support import RowsSpout, keep, run_all
+from trident import JoinType, Stream, TopologyError, TridentTopology
+from trident.operations import (
+    BaseStateUpdater,
+    Count,
+    FirstN,
+    MapGet,
+    Max,
+    Min,
+    MultiReducer,
+    SnapshotGet,
+    Split,
+    StringLength,
+    Sum,
+    col,
+)
+
+THREE: Any = 3
+NOTHING: Any = None
+FIELDS = "a: string, n: int, m: map<string,int>, l: array<int>, b: boolean, st: struct<x:int>"
+
+
+@pytest.fixture
+def topology() -> TridentTopology:
+    return TridentTopology("t")
+
+
+@pytest.fixture
+def stream(topology: TridentTopology) -> Stream:
+    return topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ["x", 1, {}, [], True, {"x": 1}]))
+
+
+def by_key(s: Stream) -> Any:
+    return s.group_by("a").persistent_aggregate(MemoryMapState(), Count(), "c")
+
+
+def single(s: Stream) -> Any:
+    return s.persistent_aggregate(MemoryMapState(), Count(), "c")
+
+
+def ping(s: Stream) -> Stream:
+    return s.filter("n", bool).apply_assembly(pong)
+
+
+def pong(s: Stream) -> Stream:
+    return s.apply_assembly(ping)
+
+
+CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
+    # built-in aggregators
+    "sum of text": (
+        lambda t, s: s.aggregate("a", Sum(), "x"),
+        "stream 's': Sum needs a number, but field 'a' is string",
+    ),
+    "sum of booleans": (lambda t, s: s.aggregate("b", Sum(), "x"), "Sum needs a number, but field 'b' is boolean"),
+    "sum of maps by key": (
+        lambda t, s: s.group_by("a").aggregate("m", Sum(), "x"),
+        "Sum needs a number, but field 'm' is map<string,int>",
+    ),
+    "sum in a chain": (
+        lambda t, s: s.chained_agg().aggregate(Count(), "c").aggregate("l", Sum(), "x"),
+        "field 'l' is array<int>",
+    ),
+    "sum of a field that is not there": (
+        lambda t, s: s.partition_aggregate("z", Sum(), "x"),
+        "no field 'z' of stream 's'; it has ['a', 'n', 'm', ",
+    ),
+    "sum of nothing": (lambda t, s: s.aggregate(Sum(), "x"), "stream 's': Sum takes one input field, not []"),
+    "max of a map": (
+        lambda t, s: s.aggregate("m", Max(), "x"),
+        "stream 's': Max cannot order field 'm', which is map<string,int>",
+    ),
+    "min of a list, kept": (
+        lambda t, s: s.persistent_aggregate(MemoryMapState(), "l", Min(), "x"),
+        "Min cannot order field 'l', which is array<int>",
+    ),
+    "min of two fields": (lambda t, s: s.aggregate("a, n", Min(), "x"), "Min takes one input field, not ['a', 'n']"),
+    "sum as text": (
+        lambda t, s: s.aggregate("n", Sum(), "x: string"),
+        "stream 's': Sum gives bigint, but its output field 'x' is declared string; leave the type out, or change it "
+        "behind the aggregate with select or map",
+    ),
+    "count as text": (
+        lambda t, s: s.aggregate(Count(), "x: string"),
+        "Count gives bigint, but its output field 'x' is declared",
+    ),
+    "max as another type": (
+        lambda t, s: s.aggregate("a", Max(), "x: int"),
+        "Max gives string, but its output field 'x' is",
+    ),
+    "the least map": (
+        lambda t, s: s.min_by("m"),
+        "min_by cannot order 'm', which is map<string,int>; give it a comparator",
+    ),
+    "first by a struct": (
+        lambda t, s: s.apply_assembly(FirstN(1, "st")),
+        "stream 's': FirstN cannot sort by 'st', which is struct<x:int>",
+    ),
+    "first by what is not there": (lambda t, s: s.apply_assembly(FirstN(1, "z")), "no field 'z' of stream 's'"),
+    "aggregate by function": (
+        lambda t, s: s.aggregate("n", sum, "x: int"),
+        "stream 's': aggregate takes ([fields,] aggregator, output fields); got",
+    ),
+    "output named like the key": (
+        lambda t, s: s.group_by("a").aggregate(Count(), "a"),
+        "cannot add field 'a' to stream 's': it has ['a']; choose another",
+    ),
+    "two outputs of one name": (
+        lambda t, s: s.chained_agg().aggregate(Count(), "c").aggregate("n", Sum(), "c").chain_end(),
+        "stream 's': output fields of chained aggregators must be distinct, got ['c', 'c']",
+    ),
+    "an empty chain": (lambda t, s: s.chained_agg().chain_end(), "stream 's': chained_agg has no aggregator; add one"),
+    # built-in functions
+    "split of a number": (
+        lambda t, s: s.each("n", Split(), "w"),
+        "stream 's': Split takes one field of type string, but got (n: int); name one, and make it a text with each or select",
+    ),
+    "split of two fields": (
+        lambda t, s: s.each("a, n", Split(), "w"),
+        "Split takes one field of type string, but got (a: string, n",
+    ),
+    "split of nothing": (lambda t, s: s.each(Split(), "w"), "Split takes one field of type string, but got ()"),
+    "length of a number": (
+        lambda t, s: s.each("n", StringLength(), "w"),
+        "StringLength takes one field of type string, but got",
+    ),
+    # fields
+    "a field twice": (lambda t, s: s.project("a, n, a"), "duplicate field 'a' in ['a', 'n', 'a']"),
+    "a key twice": (lambda t, s: s.group_by("a", "a"), "duplicate field 'a' in ['a', 'a']"),
+    "an output twice": (lambda t, s: s.each("a", str.split, "x: int, x: int"), "duplicate field 'x' in ['x', 'x']"),
+    "an unknown type": (
+        lambda t, s: s.each("a", len, "x: strng"),
+        "'strng' is not a Spark type; known are bigint, binary",
+    ),
+    "no fields at all": (
+        lambda t, s: s.project(THREE),
+        "cannot read 3 as fields; write 'name', 'name: type' or a list of them",
+    ),
+    "a condition that is none": (
+        lambda t, s: s.where(col("n")),
+        "stream 's': where takes a boolean, but col('n') is int",
+    ),
+    "a condition of two types": (lambda t, s: s.where(col("a") > 1), "stream 's': cannot compute (col('a') > lit(1))"),
+    # several streams
+    "merge of other types": (
+        lambda t, s: t.merge(s.project("a"), s.project("n")),
+        "cannot merge stream 's/project.2' (n: int) with stream 's/project' (a: string): they must have as many fields, of the "
+        "same types in the same order",
+    ),
+    "merge of other widths": (
+        lambda t, s: t.merge(s, s.project("n")),
+        "cannot merge stream 's/project' (n: int) with stream 's'",
+    ),
+    "merge under other names": (
+        lambda t, s: t.merge("x, y", [s.project("a")]),
+        "merge gives 1 fields (a: string), but 2 output fields are named",
+    ),
+    "merge of nothing": (lambda t, s: t.merge(), "topology 't': merge needs at least one stream"),
+    "merge with a state": (
+        lambda t, s: t.merge(s, by_key(s)),
+        "topology 't': merge takes streams, got TridentState('c')",
+    ),
+    "join of other keys": (
+        lambda t, s: t.join(s, "a", s, "n", "a, b"),
+        "join: the key of stream 's' (n: int) must have as many fields as that of stream 's' (a: string), of the same types",
+    ),
+    "join by a map": (
+        lambda t, s: t.join(s, "m", s, "m", "a"),
+        "stream 's': cannot join 'm', which is map<string,int>; a key is",
+    ),
+    "join by what is not there": (lambda t, s: t.join(s, "z", s, "a", "a"), "no field 'z' of stream 's'"),
+    "join with too few names": (
+        lambda t, s: t.join(s.project("a"), "a", s.project("a, n"), "a", "a"),
+        "stream 's/project': join gives 2 fields (a: string, n: int), but 1 output fields are named: ['a']",
+    ),
+    "join with a name twice": (
+        lambda t, s: t.join(s.project("a, n"), "a", s.project("a, n"), "a", "k, x, x"),
+        "duplicate field 'x' in ['k', 'x', 'x']",
+    ),
+    "join of one stream": (
+        lambda t, s: t.join([s], ["a"], "a"),
+        "topology 't': join takes (stream, key fields, stream, key",
+    ),
+    "join of a grouped stream": (
+        lambda t, s: t.join(s.group_by("a"), "a", s, "a", "a"),
+        "topology 't': join takes streams, got GroupedStream('s' by ['a'])",
+    ),
+    "one join type for two": (
+        lambda t, s: t.join(s.project("a"), "a", s.project("a"), "a", "a", [JoinType.INNER]),
+        "join of 2 streams got 1 join types; give one, or one for each stream",
+    ),
+    "join with a DRPC function": (
+        lambda t, s: t.join(s.project("a"), "a", t.new_drpc_stream("f"), "args", "a"),
+        "join: cannot bring stream 'drpc:f' of DRPC function 'f' together with stream 's/project' of spout 's': a request is a "
+        "batch of its own",
+    ),
+    "merge with a DRPC function, later": (
+        lambda t, s: t.merge(s.project("a").filter("a", len), t.new_drpc_stream("f").filter("args", len)),
+        "merge: cannot bring stream 'drpc:f/filter' of DRPC function 'f' together with stream 's/project/filter' of spout 's'",
+    ),
+    "reduce with a class": (
+        lambda t, s: t.multi_reduce(s, s, MultiReducer, "x"),
+        "stream 's': multi_reduce takes (streams, reducer, output fields)",
+    ),
+    # states
+    "query with another key": (
+        lambda t, s: s.state_query(by_key(s), "a, n", MapGet(), "x"),
+        "stream 's': state 'c' has the key (a: string), but the query looks up (a: string, n: int); name as many fields, "
+        "of the same types in the same order",
+    ),
+    "query with a key of another type": (
+        lambda t, s: s.state_query(by_key(s), "n", MapGet(), "x"),
+        "state 'c' has the key (a: string), but the query looks up (n: int)",
+    ),
+    "query of a single value by key": (
+        lambda t, s: s.state_query(single(s), "a", MapGet(), "x"),
+        "stream 's': MapGet looks up keys, but state 'c' is a single value; use SnapshotGet",
+    ),
+    "query of a map as a single value": (
+        lambda t, s: s.state_query(by_key(s), SnapshotGet(), "x"),
+        "stream 's': SnapshotGet reads a single value, but state 'c' has one per key (a: string); use MapGet",
+    ),
+    "query with a class": (
+        lambda t, s: s.state_query(by_key(s), "a", MapGet, "x"),
+        "a query function is an object with batch_retrieve and execute",
+    ),
+    "query of a stream": (
+        lambda t, s: s.state_query(cast("Any", s), "a", MapGet(), "x"),
+        "stream 's': state_query asks a state, as persistent_aggregate, partition_persist and new_static_state return it; got ",
+    ),
+    "persist with a class": (
+        lambda t, s: s.partition_persist(MemoryMapState(), "a", BaseStateUpdater),
+        "is no StateUpdater, an object with the method",
+    ),
+    # names
+    "a stream called 3": (
+        lambda t, s: t.new_stream(THREE, FixedBatchSpout("a", 1, ["x"])),
+        "3 cannot name a stream",
+    ),
+    "a label of 3": (lambda t, s: s.name(THREE), "3 cannot be the name of a stream, a text without '/' and ':'"),
+    "a state called 3": (
+        lambda t, s: s.persistent_aggregate(MemoryMapState(), Count(), "c", state_name=THREE),
+        "3 cannot name a state",
+    ),
+    "a function called None": (lambda t, s: t.new_drpc_stream(NOTHING), "None cannot name a DRPC function"),
+    # round and round
+    "assemblies that apply each other": (lambda t, s: ping(s), "stream 's/filter': assembly <function pong at 0x"),
+    "new values into the same state": (
+        lambda t, s: (
+            by_key(s)
+            .new_values_stream()
+            .group_by("a")
+            .persistent_aggregate(MemoryMapState(), "c", Sum(), "c2", state_name="c")
+        ),
+        "topology 't' already has a state 'c'; give this one a name of its own: state_name=...",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_call_that_cannot_be_meant_so_is_refused_there(case: str, topology: TridentTopology, stream: Stream) -> None:
+    call, text = CASES[case]
+    with pytest.raises(TopologyError, match=re.escape(text)):
+        call(topology, stream)
+
+
+def test_assemblies_without_end_name_the_stream(stream: Stream) -> None:
+    with pytest.raises(
+        TopologyError, match=r"stream 's/filter': assembly <function pong at .*> applies itself without end"
+    ):
+        ping(stream)
+
+
+def test_a_stream_may_meet_itself_and_its_own_results(engine: str, topology: TridentTopology) -> None:
+    """Nothing becomes its own parent: what a call returns is a new stream, so there is no way to say it."""
+    s = topology.new_stream("s", RowsSpout("a: string, n: int", {1: [("x", 1), ("y", 2)]}))
+    merged = topology.merge(s, s, s.filter("n", lambda n: n > 1))
+    joined = keep(topology.join(merged, "a", s, "a", "a, left, right"))
+    run_all(topology, engine)
+    assert sorted(joined.rows) == [("x", 1, 1)] * 2 + [("y", 2, 2)] * 3
+
+
+def test_streams_of_several_spouts_share_batches_also_where_one_has_nothing(
+    engine: str, topology: TridentTopology
+) -> None:
+    left = topology.new_stream("left", RowsSpout("k: string, a: int", {1: [("x", 1)], 2: [("x", 2)]}))
+    right = topology.new_stream("right", RowsSpout("k: string, b: int", {2: [("x", 20)], 3: [("x", 30)]}))
+    joined = keep(topology.join(left, "k", right, "k", "k, a, b", JoinType.OUTER))
+    run_all(topology, engine)
+    assert joined.batches == {1: [("x", 1, None)], 2: [("x", 2, 20)], 3: [("x", None, 30)]}

@@ -1,0 +1,97 @@
+"""What the built-in operations take and give, checked where they are declared."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trident.errors import TopologyError
+from trident.fields import Fields
+from trident.operations.builtin import Count, MapGet, Max, Min, SnapshotGet, Split, Sum
+from trident.operations.testing import StringLength
+
+__all__ = ["built_in_type", "check_query", "check_texts"]
+
+
+def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> str | None:
+    """Return the type of the output field of a built-in aggregator, None of an aggregator that is none.
+
+    Raises
+    ------
+    TopologyError
+        Another number of input fields than it takes, a type that it cannot take, or an output that it cannot give.
+    """
+    if isinstance(aggregator, (Sum, Min)) and len(inputs) != 1:
+        raise TopologyError(
+            f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}"
+        )
+    if isinstance(aggregator, Min) and (inputs.types[0] or "").startswith(("array<", "map<", "struct<")):
+        raise TopologyError(
+            f"stream {stream!r}: {type(aggregator).__name__} cannot order field {inputs.names[0]!r}, which is {inputs.types[0]}"
+        )
+    own = _type_of(aggregator, inputs, stream)
+    if own is None or out.types[0] is None:
+        return own
+    if type(aggregator) in (Count, Sum, Min, Max) and _family(out.types[0]) != _family(own):
+        raise TopologyError(
+            f"stream {stream!r}: {type(aggregator).__name__} gives {own}, but its output field {out.names[0]!r} is declared "
+            f"{out.types[0]}; leave the type out, or change it behind the aggregate with select or map"
+        )
+    return out.types[0]
+
+
+def _sum_type(type_: str | None, name: str, stream: str) -> str:
+    if type_ in ("tinyint", "smallint", "int", "bigint"):
+        return "bigint"
+    if type_ in ("float", "double"):
+        return "double"
+    if type_ is not None and type_.startswith("decimal"):
+        return "decimal(38," + (type_.rstrip(")").split(",") + ["0"])[1] + ")"
+    raise TopologyError(f"stream {stream!r}: Sum needs a number, but field {name!r} is {type_}")
+
+
+def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
+    if isinstance(aggregator, Sum):
+        return _sum_type(inputs.types[0], inputs.names[0], stream)
+    if isinstance(aggregator, Min):
+        return inputs.types[0]
+    return "bigint" if type(aggregator) is Count else None
+
+
+def _family(type_: str) -> str:
+    """Types of one family hold each other's values, as far as they are wide enough: all numbers are one."""
+    return "number" if type_ in _NUMBERS or type_.startswith("decimal") else type_
+
+
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
+
+
+def check_texts(operation: Any, inputs: Fields, stream: str) -> None:
+    """Refuse what is no text for the built-ins that take one text; a subclass of them may take something else."""
+    if type(operation) in (Split, StringLength) and inputs.types != ("string",):
+        raise TopologyError(
+            f"stream {stream!r}: {type(operation).__name__} takes one field of type string, but got ({inputs}); name one, "
+            "and make it a text with each or select if it is none"
+        )
+
+
+def check_query(function: Any, inputs: Fields, key: Fields, value: Fields, state: str, stream: str) -> None:
+    """Refuse a built-in query that cannot find anything in a state made by `persistent_aggregate`."""
+    if not len(value):  # nobody knows what a state of another kind is asked with
+        return
+    if isinstance(function, SnapshotGet) and len(key):
+        raise TopologyError(
+            f"stream {stream!r}: SnapshotGet reads a single value, but state {state!r} has one per key ({key}); use MapGet "
+            "with the fields that hold the key"
+        )
+    if not isinstance(function, MapGet):
+        return
+    if not len(key):
+        raise TopologyError(
+            f"stream {stream!r}: MapGet looks up keys, but state {state!r} is a single value; use SnapshotGet"
+        )
+    families = [[_family(type_ or "") for type_ in fields.types] for fields in (inputs, key)]
+    if families[0] != families[1]:
+        raise TopologyError(
+            f"stream {stream!r}: state {state!r} has the key ({key}), but the query looks up ({inputs}); name as many fields, "
+            "of the same types in the same order"
+        )

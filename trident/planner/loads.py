@@ -1,0 +1,71 @@
+"""What the stages of a batch ask for of the machine: the loads of the steps that are fused there, summed as in Storm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trident.graph import Resources
+from trident.planner.plan import Plan
+
+__all__ = ["StageLoad", "commit_loads", "stage_loads"]
+
+
+@dataclass(frozen=True)
+class StageLoad:
+    """What a task of a stage asks for, all its steps together.
+
+    Attributes
+    ----------
+    stage
+        Its number, from 1.
+    entry
+        The entry whose tasks ask for the most cores; a stage gives all of its tasks the same.
+    cpu_percent, memory_mb
+        Percent of a core, MiB on and off the heap together; 0 where nobody asked.
+    """
+
+    stage: int
+    entry: str
+    cpu_percent: float
+    memory_mb: float
+
+    @property
+    def cpus(self) -> int:
+        """Whole cores: Spark gives a task nothing less."""
+        return max(1, math.ceil(self.cpu_percent / 100))
+
+
+def stage_loads(plan: Plan) -> tuple[StageLoad, ...]:
+    """Return the loads of the stages in the workers, in order; empty where no step of them asks for anything."""
+    loads = tuple(_stage(plan, number, entries) for number, entries in enumerate(_levels(plan), 1))
+    return loads if any(load.cpu_percent or load.memory_mb for load in loads) else ()
+
+
+def commit_loads(plan: Plan) -> list[str]:
+    """Return the ids of what asks for something and runs where batches are committed, or nowhere: static states."""
+    in_workers = {id_ for entries in _levels(plan) for entry in entries for id_ in _ids(plan, entry)}
+    return [id_ for id_ in plan.resources if id_ not in in_workers]
+
+
+def _levels(plan: Plan) -> list[tuple[str, ...]]:
+    return [tuple(spout.id for spout in plan.spouts), *plan.levels]
+
+
+def _stage(plan: Plan, number: int, entries: tuple[str, ...]) -> StageLoad:
+    cpu = {entry: sum(one.cpu_percent or 0 for one in _asked(plan, entry)) for entry in entries}
+    memory = (sum((one.memory_mb or 0) + (one.off_heap_mb or 0) for one in _asked(plan, entry)) for entry in entries)
+    most = max(cpu, key=lambda entry: cpu[entry])
+    return StageLoad(number, most, cpu[most], max(memory))
+
+
+def _asked(plan: Plan, entry: str) -> Iterator[Resources]:
+    for id_ in _ids(plan, entry):
+        if id_ in plan.resources:
+            yield plan.resources[id_]
+
+
+def _ids(plan: Plan, entry: str) -> Iterator[str]:
+    yield entry
+    yield from (step.id for step in plan.fragments[entry].steps)

@@ -1,0 +1,80 @@
+"""How much user code may make of a tuple and of a batch, before the machine's memory decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import numpy as np
+
+__all__ = ["DEFAULT_BOUNDS", "MOST_SHIPPED", "Bounds", "TooManyRows", "check_shippable"]
+
+MOST_SHIPPED = 2_000_000_000
+"""Bytes that a Python worker can hand Spark at once: their number is an int of 32 bits, and this is a little less."""
+
+
+class TooManyRows(Exception):
+    """A step made more rows than the settings allow. User code sees it where it emits one too many."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The settings `max_rows_per_tuple` and `max_rows_per_step`."""
+
+    per_tuple: int = 1_000_000
+    per_step: int = 10_000_000
+
+    @staticmethod
+    def of(settings: Mapping[str, Any]) -> Bounds:
+        """Take them from the settings of a topology."""
+        default = DEFAULT_BOUNDS
+        return Bounds(
+            settings.get("max_rows_per_tuple", default.per_tuple), settings.get("max_rows_per_step", default.per_step)
+        )
+
+    def step_of(self, rows: int) -> int:
+        """Return how many rows a step may give that got `rows`: one that gives no more than it got is always fine."""
+        return max(self.per_step, rows)
+
+    def check_tuple(self, rows: int, what: str = "one tuple") -> None:
+        """Raise `TooManyRows` if so many rows are too many for a tuple."""
+        if rows > self.per_tuple:
+            self.refuse_tuple(what)
+
+    def check_parents(self, parents: Any) -> None:
+        """Raise `TooManyRows` if a tuple is the parent of too many rows; `parents` has the parent of each row."""
+        if len(parents) > self.per_tuple:
+            self.check_tuple(int(np.bincount(parents).max()))
+
+    def check_step(self, rows: int, given: int) -> None:
+        """Raise `TooManyRows` if a step that got `given` rows may not give `rows`."""
+        if rows > self.step_of(given):
+            self.refuse_step(rows, given)
+
+    def refuse_tuple(self, what: str = "one tuple") -> NoReturn:
+        """Say that a tuple gave too many rows."""
+        raise TooManyRows(
+            f"{what} gave more than {self.per_tuple} rows. Does the function ever end? If it must give so many, raise the "
+            "setting max_rows_per_tuple"
+        )
+
+    def refuse_step(self, rows: int, given: int) -> NoReturn:
+        """Say that a step made too many rows of a partition."""
+        raise TooManyRows(
+            f"the step makes {rows} rows or more of the {given} of one partition of the batch; at most {self.per_step} are "
+            "allowed. Use smaller batches or more partitions, or raise the setting max_rows_per_step"
+        )
+
+
+DEFAULT_BOUNDS = Bounds()
+
+
+def check_shippable(size: int, where: str, most: int) -> None:
+    """Raise `TooManyRows` if one task would hand on more than `most` bytes at once."""
+    if size > most:
+        raise TooManyRows(
+            f"one partition gives {size} bytes for {where}, and Spark, with the memory that it has, should take at most {most} "
+            "at once. Use smaller batches, more partitions (parallelism_hint) or smaller values, or give Spark more memory "
+            "(spark.driver.memory, spark.executor.memory)"
+        )

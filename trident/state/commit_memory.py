@@ -1,0 +1,66 @@
+"""What memories in front of a backing map have in common: when what they remember still counts (R10).
+
+Spark pins no partition to a process. What an instance remembers outlives a commit only if its next commit follows directly:
+the sentinel that the log expects must be the one that this instance left at the end of its last commit. In every other
+case (another process committed meanwhile, a commit failed or never ended) it begins anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key
+from trident.state.sentinel import is_sentinel_key
+from trident.state.txid import Txid
+
+__all__ = ["CommitMemory", "follows"]
+
+
+class CommitMemory(ABC):
+    """A memory that is used by the thread that is inside a commit, and forgets unless commits follow directly.
+
+    A commit that crashed counts as under way until the next one begins.
+    """
+
+    def __init__(self, store: IBackingMap[Any]) -> None:
+        self._store = store
+        self._committing: int | None = None  # the thread that is inside a commit
+        self._ended: Txid | None = None  # the last commit that ended well, while nothing began after it
+
+    def begin(self, txid: Txid) -> None:
+        """Keep what is remembered if this commit follows directly on this instance's last one; else forget it."""
+        ended, self._ended, self._committing = self._ended, None, None
+        if ended is None or not follows(txid, ended):
+            self._forget()
+        if isinstance(self._store, BackingMapLifecycle):
+            self._store.begin(txid)
+        self._committing = threading.get_ident()
+
+    def end(self, txid: Txid) -> None:
+        """End the commit; if the store cannot, nothing that it wrote is remembered."""
+        self._committing = None
+        if isinstance(self._store, BackingMapLifecycle):
+            self._store.end(txid)
+        self._ended = txid  # after the store: puts that did not become durable must not be remembered
+
+    @abstractmethod
+    def _forget(self) -> None:
+        """Begin anew."""
+
+    def _remembers(self, keys: Sequence[Key]) -> bool:
+        """Whether this thread is inside a commit and these are keys of its data.
+
+        A sentinel kept under a reserved key is what tells of other writers: it is always asked of the store.
+        """
+        return self._committing == threading.get_ident() and not is_sentinel_key(keys)
+
+
+def follows(txid: Txid, ended: Txid) -> bool:
+    """Whether nobody can have committed between `ended`, which this instance ended, and `txid`."""
+    if txid.incarnation is None or ended.sentinel is None:
+        # No log to ask: only the very next txid is surely not preceded by another writer's.
+        return txid.incarnation is None and ended.sentinel is None and int(txid) == int(ended) + 1
+    return txid.expected == ended.sentinel
