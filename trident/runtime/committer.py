@@ -14,27 +14,23 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.errors import TopologyError
 from trident.exchanges import ExchangeNode
-from trident.graph import Aggregation, PersistNode, QueryNode, WindowNode
+from trident.graph import PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
-from trident.runtime.aggregates import merge_partials, merged, rows_of
 from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.entries import ColumnEntries, Entries, RowEntries, as_columns, takes_columns
+from trident.runtime.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
 from trident.runtime.exchange import apply_exchange
-from trident.runtime.partitions import partitions_of
-from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at, tuples_of
+from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at
 from trident.runtime.steps import apply_query
 from trident.runtime.views import StateView
 from trident.runtime.windows import update_window
 from trident.runtime.worker import TaskOutput, send
 from trident.spout.interfaces import TransactionAttempt
-from trident.state.interfaces import Key, StateType
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 
-__all__ = ["Committed", "Committer", "check_capabilities", "committed_operations", "update_partition"]
+__all__ = ["Committed", "Committer", "committed_operations", "update_partition"]
 
 
 @dataclass
@@ -153,7 +149,7 @@ class Committer:
         self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], done: Committed
     ) -> pa.Table | None:
         states, fragment = self._states[node.state], self._plan.fragments[node.id]
-        work = _inputs_of(node, tables, len(states), node.id in self._columnar)
+        work = inputs_of(node, tables, len(states), node.id in self._columnar)
         if not work:
             return None
         wanted = bool(fragment.sinks or fragment.steps)  # does anybody read the new values?
@@ -196,41 +192,6 @@ class Committer:
 def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
     txid = next((txid for partitions in txids.values() for txid in partitions), Txid(0))
     return TransactionAttempt(int(txid), txid.attempt)
-
-
-def _inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
-    with failing_at(node.id):  # a user's combine or zero
-        entries = _entries(node, tables, columnar)
-    if partitions == 1:
-        return {0: entries} if len(entries) else {}
-    assert isinstance(entries, RowEntries), "columns are for one partition"
-    places = partitions_of([tuple(key) for key in entries.keys], partitions)
-    return {partition: entries.take(ats) for partition, ats in places.items()}
-
-
-def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entries:
-    aggregation = node.aggregation
-    if aggregation is None:
-        rows = [row for table in tables for row in tuples_of(table, node.inputs)]
-        return RowEntries(rows, [None] * len(rows))
-    if not aggregation.combines:
-        return _grouped_rows(aggregation, tables)
-    if columnar and (table := merged(aggregation, tables)) is not None:
-        return as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
-    keys, values = merge_partials(aggregation, tables)
-    if not keys and not aggregation.grouped:
-        zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
-        return RowEntries([], []) if zero is None else RowEntries([()], [zero])
-    return RowEntries(keys, values)
-
-
-def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> RowEntries:
-    groups: dict[Key, list[Any]] = {}
-    for table in tables:
-        keys = tuples_of(table, aggregation.group)
-        for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
-            groups.setdefault(key.values, []).append(row)
-    return RowEntries(list(groups), list(groups.values()))
 
 
 Reach = Callable[[str, str], None]
@@ -321,42 +282,3 @@ def committed_operations(plan: Plan) -> list[Any]:
         elif isinstance(node, PersistNode):
             operations.append(node.updater if node.aggregation is None else node.aggregation.aggregator)
     return operations
-
-
-def check_capabilities(plan: Plan, states: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse a state that lacks what the topology does with it, before anything runs."""
-    for node in plan.commits:
-        if not isinstance(node, PersistNode):
-            continue
-        needed = ["begin_commit", "commit"]
-        if isinstance(node, WindowNode):
-            _check_window(node, states[node.state][0])
-            needed += ["multi_get", "multi_put"]
-        if node.aggregation is not None:
-            needed.append("multi_update" if node.aggregation.grouped else "update")
-        for name in needed:
-            if not hasattr(states[node.state][0], name):
-                raise TopologyError(
-                    f"state {node.state!r} ({type(states[node.state][0]).__name__}) has no method {name!r}: "
-                    + _lack(node, name)
-                )
-
-
-def _check_window(node: WindowNode, state: Any) -> None:
-    kind = getattr(state, "kind", None)
-    if kind is not StateType.OPAQUE:
-        found = kind.value if isinstance(kind, StateType) else "of a kind that it does not say"
-        raise TopologyError(
-            f"state {node.state!r} ({type(state).__name__}) is {found}, but window {node.id!r} needs an opaque map: only that "
-            "lets a replay take back what a failed attempt put into a window"
-        )
-
-
-def _lack(node: PersistNode, name: str) -> str:
-    if isinstance(node, WindowNode):
-        return "a window needs an opaque map state"
-    if name == "multi_update":
-        return "a grouped persistent_aggregate needs a MapState"
-    if name == "update":
-        return "an ungrouped persistent_aggregate needs a Snapshottable; wrap the map in SnapshottableMap"
-    return "it is no State"

@@ -1,4 +1,4 @@
-"""What a batch gives to one partition of a state: rows for any state, columns for one that takes numbers in bulk."""
+"""What a batch gives to each partition of a state: rows for any state, columns for one that takes numbers in bulk."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any, cast
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph import Aggregation
-from trident.runtime.aggregates import is_plain_key, merging_kernel, rows_of
+from trident.graph import Aggregation, PersistNode
+from trident.runtime.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
+from trident.runtime.partitions import partitions_of
+from trident.runtime.rows import failing_at, tuples_of
 from trident.state.columns import Combine
+from trident.state.interfaces import Key
 
-__all__ = ["ColumnEntries", "Entries", "RowEntries", "as_columns", "takes_columns"]
+__all__ = ["ColumnEntries", "Entries", "RowEntries", "inputs_of", "takes_columns"]
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,44 @@ def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> boo
     return fit and len(states) == 1 and hasattr(states[0], "multi_combine")
 
 
-def as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
+def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
     """Return merged partials as columns; None where one of them is null."""
     if table.columns[-1].null_count:
         return None
     return ColumnEntries(table, aggregation, cast(Combine, merging_kernel(aggregation)))
+
+
+def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
+    """Return what a batch gives to each partition of a state that it touches; `columnar`: see `takes_columns`."""
+    with failing_at(node.id):  # a user's combine or zero
+        entries = _entries(node, tables, columnar)
+    if partitions == 1:
+        return {0: entries} if len(entries) else {}
+    assert isinstance(entries, RowEntries), "columns are for one partition"
+    places = partitions_of([tuple(key) for key in entries.keys], partitions)
+    return {partition: entries.take(ats) for partition, ats in places.items()}
+
+
+def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entries:
+    aggregation = node.aggregation
+    if aggregation is None:
+        rows = [row for table in tables for row in tuples_of(table, node.inputs)]
+        return RowEntries(rows, [None] * len(rows))
+    if not aggregation.combines:
+        return _grouped_rows(aggregation, tables)
+    if columnar and (table := merged(aggregation, tables)) is not None:
+        return _as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
+    keys, values = merge_partials(aggregation, tables)
+    if not keys and not aggregation.grouped:
+        zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
+        return RowEntries([], []) if zero is None else RowEntries([()], [zero])
+    return RowEntries(keys, values)
+
+
+def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> RowEntries:
+    groups: dict[Key, list[Any]] = {}
+    for table in tables:
+        keys = tuples_of(table, aggregation.group)
+        for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
+            groups.setdefault(key.values, []).append(row)
+    return RowEntries(list(groups), list(groups.values()))

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trident.config import Config
 from trident.coordination.log import TransactionLog
-from trident.errors import InexactPairingError, TridentError
-from trident.graph import Graph, PersistNode
+from trident.errors import TridentError
+from trident.graph import Graph
 from trident.planner import Plan
-from trident.planner.guarantees import EXACT, spout_type_of
+from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
 from trident.runtime.bounds import Bounds
+from trident.runtime.capabilities import check_capabilities, check_pairings
 from trident.runtime.changes import check_meaning, record_meaning
-from trident.runtime.committer import Committer, Reach, check_capabilities, committed_operations
+from trident.runtime.committer import Committer, Reach, committed_operations
 from trident.runtime.engines import open_runner
 from trident.runtime.loop import SpoutHandle
 from trident.runtime.recovery import reconcile
@@ -26,7 +27,6 @@ from trident.runtime.spouts import as_trident_spout
 from trident.runtime.states import make_state
 from trident.runtime.views import StateView
 from trident.runtime.worker import Program, WorkerProgram
-from trident.state.interfaces import StateType
 
 __all__ = ["Parts", "close_all", "open_parts"]
 
@@ -129,7 +129,7 @@ def open_parts(parts: Parts, graph: Graph, open_log: Callable[[], TransactionLog
         states = parts.open_states()
         check_capabilities(parts.plan, states)
         if not parts.config.allow_inexact:
-            _check_pairings(parts.plan, graph, states)
+            check_pairings(parts.plan, graph, states)
         log = open_log()
         meaning = meaning_of(graph)
         check_meaning(graph.name, log, meaning, parts.config.allow_changed_topology)
@@ -142,19 +142,6 @@ def open_parts(parts: Parts, graph: Graph, open_log: Callable[[], TransactionLog
             log.close()
         raise
     return log
-
-
-def _check_pairings(plan: Plan, graph: Graph, states: Mapping[str, Sequence[Any]]) -> None:
-    for node in plan.commits:
-        if not isinstance(node, PersistNode):
-            continue
-        kind = getattr(states[node.state][0], "kind", None)
-        if not isinstance(kind, StateType):
-            continue  # a user's own state: what it does with a replay is its own affair
-        for spout in graph.sources_of(node.id):
-            promise = spout_type_of(spout.spout)
-            if (promise, kind) not in EXACT:
-                raise InexactPairingError(spout.id, promise.value, node.state, kind.value)
 
 
 def close_all(topology: str, closers: Sequence[Callable[[], Any]]) -> None:
