@@ -3,65 +3,17 @@
 from __future__ import annotations
 
 import logging
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trident.coordination import framing, lock
-from trident.coordination.framing import decode, encode, frame, read_frames
+from tests.coordination.support import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
+from trident.coordination import lock
+from trident.coordination.framing import decode, encode, frame
 from trident.coordination.log import FileLog, LogReader
-from trident.coordination.records import CommitRecord, DefineRecord, LogState
+from trident.coordination.records import DefineRecord, LogState
 from trident.errors import CorruptLogError, LogError
-
-TOPOLOGY = "word-count"
-ATTEMPT = 1 << 20
-
-
-def commit(txid: int, attempt: int = ATTEMPT, payload: Any = None) -> CommitRecord:
-    return CommitRecord(txid, attempt, {"lines": payload}, {"counts": [txid % 4]}, {"tuples": 10}, 1_700_000_000_000)
-
-
-def reopened(path: Path, **options: Any) -> LogState:
-    log = FileLog.open(path, TOPOLOGY, **options)
-    log.close()
-    return log.state
-
-
-def without_epoch(state: LogState) -> dict[str, Any]:
-    return {name: value for name, value in state.to_data().items() if name != "epoch"}
-
-
-def files(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
-def newest(path: Path) -> Path:
-    found = lock.list_log(path).newest
-    assert found is not None
-    return path / found.file
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a" / "log"
-
-
-@pytest.fixture
-def three(path: Path) -> list[LogState]:
-    """A log of three batches in one segment; the state after 0, 1, 2 and 3 of them."""
-    log = FileLog.open(path, TOPOLOGY)
-    states = [deepcopy(log.state)]
-    for txid in range(1, 4):
-        log.append(commit(txid, payload={"to": txid}))
-        states.append(deepcopy(log.state))
-    log.close()
-    return states
-
-
-def frames_of(segment: Path) -> list[framing.Frame]:
-    return read_frames(segment.read_bytes(), 0, segment).frames
 
 
 def test_a_last_record_torn_at_any_byte_is_cut(path: Path, three: list[LogState]) -> None:

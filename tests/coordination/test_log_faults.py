@@ -6,54 +6,16 @@ import errno
 import os
 import subprocess
 from collections.abc import Iterator
-from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import pytest
 
+from tests.coordination.support import TOPOLOGY, commit, files, reopened, without_epoch
 from trident.coordination.framing import LogFile
 from trident.coordination.log import FileLog, LogReader, exists
-from trident.coordination.records import CommitRecord, LogState
+from trident.coordination.records import LogState
 from trident.errors import FencedError, LogError
-
-TOPOLOGY = "word-count"
-ATTEMPT = 1 << 20
-
-
-def commit(txid: int, attempt: int = ATTEMPT, payload: Any = None) -> CommitRecord:
-    return CommitRecord(txid, attempt, {"lines": payload}, {"counts": [txid % 4]}, {"tuples": 10}, 1_700_000_000_000)
-
-
-def reopened(path: Path, **options: Any) -> LogState:
-    log = FileLog.open(path, TOPOLOGY, **options)
-    log.close()
-    return log.state
-
-
-def without_epoch(state: LogState) -> dict[str, Any]:
-    return {name: value for name, value in state.to_data().items() if name != "epoch"}
-
-
-def files(path: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in path.iterdir()}
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a" / "log"
-
-
-@pytest.fixture
-def three(path: Path) -> list[LogState]:
-    """A log of three batches in one segment; the state after 0, 1, 2 and 3 of them."""
-    log = FileLog.open(path, TOPOLOGY)
-    states = [deepcopy(log.state)]
-    for txid in range(1, 4):
-        log.append(commit(txid, payload={"to": txid}))
-        states.append(deepcopy(log.state))
-    log.close()
-    return states
 
 
 def test_a_file_in_the_place_of_the_directory_is_named(tmp_path: Path) -> None:

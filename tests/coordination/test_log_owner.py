@@ -8,29 +8,11 @@ from typing import Any, ClassVar
 
 import pytest
 
+from tests.coordination.support import TOPOLOGY, commit, reopened
 from trident.coordination import lock
 from trident.coordination.framing import LogFile
 from trident.coordination.log import FileLog, LogReader
-from trident.coordination.records import CommitRecord, LogState
 from trident.errors import FencedError, LogHeldError
-
-TOPOLOGY = "word-count"
-ATTEMPT = 1 << 20
-
-
-def commit(txid: int, attempt: int = ATTEMPT, payload: Any = None) -> CommitRecord:
-    return CommitRecord(txid, attempt, {"lines": payload}, {"counts": [txid % 4]}, {"tuples": 10}, 1_700_000_000_000)
-
-
-def reopened(path: Path, **options: Any) -> LogState:
-    log = FileLog.open(path, TOPOLOGY, **options)
-    log.close()
-    return log.state
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "a" / "log"
 
 
 def test_a_held_log_is_refused_and_the_holder_named(path: Path) -> None:

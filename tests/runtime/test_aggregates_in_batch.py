@@ -13,17 +13,17 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsSpout, RowsState, keep, run_all, start, touch
+from tests.runtime.support import CountAll, Fold, RowsSpout, RowsState, keep, run_all, start, touch
 from trident import Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
     Aggregator,
     CombinerAggregator,
     Count,
+    CountAsAggregator,
     FirstN,
     MaxWithComparator,
     Min,
     MinWithComparator,
-    ReducerAggregator,
     Split,
     Sum,
 )
@@ -54,42 +54,6 @@ def in_partitions(topology: TridentTopology, fields: str, *partitions: Sequence[
 
 
 # ---- the aggregators of the tests --------------------------------------------------------------------------------------
-
-
-class CountAll(CombinerAggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self, tuple: TridentTuple) -> int:
-        return 1
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-    def zero(self) -> int:
-        return 0
-
-
-class Fold(ReducerAggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        return curr + 1
-
-
-class CountAsAggregator(Aggregator[int]):
-    output_types = ("bigint",)
-
-    def init(self, batch_id: Any, collector: TridentCollector) -> int:
-        return 0
-
-    def aggregate(self, val: int, tuple: TridentTuple, collector: TridentCollector) -> int:
-        return val + 1
-
-    def complete(self, val: int, collector: TridentCollector) -> None:
-        collector.emit([val])
 
 
 class Longest(CombinerAggregator[str | None]):

@@ -17,7 +17,7 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import Keep, RowsSpout, RowsState, counted, dict_state, keep, run_all, start
+from tests.runtime.support import CountAll, Fold, Keep, RowsSpout, RowsState, counted, dict_state, keep, run_all, start
 from tests.state.faults import DictMap
 from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
@@ -283,33 +283,6 @@ class Longest(CombinerAggregator[str | None]):
 
     def zero(self) -> None:
         return None
-
-
-class CountAll(CombinerAggregator[int]):
-    """`Count`, row by row."""
-
-    output_types = ("bigint",)
-
-    def init(self, tuple: TridentTuple) -> int:
-        return 1
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-    def zero(self) -> int:
-        return 0
-
-
-class Fold(ReducerAggregator[int]):
-    """`Count`, as a reducer."""
-
-    output_types = ("bigint",)
-
-    def init(self) -> int:
-        return 0
-
-    def reduce(self, curr: int, tuple: TridentTuple) -> int:
-        return curr + 1
 
 
 class Gather(ReducerAggregator[list[str]]):

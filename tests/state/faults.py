@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.state import IBackingMap, Key, Txid
+from trident.testing.updaters import Add
 
 WAYS = ("before", "middle", "after")
 
@@ -101,28 +102,6 @@ class LateMap(DictMap):
             super().multi_put(keys, values)
         else:
             self.pending.update(zip(keys, values, strict=True))
-
-
-class Add:
-    """Adds a number to the stored one."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def update(self, stored: int | None) -> int:
-        return (stored or 0) + self.number
-
-
-class Append:
-    """Changes the stored list in place, as an updater must not but may."""
-
-    def __init__(self, item: object) -> None:
-        self.item = item
-
-    def update(self, stored: list[Any] | None) -> list[Any]:
-        items = [] if stored is None else stored
-        items.append(self.item)
-        return items
 
 
 def commit(state: Any, txid: int, **increments: int) -> list[Any]:

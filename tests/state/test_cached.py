@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import Add, Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.state.faults import Crash, CrashingMap, DictMap, Faults, LateMap, commit
 from trident.state import (
     BackingMapLifecycle,
     CachedBatchReadsMap,
@@ -23,6 +23,7 @@ from trident.state import (
     Txid,
     Winners,
 )
+from trident.testing.updaters import Add
 
 EXACT = [OpaqueMap, TransactionalMap]
 WON = Winners(((1, 0),))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import WAYS, Append, Crash, CrashingMap, DictMap, Faults, LateMap
+from tests.state.faults import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap
 from trident.state import (
     CachedMap,
     IBackingMap,
@@ -24,6 +24,7 @@ from trident.state import (
     Winners,
     map_for,
 )
+from trident.testing.updaters import Append
 
 SCHEDULES = 112
 PARTITIONS = 2

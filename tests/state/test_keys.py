@@ -16,13 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from states.memory import MemoryBackingMap
-from tests.state.faults import Add, DictMap
+from tests.state.faults import DictMap
 from tests.state.samples import hashables, mostly, outcome, same
 from trident.errors import CorruptValueError
 from trident.runtime.partitions import partition_of, partitions_of
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, Snapshot, StateType, map_for
 from trident.state.codec import decode_keys, encode, encode_keys
 from trident.state.keys import canonical_key, canonical_keys
+from trident.testing.updaters import Add
 
 keys = st.one_of(st.text().map(lambda text: (text,)), st.lists(hashables, max_size=3).map(tuple))
 OTHER_NAN = struct.unpack(">d", bytes.fromhex("fff8000000000123"))[0]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import Add, Append, Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.state.faults import Crash, CrashingMap, DictMap, Faults, LateMap, commit
 from trident.errors import CommitOrderError, FencedError, StaleTransactionError, UnsupportedOperation
 from trident.state import (
     NonTransactionalMap,
@@ -23,6 +23,7 @@ from trident.state import (
     Winners,
     map_for,
 )
+from trident.testing.updaters import Add, Append
 
 KINDS = [OpaqueMap, TransactionalMap, NonTransactionalMap]
 every_kind = pytest.mark.parametrize("new_map", KINDS, ids=lambda kind: kind.__name__)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
-from tests.state.faults import Add, commit
+from tests.state.faults import commit
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
 from trident.state import (
     FencedMap,
@@ -20,6 +20,7 @@ from trident.state import (
     StateSpec,
     StateType,
 )
+from trident.testing.updaters import Add
 
 CONF = StateConf("shop", "counts")
 KINDS = list(StateType)

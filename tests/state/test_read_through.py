@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import WAYS, Add, Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.state.faults import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap, commit
 from trident.errors import BackendError
 from trident.state import IBackingMap, Key, OpaqueMap, StateType, map_for
 from trident.state.interfaces import BackingMapLifecycle, FencedMap, ListableMap, RemovableMap, Resettable
 from trident.state.read_through import ReadThroughMap
 from trident.testing.log import Log
+from trident.testing.updaters import Add
 
 Entry = tuple[str, Key]
 Batch = list[dict[Key, int]]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from states.memory import MemoryBackingMap
-from tests.state.faults import Add, DictMap, LateMap, commit
+from tests.state.faults import DictMap, LateMap, commit
 from tests.state.samples import mostly, outcome, recut, same
 from trident.errors import ConfigError, CorruptValueError
 from trident.state import (
@@ -37,6 +37,7 @@ from trident.state import (
 )
 from trident.state.serializers import StormOpaqueSerializer, serializer_for
 from trident.state.values import UNKNOWN_ATTEMPT
+from trident.testing.updaters import Add
 
 A = 1 << 20
 OPAQUE, TRANSACTIONAL = OpaqueValue(3, A, None, 7), TransactionalValue(3, [1.5])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import Add, DictMap, LateMap, commit
+from tests.state.faults import DictMap, LateMap, commit
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.state import (
     BackingMapLifecycle,
@@ -32,6 +32,7 @@ from trident.state import (
     Winners,
     map_state,
 )
+from trident.testing.updaters import Add
 
 
 def test_the_single_value_is_kept_under_the_fixed_key() -> None:

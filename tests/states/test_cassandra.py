@@ -9,9 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +18,9 @@ import pytest
 from spouts import FixedBatchSpout
 from states._cassandra_map import CassandraBackingMap
 from states._cassandra_rows import BATCH_BYTES
-from states._cassandra_session import Connection, borrow, give_back
+from states._cassandra_session import Connection
 from states.cassandra import CassandraOptions, CassandraState
-from tests.servers import Server
+from tests.states.cassandra_support import EPOCH, Home, Log, add, claim, commit, names, values
 from trident import TridentTopology
 from trident.errors import (
     BackendError,
@@ -33,113 +31,9 @@ from trident.errors import (
     UnsupportedOperation,
 )
 from trident.operations import Count, Split
-from trident.state import Sentinel, Snapshot, StateConf, StateType, Txid, Winners
+from trident.state import Sentinel, Snapshot, StateConf, StateType
 from trident.state.interfaces import FencedMap, Key, ListableMap, RemovableMap, Resettable
 from trident.state.values import CombinerValueUpdater, OpaqueValue, TransactionalValue
-
-EPOCH = 1 << 20
-KINDS = {
-    StateType.OPAQUE: CassandraState.opaque,
-    StateType.TRANSACTIONAL: CassandraState.transactional,
-    StateType.NON_TRANSACTIONAL: CassandraState.non_transactional,
-}
-_names = count(1)
-
-
-class Home:
-    """The server as tests use it: one table for most states, told apart by their names."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.options = CassandraOptions(port=server.port, keyspace="tests", table="states", replication=1)
-        self._opened: list[Any] = []
-
-    def conf(self, name: str = "", read_only: bool = False) -> StateConf:
-        return StateConf("topology", name or f"state{next(_names)}", read_only=read_only)
-
-    def state(self, conf: StateConf, kind: StateType = StateType.OPAQUE, **options: Any) -> Any:
-        made = KINDS[kind](self.options, **options).factory.make_state(conf, 0, 1)
-        self._opened.append(made)
-        return made
-
-    def map(self, conf: StateConf, partition: int = 0, **options: Any) -> CassandraBackingMap:
-        self._opened.append(made := CassandraBackingMap(replace(self.options, **options), conf, partition))
-        return made
-
-    def close(self) -> None:
-        for one in self._opened:
-            one.close()
-        self._opened = []
-
-
-@pytest.fixture(scope="module")
-def connected(cassandra_server: Server) -> Iterator[Home]:
-    home = Home(cassandra_server)
-    home.map(home.conf())  # holds the connection, so that no test has to make it again
-    yield home
-    home.close()
-
-
-@pytest.fixture
-def home(connected: Home) -> Iterator[Home]:
-    own = Home(connected.server)
-    yield own
-    own.close()
-
-
-@pytest.fixture
-def cql(connected: Home) -> Iterator[Connection]:
-    connection = borrow(connected.options)
-    yield connection
-    give_back(connection)
-
-
-class Log:
-    """The driver's side of commits: winners, attempts and the sentinel that the partition must have."""
-
-    def __init__(self, incarnation: str = "log") -> None:
-        self.incarnation = incarnation
-        self.winners, self.expected = Winners(), None
-
-    winners: Winners
-    expected: Sentinel | None
-
-    def txid(self, number: int, attempt: int = 0) -> Txid:
-        return Txid(number, EPOCH + attempt, self.winners, self.incarnation, self.expected)
-
-    def record(self, txid: Txid) -> None:
-        self.winners, self.expected = self.winners.with_winner(int(txid), txid.attempt), txid.sentinel
-
-
-def add(left: int, right: int) -> int:
-    return left + right
-
-
-def update(state: Any, counts: Mapping[Any, int]) -> None:
-    keys = [key if isinstance(key, tuple) else (key,) for key in counts]
-    state.multi_update(keys, [CombinerValueUpdater(add, n) for n in counts.values()])
-
-
-def commit(state: Any, log: Log, number: int, counts: Mapping[Any, int], attempt: int = 0, record: bool = True) -> None:
-    txid = log.txid(number, attempt)
-    state.begin_commit(txid)
-    update(state, counts)
-    state.commit(txid)
-    if record:
-        log.record(txid)
-
-
-def values(state: Any, *words: str) -> list[Any]:
-    return list(state.multi_get([(word,) for word in words]))
-
-
-def claim(backing: CassandraBackingMap, number: int, attempt: int = 0, incarnation: str = "log") -> Txid:
-    txid = Txid(number, EPOCH + attempt, incarnation=incarnation)
-    assert txid.sentinel is not None
-    backing.move_sentinel(txid.sentinel)
-    backing.begin(txid)
-    return txid
-
 
 # ---- the value rules over Cassandra ----------------------------------------------------------------------------------
 
@@ -305,7 +199,7 @@ def test_a_ttl_goes_with_every_row_and_not_with_the_sentinel(home: Home, cql: Co
 
 
 def test_states_that_share_a_table_do_not_meet(home: Home) -> None:
-    name = f"same{next(_names)}"
+    name = f"same{next(names)}"
     one, two = StateConf("one", name), StateConf("two", name)
     commit(home.state(one), Log(), 1, {"cow": 1})
     commit(home.state(two), Log("other"), 1, {"cow": 5, "pig": 2})
@@ -535,7 +429,7 @@ def test_a_missing_driver_is_named(tmp_path: Path) -> None:
 
 
 def test_a_topology_goes_on_where_it_stopped(home: Home, tmp_path: Path) -> None:
-    name = f"words{next(_names)}"
+    name = f"words{next(names)}"
     log_dir = str(tmp_path / "log")
 
     def count_words(*lines: str) -> tuple[Any, Any, list[Any]]:

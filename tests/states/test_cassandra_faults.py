@@ -13,8 +13,7 @@ from cassandra.cluster import NoHostAvailable
 from states._cassandra_map import CassandraBackingMap
 from states._cassandra_session import Connection, UnknownOutcome, _translated
 from states._cassandra_stamps import FLOOR_BUCKET, PUTS_PER_COMMIT, timestamp
-from tests.servers import Server
-from tests.states.test_cassandra import EPOCH, Home, Log, claim, commit, update, values
+from tests.states.cassandra_support import EPOCH, Home, Log, claim, commit, update, values
 from trident.errors import (
     BackendError,
     CommitOrderError,
@@ -27,21 +26,6 @@ from trident.errors import (
 from trident.state import Key, Sentinel, StateConf, Txid
 
 SMALL: dict[str, Any] = {"table": "two", "buckets": 2, "rows_per_batch": 2}  # a window of 16 keys
-
-
-@pytest.fixture(scope="module")
-def connected(cassandra_server: Server) -> Iterator[Home]:
-    home = Home(cassandra_server)
-    home.map(home.conf())  # holds the connection, so that no test has to make it again
-    yield home
-    home.close()
-
-
-@pytest.fixture
-def home(connected: Home) -> Iterator[Home]:
-    own = Home(connected.server)
-    yield own
-    own.close()
 
 
 class Values(Sequence[bytes]):
