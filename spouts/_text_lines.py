@@ -207,7 +207,8 @@ def _as_utf8(path: str, offset: int, text: bytes, options: LineOptions) -> bytes
                 f"byte {at} of {path} is not {options.encoding} text ({error.reason}). Give the right encoding, or "
                 'errors="replace" to have U+FFFD in its place'
             ) from error
-    mended = text.decode(options.encoding, "replace")
+    # Line by line: the decoder of some encodings takes a line end for a part of a broken character.
+    mended = "\n".join([line.decode(options.encoding, "replace") for line in text.split(b"\n")])
     if path not in _warned:
         _warned.add(path)
         _log.warning(

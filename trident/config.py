@@ -40,7 +40,7 @@ class Config:
         Default `<log_dir>/dead_letters`; one JSON-lines file per batch that has any.
     max_rows_per_tuple
         How many rows a function or a query may make of one tuple; one more counts as an exception that it raised. Keeps
-        a generator that never ends from taking all memory.
+        a generator that never ends from taking all memory. (`Split` ends with its text, and is not counted.)
     max_rows_per_step
         How many rows a step may make of one partition of a batch, where it makes more of them than it got: a function,
         an aggregator, a join. One more fails the batch.

@@ -144,10 +144,10 @@ class BatchFailedError(TridentError):
     def __str__(self) -> str:
         on = f" on tuple {self.row}" if self.row is not None else ""
         times = "once" if self.attempts == 1 else f"{self.attempts} times"
+        aside = "" if self.row is None else ' (or set on_poison="dead_letter" to put such tuples aside)'
         return (
             f"batch {self.txid} failed {times} in step {self.step!r}{on}: {self.cause}. "
-            "Nothing of it is committed; after the cause is mended a restart goes on from this batch "
-            '(or set on_poison="dead_letter" to put such tuples aside)'
+            f"Nothing of it is committed; after the cause is mended a restart goes on from this batch{aside}"
         )
 
 

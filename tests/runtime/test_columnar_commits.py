@@ -66,6 +66,17 @@ def test_a_null_total_goes_by_rows() -> None:
     assert (values, data.columns is None) == ({("a",): 2, ("b",): 1}, False)
 
 
+def test_whole_numbers_may_be_summed_up_as_floating_ones() -> None:
+    topology = TridentTopology("floating")
+    stream = topology.new_stream("rows", FixedBatchSpout("n: bigint", 2, *[(MOST,)] * 4, (2**53 + 1,)))
+    total = stream.persistent_aggregate(MemoryMapState(), "n", Sum(), "total: double")
+    least = stream.persistent_aggregate(MemoryMapState(), "n", Min(), "least: double")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        assert running.state(total).get() == pytest.approx(4.0 * MOST + 2**53)
+        assert running.state(least).get() == 2.0**53
+
+
 def test_a_sum_beyond_64_bits_is_kept_whole() -> None:
     topology, factory = TridentTopology("beyond"), MemoryMapState()
     stream = topology.new_stream(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident import Fields, TridentCollector, TridentTuple
+from spouts import FixedBatchSpout
+from tests.runtime.support import keep, run_all
+from trident import Fields, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
 from trident.planner import Step
+from trident.runtime.bounds import Bounds
 from trident.runtime.rows import Poison, StepFailed, as_values
 from trident.runtime.steps import apply_step
 
@@ -110,3 +113,33 @@ def test_a_function_without_inputs_is_called_once_a_row(yields: bool) -> None:
     node = EachNode("e", ("s",), WORD, Fields(), PlainFunction(words if yields else lambda: "a", spread=True), WORD)
     table = apply_step(Step("e", ("s",), node, ("word",)), pa.table({"n": [1, 2]}), Poison(), repr)
     assert table.column("word").to_pylist() == (["a", "b"] * 2 if yields else ["a"] * 2)
+
+
+def test_no_more_is_taken_of_a_generator_than_the_step_may_give() -> None:
+    taken = []
+
+    def endless(n: int) -> Iterator[str]:
+        while True:
+            taken.append(n)
+            yield "a"
+
+    node = EachNode("e", ("s",), INPUTS.concat(WORD), INPUTS, PlainFunction(endless, spread=True), WORD)
+    poison = Poison(bounds=Bounds(per_tuple=1_000_000, per_step=100))
+    with pytest.raises(StepFailed, match="the step makes 101 rows or more of the 1 of one partition"):
+        apply_step(Step("e", ("s",), node, ("word",)), pa.table({"n": pa.array([0], pa.int32())}), poison, repr)
+    assert len(taken) == 101
+
+
+@pytest.mark.parametrize("hint", [Iterator, Iterable, list], ids=str)
+def test_a_hint_may_leave_open_what_is_in_the_collection(hint: Any) -> None:
+    def words(line: str) -> Any:
+        yield from line.split()
+
+    words.__annotations__["return"] = hint
+    topology = TridentTopology("hints")
+    stream = topology.new_stream("s", FixedBatchSpout("line: string", 1, ("the cow",)))
+    rows = keep(stream.each("line", words, "word: string").project("word"))
+    run_all(topology, "in_process")
+    assert rows.rows == [("the",), ("cow",)]
+    with pytest.raises(TopologyError, match="word"):
+        stream.each("line", words, "word")

@@ -112,6 +112,23 @@ def test_broken_utf8_is_replaced_and_said_once_a_file(tmp_path: Path, caplog: py
     ]
 
 
+@pytest.mark.parametrize(
+    ("encoding", "text", "expected"),
+    [
+        ("euc_jp", b"one\ntwo\x8f\nthree\n", ["one", "two\ufffd", "three"]),
+        ("euc_jp", b"one\ntwo\x8f", ["one", "two\ufffd"]),
+        ("gb18030", b"one\ntwo\xfe0\n", ["one", "two\ufffd"]),
+        ("iso2022_jp", b"one\n\x1b$B\xff\ntwo\n", ["one", "\ufffd", "two"]),
+    ],
+)
+def test_a_broken_character_does_not_take_the_line_end_along(
+    encoding: str, text: bytes, expected: list[str], tmp_path: Path
+) -> None:
+    write(tmp_path / "a", text)
+    write(tmp_path / "b", b"last\n")
+    assert lines(TextFileSpout(tmp_path, encoding=encoding, follow=False)) == [*expected, "last"]
+
+
 def test_strict_refuses_broken_text_with_file_and_byte(tmp_path: Path) -> None:
     write(tmp_path / "a", b"good\n")
     path = write(tmp_path / "b", b"\xef\xbb\xbfgood\nb\xffd\n")

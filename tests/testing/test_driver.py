@@ -236,6 +236,17 @@ def test_several_batches_may_be_in_work() -> None:
         assert driver.state(counts).multi_get(["a", "b"]) == [2, 2]
 
 
+def test_a_later_batch_that_fails_while_one_is_committed_is_tried_again() -> None:
+    topology, counts = word_count()
+    with TopologyTestDriver(topology, max_spout_pending=2) as driver:
+        for row in ("a", "a b", "b"):
+            driver.feed("lines", row)
+        assert driver.step() is not None
+        driver.fail_at("define")  # of batch 3, in the step that commits batch 2
+        assert [(result.txid, result.committed) for result in driver.run()] == [(2, True), (3, True)]
+        assert driver.state(counts).multi_get(["a", "b"]) == [2, 2]
+
+
 def test_time_is_what_the_test_says() -> None:
     topology, _ = word_count()
     with TopologyTestDriver(topology, batch_emit_interval_ms=10_000) as driver:

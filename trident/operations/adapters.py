@@ -207,7 +207,7 @@ def _hinted(function: Any, yields: bool) -> Sequence[str] | None:
     if yields:
         if typing.get_origin(hint) not in (*_ITERABLES, list, collections.abc.Sequence):
             return None
-        hint = typing.get_args(hint)[0]
+        hint = next(iter(typing.get_args(hint)), None)
     parts = typing.get_args(hint) if typing.get_origin(hint) is tuple else (hint,)
     types = [type_of_hint(part) for part in parts]
     return None if not types or None in types else typing.cast("list[str]", types)

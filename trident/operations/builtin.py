@@ -92,6 +92,9 @@ class Count(CombinerAggregator[int]):
 class Sum(CombinerAggregator[Any]):
     """The sum of one numeric field: bigint for whole numbers, double for floating point, decimal for decimals.
 
+    A batch whose sum of a key does not fit the declared type fails, and so does one whose new values are read and do not
+    fit it. Declare the output `double` or a wide `decimal` where sums may become large.
+
     Different from Storm: None counts as nothing (Storm fails on it), and float is not cut to whole numbers.
     """
 

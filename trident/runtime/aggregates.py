@@ -65,6 +65,8 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison
     if table.num_rows == 0:
         return schema.empty_table()
     table = _one_form(table, aggregation)
+    if kernel is not None:
+        table = _as_declared(table, aggregation, schema.types[-1])
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
         return _python_partial(step, aggregation, table, poison)
     function = kernel[0]
@@ -95,6 +97,15 @@ def _one_form(table: pa.Table, aggregation: Aggregation) -> pa.Table:
             column = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
             column = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)
             table = table.set_column(table.schema.get_field_index(name), name, column)
+    return table
+
+
+def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) -> pa.Table:
+    """Whole numbers whose aggregate is declared a floating one, as such: their sum has no 64 bits to leave."""
+    for name in aggregation.inputs.names if pa.types.is_floating(type_) else ():
+        column = table.column(name)
+        if pa.types.is_integer(column.type):
+            table = table.set_column(table.schema.get_field_index(name), name, column.cast(type_, safe=False))
     return table
 
 

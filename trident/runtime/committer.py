@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +21,7 @@ from trident.planner import Exchange, Plan
 from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
 from trident.runtime.exchange import apply_exchange
-from trident.runtime.rows import Emitted, Poison, Run, StepFailed, columns_of, failing_at
+from trident.runtime.rows import Emitted, Failure, Poison, Run, StepFailed, columns_of, failing_at
 from trident.runtime.steps import apply_query
 from trident.runtime.views import StateView
 from trident.runtime.windows import update_window
@@ -45,11 +45,14 @@ class Committed:
         How many keys (or rows of `partition_persist`) each state was given.
     metrics
         What operations counted, as `operation/counter`.
+    captured
+        Tuples behind states that were put aside.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, int] = field(default_factory=dict)
+    captured: list[Failure] = field(default_factory=list)
 
 
 class Committer:
@@ -85,7 +88,9 @@ class Committer:
         self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
 
-    def commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None = None) -> Committed:
+    def commit(
+        self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None = None, capture: bool = False
+    ) -> Committed:
         """Apply a batch to all states.
 
         Parameters
@@ -96,6 +101,8 @@ class Committer:
             What the workers made of the batch.
         now_ms
             The time of the batch, for windows that go by it.
+        capture
+            Whether tuples that raise are put aside.
 
         Raises
         ------
@@ -103,18 +110,21 @@ class Committer:
             Something raised; the batch is to be tried again with another attempt.
         """
         with _no_garbage_collection(), counting() as counts:
-            done = self._commit(txids, output, now_ms)
+            done = self._commit(txids, output, now_ms, capture)
         add_counts(done.metrics, counts)
         return done
 
-    def _commit(self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None) -> Committed:
+    def _commit(
+        self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None, capture: bool
+    ) -> Committed:
         done = Committed()
         given = TaskOutput({target: list(tables) for target, tables in output.sinks.items()}, frames=output.frames)
-        run = Run(_attempt_of(txids), Poison(bounds=self._bounds), self._static_state)
+        run = Run(_attempt_of(txids), Poison(capture, done.captured, self._bounds), self._static_state)
+        window_run = replace(run, poison=Poison(bounds=self._bounds))  # its tuples may be of earlier batches
         for node in self._plan.commits:
             tables = given.sinks.pop(node.id, [])
             if isinstance(node, WindowNode):
-                answers = self._window(node, tables, txids[node.state][0], now_ms, run, done)
+                answers = self._window(node, tables, txids[node.state][0], now_ms, window_run, done)
             elif isinstance(node, PersistNode):
                 answers = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):

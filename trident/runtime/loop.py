@@ -66,6 +66,7 @@ class _Batch:
     times: BatchTimes
     runner: Runner
     output: TaskOutput = field(default_factory=TaskOutput)
+    capture: bool = False  # are tuples that raise put aside?
 
 
 @dataclass(frozen=True)
@@ -293,7 +294,7 @@ class BatchLoop:
 
     def _cut(self, batch: _Batch) -> list[Part]:
         last_try = self._coordinator.tries(batch.attempt.txid) >= self._config.max_batch_attempts
-        capture = self._dead_letters is not None and last_try
+        batch.capture = capture = self._dead_letters is not None and last_try
         parts: list[Part] = []
         for name, definition in _of_spouts(batch.definitions):
             with failing_at(name):
@@ -362,7 +363,7 @@ class BatchLoop:
     def _commit(self, batch: _Batch, txids: dict[str, list[Txid]]) -> None:
         try:
             self._observe("committing", batch.attempt)
-            committed = self._committer.commit(txids, batch.output, now_of(batch.definitions))
+            committed = self._committer.commit(txids, batch.output, now_of(batch.definitions), batch.capture)
             self._observe("committed", batch.attempt)
             self._events.put(_Event(batch.attempt, committed=committed))
         except StepFailed as error:
@@ -376,10 +377,11 @@ class BatchLoop:
 
     def _record(self, attempt: TransactionAttempt, committed: Committed) -> None:
         batch = self._batches[attempt.txid]
-        if batch.output.captured and self._dead_letters is not None:
+        captured = [*batch.output.captured, *committed.captured]
+        if captured and self._dead_letters is not None:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
-            self._dead_letters.write(attempt, batch.output.captured)
-        counts = {"tuples": batch.output.tuples, "dead_letters": len(batch.output.captured)}
+            self._dead_letters.write(attempt, captured)
+        counts = {"tuples": batch.output.tuples, "dead_letters": len(captured)}
         record = CommitRecord(
             attempt.txid, attempt.attempt, batch.definitions, committed.touched, counts, self._clock.wall_ms()
         )

@@ -50,7 +50,7 @@ class _Calls:
             before = len(emitted)
             try:
                 if function.yields:
-                    emitted.extend(islice(call(*given), most + 1))
+                    emitted.extend(islice(call(*given), min(most, most_of_all - before) + 1))
                 else:
                     emitted.append(call(*given))
                 if len(emitted) - before > most:

@@ -130,6 +130,9 @@ class TopologyTestDriver:
             except InjectedFault as fault:
                 return self._taken_over(fault)
             if self._progress.batches > done:
+                self._late = (
+                    self._progress.failures > failed
+                )  # a later batch, which is in work as well, may have failed
                 return self._committed()
             if self._progress.failures > failed:
                 return self._failed()
