@@ -282,6 +282,9 @@ class LRUMemoryMapState:
     home: str = field(default_factory=_home, repr=False)
 
     in_memory: ClassVar[bool] = True
+    forgets: ClassVar[bool] = True
+    """What must be whole (a window) is not kept here."""
+
     Factory: ClassVar[type[LRUMemoryMapState]]
     """Trident's name of the factory; the class itself."""
 

@@ -202,6 +202,11 @@ def test_the_source_goes_on_after_an_adopted_batch_that_was_defined() -> None:
     assert state.definitions == {3: {"a": "three"}}
 
 
+def test_a_spout_that_had_nothing_in_an_adopted_batch_stays_where_it_was() -> None:
+    state = folded(DefineRecord(1, "a", "one"), DefineRecord(2, "a", None), AdoptRecord("s", 2, True, {0: (2, 0)}))
+    assert (state.spouts, state.definitions) == ({"a": "one"}, {})
+
+
 def test_a_reset_state_expects_nothing_in_the_store() -> None:
     state = folded(commit(1, touched={"s": [0], "t": [0]}), ResetRecord("s"))
     assert (state.expected("s", 0), state.expected("t", 0)) == (None, Sentinel("abc", 1, A))

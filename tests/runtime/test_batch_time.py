@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from states.memory import MemoryMapState
 from tests.runtime.support import RowsSpout, dict_state
 from trident import TridentTopology
 from trident.coordination.log import FileLog
-from trident.operations import Count, TumblingCountWindow, TumblingDurationWindow
+from trident.coordination.records import DefineRecord
+from trident.operations import Count, Sum, TumblingCountWindow, TumblingDurationWindow
 from trident.planner import make_plan
 from trident.runtime.batch_time import TIME, BatchTime, now_of
 from trident.runtime.window_grid import Grid
@@ -141,3 +144,42 @@ def test_time_goes_on_over_a_restart_and_not_back(tmp_path: Any) -> None:
         {"now": 101_000, "tuples_at": 100_500},
     ]
     log.close()
+
+
+def test_windows_behind_windows_are_due_without_a_tuple_of_a_spout() -> None:
+    topology = TridentTopology("t")
+    first = topology.new_stream("s", RowsSpout("n: int", {})).tumbling_window(60 * S, "n", Sum(), "a")
+    second = first.tumbling_window(10 * S, "a", Sum(), "b")
+    third = second.sliding_window(20 * S, 10 * S, "b", Sum(), "c")
+    with TopologyTestDriver(topology) as driver:
+        driver.feed("s", 7)
+        for _ in range(12):
+            driver.run()
+            driver.clock.advance(10)
+        for window, fired in ((first, 1), (second, 1), (third, 2)):
+            assert [row for rows in driver.captured(window).values() for row in rows] == [(7,)] * fired
+        driver.clock.advance(1000)
+        driver.run()
+        assert driver.run() == []  # it comes to an end
+
+
+def test_what_is_available_is_processed_while_windows_come_due_for_hours() -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("n: int", 1, (1,), (2,)))
+    total = stream.persistent_aggregate(MemoryMapState(), "n", Sum(), "total")
+    stream.sliding_window(timedelta(hours=10), timedelta(milliseconds=1), "n", Sum(), "sum")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        assert running.state(total).get() == 3
+
+
+def test_a_batch_that_time_alone_began_is_run_also_when_the_window_is_gone(tmp_path: Path) -> None:
+    with closing(FileLog.open(tmp_path, "t")) as log:
+        log.append(DefineRecord(1, "s", None))
+        log.append(DefineRecord(1, TIME, {"now": 5}))
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("n: int", 1, (1,), (2,)))
+    total = stream.persistent_aggregate(MemoryMapState(), "n", Sum(), "total")
+    with topology.start(engine="in_process", log_dir=tmp_path) as running:
+        running.process_all_available()
+        assert running.state(total).get() == 3

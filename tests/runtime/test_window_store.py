@@ -33,10 +33,12 @@ FIELDS = Fields("n: bigint")
 S = timedelta(seconds=1)
 
 
-def opened(entries: dict[Any, Any], txid: int = 1, fields: Fields = FIELDS) -> tuple[OpaqueMap, WindowStore]:
+def opened(
+    entries: dict[Any, Any], txid: int = 1, fields: Fields = FIELDS, width: int = 1
+) -> tuple[OpaqueMap, WindowStore]:
     state = OpaqueMap(DictMap(entries))
     state.begin_commit(txid)
-    return state, WindowStore(state, fields)
+    return state, WindowStore(state, fields, width)
 
 
 def numbers(*values: int) -> pa.Table:
@@ -110,7 +112,7 @@ def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orpha
     assert len(directory) < 500
     live = {key for key, stored in entries.items() if key[0] == "chunk" and stored.curr is not None}
     assert live == {key for run in runs for key in run.keys}
-    _, store = opened(entries, batches + 1)
+    _, store = opened(entries, batches + 1, width=1_000_000)
     kept = pane_of(store, 0)
     assert kept == list(range(1, batches + 1)) if not sums else sum(kept) == batches * (batches + 1) // 2
 
@@ -195,7 +197,7 @@ def test_a_replay_writes_over_what_the_failed_attempt_left() -> None:
         state = OpaqueMap(DictMap(entries))
         state.begin_commit(Txid(1, attempt, Winners()))
         store = WindowStore(state, FIELDS)
-        assert store.directory == Directory(str(FIELDS))
+        assert store.directory == Directory(f"{FIELDS}; in panes of 1")
         for pane, value in enumerate(values):
             store.add(pane, numbers(value))
         store.write()
@@ -229,8 +231,14 @@ def test_a_chunk_that_is_damaged_or_of_other_fields_is_found() -> None:
     store.add(0, numbers(1))
     store.write()
     state.commit(1)
-    with pytest.raises(CorruptValueError, match=r"it holds \(n: bigint\), but this topology keeps \(n: string\)"):
+    with pytest.raises(
+        CorruptValueError, match=r"it holds \(n: bigint; in panes of 1\), but this topology keeps \(n: string; in"
+    ):
         opened(entries, 2, Fields("n: string"))
+    with pytest.raises(
+        CorruptValueError, match=r"but this topology keeps \(n: bigint; in panes of 5\).*another state_name"
+    ):
+        WindowStore(state, FIELDS, 5)
     entries[("chunk", 0)] = entries[("chunk", 0)]._replace(curr=b"\x01damaged")
     _, again = opened(entries, 2)
     with pytest.raises(CorruptValueError, match="it is damaged"):
@@ -250,9 +258,23 @@ def test_a_record_of_another_topology_is_found() -> None:
         driver.feed("s", "a")
         driver.run()
         (record,) = [stored for key, stored in _entries(state).items() if key == ("key", "a")]
-        _entries(state)["key", "a"] = record._replace(curr=encode([7, 1, [1]]))
+        _entries(state)["key", "a"] = record._replace(curr=encode([7, 9, 9, 1, [1]]))
         driver.feed("s", "a")
         with pytest.raises(BatchFailedError, match=r"read the records of a window: one is of version 7 with 1 columns"):
+            driver.step()
+
+
+@pytest.mark.parametrize("length", [4, 10])
+def test_a_window_of_each_key_does_not_take_over_what_another_left(length: int) -> None:
+    topology, state = TridentTopology("t"), MemoryMapState()
+    topology.new_stream("s", RowsSpout("w: string", {})).group_by("w").tumbling_window(length, state, Count(), "n")
+    with TopologyTestDriver(topology, max_batch_attempts=1) as driver:
+        driver.feed("s", "a")
+        driver.run()
+        (record,) = [stored for key, stored in _entries(state).items() if key == ("key", "a")]
+        _entries(state)["key", "a"] = record._replace(curr=encode([1, 9, 9, 7, [7]]))
+        driver.feed("s", "a")
+        with pytest.raises(BatchFailedError, match=rf"one is of length 9 and slide 9, this topology has {length} and"):
             driver.step()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spouts import FixedBatchSpout
-from states.memory import MemoryMapState
+from states.memory import LRUMemoryMapState, MemoryMapState
 from tests.runtime.support import RowsSpout, dict_state, keep, run_all, start
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import InexactPairingError, TopologyChangedError
@@ -230,6 +230,19 @@ def test_a_time_that_no_calendar_has_is_no_time() -> None:
     assert fired.rows == [(1,)]
 
 
+def test_a_window_that_begins_before_the_calendar_does_has_a_bound_that_can_be_read() -> None:
+    first = dt.datetime(1, 1, 1, tzinfo=dt.UTC)
+    topology = TridentTopology("t")
+    week = TumblingDurationWindow.of(timedelta(days=7)).by_event_time("at")
+    windows = topology.new_stream("s", RowsSpout("at: timestamp", {})).window(week, Count(), "n", bounds="a, b")
+    kept = keep(windows.each("a", lambda start: start.year, "year: int").project("year", "n"))
+    with TopologyTestDriver(topology) as driver:
+        for time in (first, dt.datetime(2024, 1, 1, tzinfo=dt.UTC)):
+            driver.feed("s", (time,))
+            driver.run()
+    assert kept.rows == [(1, 1)]
+
+
 def test_a_latest_event_far_ahead_costs_nothing_and_fires_what_it_passes() -> None:
     topology = TridentTopology("t")
     year = 365 * 24 * 3600 * 1000
@@ -380,6 +393,8 @@ def _of_a_wrong_type(value: Any) -> Any:
         (lambda: SlidingCountWindow.of(3, -1), "length 3 and slide -1: the slide must be a whole number"),
         (lambda: TumblingCountWindow.of(_of_a_wrong_type(2.5)), r"length 2\.5 and slide 2\.5"),
         (lambda: TumblingCountWindow.of(True), "length True and slide True"),
+        (lambda: TumblingCountWindow.of(10**30), "must be a whole number of tuples"),
+        (lambda: WindowConfig(3, 3), "a WindowConfig is made by of: TumblingCountWindow"),
         (lambda: TumblingDurationWindow.of(_of_a_wrong_type(5)), "length of a window by time is a timedelta, got 5"),
         (lambda: TumblingDurationWindow.of(timedelta(microseconds=999)), "give whole milliseconds, at least 1"),
         (lambda: SlidingDurationWindow.of(S, timedelta(0)), r"slide datetime.timedelta\(0\) of a window"),
@@ -416,6 +431,9 @@ def test_equal_length_and_slide_are_allowed() -> None:
         (lambda s: s.tumbling_window(2, Count(), "n", bounds="a, n"), "cannot add field 'n'"),
         (lambda s: s.tumbling_window(2, MemoryMapState.transactional(), Count(), "n"),
          "state 'n-window', which is transactional; only an opaque state"),
+        (lambda s: s.tumbling_window(2, LRUMemoryMapState.opaque(9), Count(), "n"), "state 'n-window', which forgets"),
+        (lambda s: s.tumbling_window(2, Count(), "$pane"), r"cannot take or give '\$pane': names that begin with \$"),
+        (lambda s: s.each("n", lambda n: n, "$at: int").tumbling_window(2, "$at", Sum(), "n2"), r"take or give '\$at'"),
         (lambda s: s.tumbling_window(2, dict_state({}, partitions=3), Count(), "n"), "insists on 3 partitions"),
         (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("w"), Count(), "c"),
          "event time 'w' is string; it must be a timestamp"),

@@ -276,7 +276,8 @@ class LogState:
             self.adopted[record.state] = txid
         # An adopted batch counts as committed, so the source goes on after it: as defined, where that was logged.
         for passed in sorted(each for each in self.definitions if each <= txid):
-            self.spouts.update(self.definitions.pop(passed))
+            given = self.definitions.pop(passed)  # None: the spout had nothing, so it stays where it was
+            self.spouts.update({spout: one for spout, one in given.items() if one is not None})
         self.touched[record.state] = {
             partition: Sentinel(self.incarnation, *laid) for partition, laid in record.sentinels.items()
         }

@@ -125,6 +125,12 @@ def _declare(
     member = member_of(stream, rest, "window")
     key, limits = group or Fields(), _bounds(stream, config, bounds)
     fields = key.concat(limits, stream.get_name()).concat(member.outputs, stream.get_name())
+    reserved = [name for name in (*fields.names, *member.inputs.names) if name.startswith("$")]
+    if reserved:
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: a window cannot take or give {reserved[0]!r}: names that begin with $ are its own; "
+            "rename the field"
+        )
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
     stream._topology._add_state(name, _checked(stream, name, spec))
     node = stream._child(
@@ -151,6 +157,11 @@ def _checked(stream: StreamBase, name: str, spec: StateSpec) -> StateSpec:
             f"stream {stream.get_name()!r}: the window keeps what it holds in state {name!r}, which is {kind.value}; "
             "only an opaque state lets a replay take back what a failed attempt put into a window: use the opaque state of "
             "the same store"
+        )
+    if getattr(spec.factory, "forgets", False):
+        raise TopologyError(
+            f"stream {stream.get_name()!r}: the window keeps what it holds in state {name!r}, which forgets what was not used "
+            "for long: tuples would be missing. Use a state that keeps all"
         )
     if spec.required_num_partitions not in (None, 1):
         raise TopologyError(

@@ -60,8 +60,10 @@ class WindowConfig:
     """Whether tuples are counted; otherwise time is."""
 
     def __post_init__(self) -> None:
+        if not hasattr(self, "counts"):
+            raise TopologyError("a WindowConfig is made by of: TumblingCountWindow.of(100), for example")
         for what, number in (("length", self.length), ("slide", self.slide)):
-            if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < 1 << 62:
                 raise TopologyError(
                     f"a window with length {self.length!r} and slide {self.slide!r}: the {what} must be a whole number of "
                     f"{'tuples' if self.counts else 'milliseconds'}, at least 1"

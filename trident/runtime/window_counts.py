@@ -1,6 +1,6 @@
 """Windows over the count of each key: one record per key, since each key has a count of its own.
 
-`("key", *key)` -> the number of its tuples, and the columns of the panes that a later window needs. A pane of a combiner is
+`("key", *key)` -> length, slide, number of tuples, columns of the panes that a later window needs. A pane of a combiner is
 one partial result of so many tuples that no window ends within them; without a combiner it is one tuple. So all panes up to
 the last are there, without a gap, and none has to be numbered.
 """
@@ -19,6 +19,7 @@ from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.graph import WindowNode
+from trident.operations.windows import WindowConfig
 from trident.runtime.groups import Ints, group_ids
 from trident.runtime.rows import Run
 from trident.runtime.window_grid import Grid
@@ -41,7 +42,7 @@ def update_counts(node: WindowNode, state: Any, table: pa.Table, run: Run) -> pa
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
     keys = table.select(list(node.group.names)).take(pa.array(firsts))
     names: list[Key] = list(zip(repeat("key"), *(keys.column(name).to_pylist() for name in keys.column_names)))
-    before, kept = _read(state, names, values)
+    before, kept = _read(state, names, values, node.config)
     held = _held(node, with_column(table, _KEY, ids), before, kept, run)
     _write(state, names, held, node)
     return _results(node, held, keys, run)
@@ -83,20 +84,26 @@ def _values(node: WindowNode) -> Fields:
     return fields.select(names) if names else NOTHING
 
 
-def _read(state: Any, names: Sequence[Key], values: Fields) -> tuple[Ints, list[list[list[Any]]]]:
+def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig) -> tuple[Ints, list[list[list[Any]]]]:
     """The count of each key, and its columns."""
     data = state.multi_get(names)
     there = iter(decode_many([one for one in data if one is not None]))
-    empty = [_VERSION, 0, *([] for _ in values)]
+    empty = [_VERSION, config.length, config.slide, 0, *([] for _ in values)]
     records: list[list[Any]] = [empty if one is None else next(there) for one in data]
     for version, width in {(record[0], len(record)) for record in records}:
         if version != _VERSION or width != len(empty):
             raise CorruptValueError(
-                f"read the records of a window: one is of version {version!r} with {width - 2} columns, this topology keeps "
+                f"read the records of a window: one is of version {version!r} with {width - 4} columns, this topology keeps "
                 f"version {_VERSION} with {list(values.names)}; another version of the topology wrote it. Give the window "
                 "another state_name"
             )
-    return np.array([record[1] for record in records], np.int64), [record[2:] for record in records]
+    for length, slide in {(record[1], record[2]) for record in records}:
+        if (length, slide) != (config.length, config.slide):
+            raise CorruptValueError(
+                f"read the records of a window: one is of length {length} and slide {slide}, this topology has "
+                f"{config.length} and {config.slide}. Give the window another state_name"
+            )
+    return np.array([record[3] for record in records], np.int64), [record[4:] for record in records]
 
 
 def _held(node: WindowNode, table: pa.Table, before: Ints, kept: list[list[list[Any]]], run: Run) -> _Held:
@@ -145,7 +152,7 @@ def _write(state: Any, names: Sequence[Key], held: _Held, node: WindowNode) -> N
     stops = held.starts[1:].tolist()
     columns = [held.rows.column(name).to_pylist() for name in _values(node).names]
     kept = [[column[first:stop] for first, stop in zip(firsts, stops, strict=True)] for column in columns]
-    records = [[_VERSION, *record] for record in zip(held.after.tolist(), *kept, strict=True)]
+    records = [[_VERSION, length, slide, *record] for record in zip(held.after.tolist(), *kept, strict=True)]
     state.multi_put(names, encode_many(records))
 
 

@@ -20,7 +20,7 @@ from trident.runtime.in_batch import aggregate
 from trident.runtime.rows import Run
 from trident.runtime.window_grid import Grid
 
-__all__ = ["AT", "END", "NOTHING", "PANE", "ROWS", "aggregating", "bigint", "content_fields", "merged", "partials",
+__all__ = ["AT", "END", "FIRST_MS", "NOTHING", "PANE", "ROWS", "aggregating", "bigint", "content_fields", "merged", "partials",
            "window_input", "with_column", "with_nothing"]  # fmt: skip
 
 AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
@@ -29,7 +29,7 @@ AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
 NOTHING = Fields.of(["$"], ["boolean"])
 """What is kept for an aggregator without inputs: a table needs a column to have rows."""
 
-_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
+FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
 
 
 def content_fields(node: WindowNode) -> Fields:
@@ -117,7 +117,7 @@ def _timed(node: WindowNode, table: pa.Table, field: str) -> pa.Table:
     times = column.cast(pa.int64())
     unit = 1 if pa.types.is_integer(column.type) else 1000
     known = pc.fill_null(
-        pc.and_(pc.greater_equal(times, _FIRST_MS * unit), pc.less_equal(times, _LAST_MS * unit)), False
+        pc.and_(pc.greater_equal(times, FIRST_MS * unit), pc.less_equal(times, _LAST_MS * unit)), False
     )
     kept = table.filter(known)
     if kept.num_rows < table.num_rows:

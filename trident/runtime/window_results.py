@@ -13,7 +13,7 @@ from trident.graph import Member, WindowNode
 from trident.operations.combining import merging
 from trident.runtime.in_batch import aggregate
 from trident.runtime.rows import Run
-from trident.runtime.window_input import END, aggregating, bigint, with_column
+from trident.runtime.window_input import END, FIRST_MS, aggregating, bigint, with_column
 
 __all__ = ["Complete", "results"]
 
@@ -76,4 +76,4 @@ def _bounds(node: WindowNode, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     starts = ends - node.config.length
     if node.config.counts:
         return np.maximum(starts, 0), ends
-    return starts * 1000, ends * 1000  # a timestamp is in microseconds
+    return np.maximum(starts, FIRST_MS) * 1000, ends * 1000  # a timestamp is in microseconds

@@ -118,6 +118,8 @@ class WindowStore:
         A map state, between `begin_commit` and `commit`.
     fields
         Of the rows, with their types.
+    width
+        Of a pane: its number says where it is only with this.
 
     Raises
     ------
@@ -125,16 +127,17 @@ class WindowStore:
         The state holds rows of other fields.
     """
 
-    def __init__(self, state: Any, fields: Fields) -> None:
+    def __init__(self, state: Any, fields: Fields, width: int = 1) -> None:
         self._state, self.schema = state, schema_of(fields)
         (data,) = state.multi_get([DIRECTORY])
         self.directory = Directory.of(data)
-        if self.directory.panes and self.directory.fields != str(fields):
+        kept = f"{fields}; in panes of {width}"
+        if self.directory.panes and self.directory.fields != kept:
             raise CorruptValueError(
-                f"read the directory of a window: it holds ({self.directory.fields}), but this topology keeps ({fields}); it "
+                f"read the directory of a window: it holds ({self.directory.fields}), but this topology keeps ({kept}); it "
                 "was written by another version of the topology. Give the window another state_name"
             )
-        self.directory.fields = str(fields)
+        self.directory.fields = kept
         self._puts: dict[Key, bytes] = {}
         self._removed: list[Key] = []
 

@@ -58,7 +58,8 @@ class _Update:
 
     def __init__(self, node: WindowNode, state: Any, now_ms: int | None, run: Run) -> None:
         self._node, self._now, self._run = node, now_ms, run
-        self._grid, self._store = Grid.of(node.config), WindowStore(state, content_fields(node))
+        self._grid = Grid.of(node.config)
+        self._store = WindowStore(state, content_fields(node), self._grid.width)
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
 
