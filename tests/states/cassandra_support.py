@@ -10,8 +10,8 @@ from typing import Any
 from states._cassandra_map import CassandraBackingMap
 from states.cassandra import CassandraOptions, CassandraState
 from tests.servers import Server
-from trident.state import Sentinel, StateConf, StateType, Txid, Winners
-from trident.state.values import CombinerValueUpdater
+from tests.states import support
+from trident.state import StateConf, StateType, Txid
 
 EPOCH = 1 << 20
 KINDS = {
@@ -48,43 +48,15 @@ class Home:
         self._opened = []
 
 
-class Log:
-    """The driver's side of commits: winners, attempts and the sentinel that the partition must have."""
+class Log(support.Log):
+    """Attempts are counted from that of the first epoch."""
 
     def __init__(self, incarnation: str = "log") -> None:
-        self.incarnation = incarnation
-        self.winners, self.expected = Winners(), None
-
-    winners: Winners
-    expected: Sentinel | None
-
-    def txid(self, number: int, attempt: int = 0) -> Txid:
-        return Txid(number, EPOCH + attempt, self.winners, self.incarnation, self.expected)
-
-    def record(self, txid: Txid) -> None:
-        self.winners, self.expected = self.winners.with_winner(int(txid), txid.attempt), txid.sentinel
-
-
-def add(left: int, right: int) -> int:
-    return left + right
-
-
-def update(state: Any, counts: Mapping[Any, int]) -> None:
-    keys = [key if isinstance(key, tuple) else (key,) for key in counts]
-    state.multi_update(keys, [CombinerValueUpdater(add, n) for n in counts.values()])
+        super().__init__(incarnation, EPOCH)
 
 
 def commit(state: Any, log: Log, number: int, counts: Mapping[Any, int], attempt: int = 0, record: bool = True) -> None:
-    txid = log.txid(number, attempt)
-    state.begin_commit(txid)
-    update(state, counts)
-    state.commit(txid)
-    if record:
-        log.record(txid)
-
-
-def values(state: Any, *words: str) -> list[Any]:
-    return list(state.multi_get([(word,) for word in words]))
+    support.commit(state, log, number, attempt, counts, record)
 
 
 def claim(backing: CassandraBackingMap, number: int, attempt: int = 0, incarnation: str = "log") -> Txid:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from states.delta import DeltaState, delta_session_conf
+from tests.states.support import Log as Log
+from tests.states.support import add as add
+from tests.states.support import commit as commit
+from tests.states.support import update as update
+from tests.states.support import values as values
 from trident.state.interfaces import StateConf, StateType
 from trident.state.snapshottable import SnapshottableMap
-from trident.state.txid import Sentinel, Txid, Winners
-from trident.state.values import CombinerValueUpdater
 
 WORDS = StateConf("words", "counts", key_fields=(("word", "string"),), value_type="bigint")
 KINDS = {
@@ -24,10 +26,6 @@ KINDS = {
     StateType.NON_TRANSACTIONAL: DeltaState.non_transactional,
 }
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def add(left: int, right: int) -> int:
-    return left + right
 
 
 def state_at(path: Path, conf: StateConf = WORDS, kind: StateType = StateType.OPAQUE, **options: Any) -> Any:
@@ -39,40 +37,6 @@ def state_at(path: Path, conf: StateConf = WORDS, kind: StateType = StateType.OP
 def reader_at(path: Path, kind: StateType = StateType.OPAQUE) -> Any:
     conf = StateConf("words", "counts", key_fields=WORDS.key_fields, value_type="bigint", read_only=True)
     return state_at(path, conf, kind)
-
-
-class Log:
-    """The driver's side of a commit: winners, attempts and the sentinel that the partition must have."""
-
-    def __init__(self) -> None:
-        self.winners, self.expected = Winners(), None
-
-    winners: Winners
-    expected: Sentinel | None
-
-    def txid(self, number: int, attempt: int) -> Txid:
-        return Txid(number, attempt, self.winners, "inc", self.expected)
-
-    def record(self, txid: Txid) -> None:
-        self.winners, self.expected = self.winners.with_winner(int(txid), txid.attempt), txid.sentinel
-
-
-def update(state: Any, counts: Mapping[str, int]) -> list[Any]:
-    keys = [(word,) for word in counts]
-    return list(state.multi_update(keys, [CombinerValueUpdater(add, n) for n in counts.values()]))
-
-
-def commit(state: Any, log: Log, number: int, attempt: int, counts: Mapping[str, int], record: bool = True) -> None:
-    txid = log.txid(number, attempt)
-    state.begin_commit(txid)
-    update(state, counts)
-    state.commit(txid)
-    if record:
-        log.record(txid)
-
-
-def values(state: Any, *words: str) -> list[Any]:
-    return list(state.multi_get([(word,) for word in words]))
 
 
 def version_of(path: Path) -> int:

@@ -20,7 +20,8 @@ from states._cassandra_map import CassandraBackingMap
 from states._cassandra_rows import BATCH_BYTES
 from states._cassandra_session import Connection
 from states.cassandra import CassandraOptions, CassandraState
-from tests.states.cassandra_support import EPOCH, Home, Log, add, claim, commit, names, values
+from tests.states.cassandra_support import EPOCH, Home, Log, claim, commit, names
+from tests.states.support import add, values
 from trident import TridentTopology
 from trident.errors import (
     BackendError,

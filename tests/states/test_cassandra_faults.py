@@ -13,7 +13,8 @@ from cassandra.cluster import NoHostAvailable
 from states._cassandra_map import CassandraBackingMap
 from states._cassandra_session import Connection, UnknownOutcome, _translated
 from states._cassandra_stamps import FLOOR_BUCKET, PUTS_PER_COMMIT, timestamp
-from tests.states.cassandra_support import EPOCH, Home, Log, claim, commit, update, values
+from tests.states.cassandra_support import EPOCH, Home, Log, claim, commit
+from tests.states.support import update, values
 from trident.errors import (
     BackendError,
     CommitOrderError,
