@@ -17,7 +17,7 @@ from typing import Any, Union
 
 from trident.errors import TopologyError
 
-__all__ = ["Fields", "FieldsLike", "normal_type", "type_of_hint"]
+__all__ = ["Fields", "FieldsLike", "is_nested", "normal_type", "type_of_hint"]
 
 FieldsLike = Union[str, Sequence[str], "Fields"]
 
@@ -150,6 +150,11 @@ def split_commas(text: str) -> list[str]:
             start = at + 1
     parts.append(text[start:])
     return [part for part in parts if part.strip()]
+
+
+def is_nested(type_: str | None) -> bool:
+    """Whether a type is an array, a map or a struct: its values have no order, and are no keys."""
+    return type_ is not None and type_.startswith(("array<", "map<", "struct<"))
 
 
 def normal_type(ddl: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.state.faults import DictMap
 from trident import Config, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
-from trident.operations import BaseStateUpdater, CombinerAggregator, Function, ReducerAggregator
+from trident.operations import BaseStateUpdater, Count, Function, ReducerAggregator
 from trident.runtime import running
 from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
@@ -201,19 +201,8 @@ def counted(rows: Iterable[Any]) -> dict[Any, int]:
     return counts
 
 
-class CountAll(CombinerAggregator[int]):
-    """`Count`, row by row."""
-
-    output_types = ("bigint",)
-
-    def init(self, tuple: TridentTuple) -> int:
-        return 1
-
-    def combine(self, val1: int, val2: int) -> int:
-        return val1 + val2
-
-    def zero(self) -> int:
-        return 0
+class CountAll(Count):
+    """`Count`, row by row: a subclass has no kernel."""
 
 
 class Fold(ReducerAggregator[int]):

@@ -6,7 +6,6 @@ import errno
 import logging
 import socket
 import threading
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from trident.drpc.local import LocalDRPC
@@ -90,9 +89,7 @@ class DRPCServer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.stop()
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trident.explain.labels import what
 from trident.explain.stages import stages_of
 from trident.graph import Graph, Node, PersistNode, QueryNode
-from trident.planner import Plan, make_plan
+from trident.planner import make_plan
 
 __all__ = ["to_dot", "to_mermaid"]
 
@@ -45,14 +45,10 @@ def _clusters(graph: Graph) -> Iterator[tuple[str, list[Node]]]:
     """The stages with their nodes; a step that runs in several is drawn in the first."""
     plan, drawn = make_plan(graph), set[str]()
     for stage in stages_of(plan):
-        ids = [id_ for entry in stage.entries for id_ in _fragment_ids(plan, entry) if id_ not in drawn]
+        ids = [id_ for entry in stage.entries for id_ in plan.fragments[entry].ids if id_ not in drawn]
         ids = list(dict.fromkeys(ids))
         drawn.update(ids)
         yield stage.title, [graph.node(id_) for id_ in ids]
-
-
-def _fragment_ids(plan: Plan, entry: str) -> list[str]:
-    return [entry, *(step.id for step in plan.fragments[entry].steps)]
 
 
 def _edges(graph: Graph) -> Iterator[tuple[str, str, bool]]:

@@ -8,7 +8,7 @@ from trident.fields import Fields
 from trident.graph import Graph, PersistNode, StateNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner import make_plan
-from trident.planner.guarantees import EXACT, spout_type_of, state_type_of
+from trident.planner.guarantees import EXACT, spout_type_of
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateSpec, StateType
 
@@ -21,7 +21,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
     writers = {node.state: node for node in graph.nodes if isinstance(node, PersistNode)}
     found = []
     for state in graph.states:
-        kind, writer = state_type_of(state), writers.get(state.name)
+        kind, writer = state.spec.kind, writers.get(state.name)
         spouts = [] if writer is None else graph.sources_of(writer.id)
         found.append(
             {

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
 from trident.exchanges import RepartitionNode, Routing
-from trident.fields import Fields
+from trident.fields import Fields, is_nested
 from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member
 from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields
-from trident.operations.combining import merging
+from trident.operations.combining import merging_member
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Aggregating(StreamBase):
         if not isinstance(field, str):
             raise TopologyError(f"stream {self.get_name()!r}: {label} takes the name of one field, got {field!r}")
         (type_,) = self._select([field]).types
-        if isinstance(aggregator, MinBy) and (type_ or "").startswith(("array<", "map<", "struct<")):
+        if isinstance(aggregator, MinBy) and is_nested(type_):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {label} cannot order {field!r}, which is {type_}; give it a comparator"
             )
@@ -156,7 +156,7 @@ def declare(stream: S, group: Fields | None, members: Sequence[Member], full: bo
         if all(hasattr(member.aggregator, "combine") for member in members):
             part = AggregateNode(f"{id_}:part", (parent,), fields, key, group is not None, tuple(members), partial=True)
             parent = stream._topology._add(part).id
-            members = [Member(one.outputs, merging(one.aggregator), one.outputs) for one in members]
+            members = [merging_member(one) for one in members]
         routing = Routing("global") if group is None else Routing("hash", group)
         sent = stream.fields if parent == stream._node.id else fields
         parent = stream._topology._add(RepartitionNode(f"{id_}:exchange", (parent,), sent, routing)).id

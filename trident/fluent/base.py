@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields, FieldsLike
+from trident.fields import Fields, FieldsLike, is_nested
 from trident.graph import Node
 from trident.naming import TridentNames
 
@@ -78,7 +78,7 @@ def key_of(stream: StreamBase, fields: FieldsLike, call: str) -> Fields:
     if not len(key):
         raise TopologyError(f"stream {stream.get_name()!r}: {call} needs at least one field")
     for name, type_ in zip(key.names, key.types, strict=True):
-        if type_ is not None and type_.startswith(("array<", "map<", "struct<")):
+        if is_nested(type_):
             raise TopologyError(
                 f"stream {stream.get_name()!r}: cannot {call.replace('_', ' ')} {name!r}, which is {type_}; a key is made "
                 "of plain values. Derive a text or a number from it with each, and use that"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trident.errors import TopologyError
+from trident.fields import is_nested
 from trident.operations.interfaces import Aggregator
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -44,7 +45,7 @@ class FirstN:
         """Take the first of each partition, then the first of those."""
         if self.sort_field is not None:
             (type_,) = input.fields.select([self.sort_field], input.get_name()).types
-            if (type_ or "").startswith(("array<", "map<", "struct<")):
+            if is_nested(type_):
                 raise TopologyError(
                     f"stream {input.get_name()!r}: FirstN cannot sort by {self.sort_field!r}, which is {type_}"
                 )

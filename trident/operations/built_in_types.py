@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields
+from trident.fields import Fields, is_nested
 from trident.operations.builtin import Count, MapGet, Max, Min, SnapshotGet, Split, Sum
 from trident.operations.testing import StringLength
 
@@ -24,7 +24,7 @@ def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> 
         raise TopologyError(
             f"stream {stream!r}: {type(aggregator).__name__} takes one input field, not {list(inputs.names)}"
         )
-    if isinstance(aggregator, Min) and (inputs.types[0] or "").startswith(("array<", "map<", "struct<")):
+    if isinstance(aggregator, Min) and is_nested(inputs.types[0]):
         raise TopologyError(
             f"stream {stream!r}: {type(aggregator).__name__} cannot order field {inputs.names[0]!r}, which is {inputs.types[0]}"
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from trident.graph import Member
 from trident.operations.builtin import Count, Max, Min, Sum
 from trident.operations.interfaces import CombinerAggregator
 from trident.tuples import TridentTuple
 
-__all__ = ["MergedCombiner", "merging"]
+__all__ = ["MergedCombiner", "merging_member"]
 
 
 class MergedCombiner(CombinerAggregator[Any]):
@@ -30,8 +32,13 @@ class MergedCombiner(CombinerAggregator[Any]):
         return self.combiner.zero()
 
 
-def merging(combiner: Any) -> Any:
-    """Return the combiner of partial results. The built-in ones keep their Arrow kernels: counts are summed."""
+def merging_member(member: Member) -> Member:
+    """Return the member of an aggregate that merges what a combiner's own member gave in part."""
+    return replace(member, inputs=member.outputs, aggregator=_merging(member.aggregator))
+
+
+def _merging(combiner: Any) -> Any:
+    """The combiner of partial results. The built-in ones keep their Arrow kernels: counts are summed."""
     if type(combiner) is Count:
         return Sum()
     return combiner if type(combiner) in (Sum, Min, Max) else MergedCombiner(combiner)

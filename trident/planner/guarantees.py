@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from trident.graph import StateNode
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateType
 
-__all__ = ["EXACT", "spout_type_of", "state_type_of"]
+__all__ = ["EXACT", "spout_type_of"]
 
 EXACT = frozenset(
     {
@@ -23,8 +22,3 @@ def spout_type_of(spout: Any) -> SpoutType:
     """Return what a spout promises; non-transactional for an `IBatchSpout` that says nothing."""
     kind = getattr(spout, "spout_type", SpoutType.NON_TRANSACTIONAL)
     return kind if isinstance(kind, SpoutType) else SpoutType.NON_TRANSACTIONAL
-
-
-def state_type_of(state: StateNode) -> StateType | None:
-    """Return the kind that a state's factory names, before anything is opened; None for a user's own state."""
-    return state.spec.kind

@@ -45,7 +45,7 @@ def stage_loads(plan: Plan) -> tuple[StageLoad, ...]:
 
 def commit_loads(plan: Plan) -> list[str]:
     """Return the ids of what asks for something and runs where batches are committed, or nowhere: static states."""
-    in_workers = {id_ for entries in _levels(plan) for entry in entries for id_ in _ids(plan, entry)}
+    in_workers = {id_ for entries in _levels(plan) for entry in entries for id_ in plan.fragments[entry].ids}
     return [id_ for id_ in plan.resources if id_ not in in_workers]
 
 
@@ -61,11 +61,6 @@ def _stage(plan: Plan, number: int, entries: tuple[str, ...]) -> StageLoad:
 
 
 def _asked(plan: Plan, entry: str) -> Iterator[Resources]:
-    for id_ in _ids(plan, entry):
+    for id_ in plan.fragments[entry].ids:
         if id_ in plan.resources:
             yield plan.resources[id_]
-
-
-def _ids(plan: Plan, entry: str) -> Iterator[str]:
-    yield entry
-    yield from (step.id for step in plan.fragments[entry].steps)

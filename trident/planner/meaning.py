@@ -12,7 +12,7 @@ from typing import Any
 from trident.fields import Fields
 from trident.graph import Graph, PersistNode, WindowNode
 from trident.operations.names import operation_name
-from trident.planner.guarantees import spout_type_of, state_type_of
+from trident.planner.guarantees import spout_type_of
 
 __all__ = ["Meaning", "changes", "dropped", "meaning_of"]
 
@@ -66,7 +66,7 @@ def dropped(before: Meaning, now: Meaning) -> list[str]:
 
 def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
     state, aggregation = graph.state(node.state), node.aggregation
-    kind = state_type_of(state)
+    kind = state.spec.kind
     facts: dict[str, Any] = {
         "kind": "custom" if kind is None else kind.value,
         "key": _typed(state.key_fields),

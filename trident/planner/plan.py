@@ -73,6 +73,11 @@ class Fragment:
     steps: tuple[Step, ...]
     sinks: tuple[Sink, ...]
 
+    @property
+    def ids(self) -> list[str]:
+        """The entry, then its steps."""
+        return [self.entry, *(step.id for step in self.steps)]
+
     @cached_property
     def blocking(self) -> bool:
         """Whether a step needs all tuples of the partition at once; it also runs, then, where there are none."""

@@ -19,7 +19,7 @@ def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
         The hints behind an `identity_partition` ask for another number than there is before it.
     """
     behind = _behind_identity(fragment)
-    before = {entry.id, *(step.id for step in fragment.steps)}.difference(*behind.values())
+    before = set(fragment.ids).difference(*behind.values())
     width = 1 if _is_single(entry) else _largest(graph, before)
     for id_, ids in behind.items():
         hint = _largest(graph, ids)

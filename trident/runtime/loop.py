@@ -462,5 +462,5 @@ def _of_spouts(definitions: Mapping[str, Definition]) -> Iterator[tuple[str, Def
 
 def _largest_hint(plan: Plan, spout: str) -> int:
     """The largest hint of the spout's stage, 0 if there is none; what a state is told is the number of its partitions."""
-    stage = {spout, *(step.id for step in plan.fragments[spout].steps)}
+    stage = plan.fragments[spout].ids
     return max((hint for node, hint in plan.hints.items() if node in stage), default=0)

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, Member, WindowNode
-from trident.operations.combining import merging
+from trident.operations.combining import merging_member
 from trident.operations.metrics import count_again
 from trident.runtime.aggregates import partial
 from trident.runtime.groups import Ints
@@ -85,9 +85,7 @@ def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Tab
 
 def merged(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
     """Combine partial results by a key; other columns than these are dropped."""
-    out = node.member.outputs
-    member = Member(out, merging(node.member.aggregator), out)
-    return aggregate(node.id, aggregating(node, key, member, partial=True), table, run)
+    return aggregate(node.id, aggregating(node, key, merging_member(node.member), partial=True), table, run)
 
 
 def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import arrow_type, schema_of
-from trident.graph import Member, WindowNode
-from trident.operations.combining import merging
+from trident.graph import WindowNode
+from trident.operations.combining import merging_member
 from trident.runtime.in_batch import aggregate
 from trident.runtime.rows import Run
 from trident.runtime.window_input import END, FIRST_MS, aggregating, bigint, with_column
@@ -30,8 +30,7 @@ class Complete(NamedTuple):
 
 def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: Run) -> pa.Table:
     """Return the rows that windows give, of `held` tuples or partial results; windows come in order of their ends."""
-    out = node.member.outputs
-    member = Member(out, merging(node.member.aggregator), out) if node.combines else node.member
+    member = merging_member(node.member) if node.combines else node.member
     whole = aggregating(node, node.group.concat(bigint(END)), member, partial=False)
     tables = []
     for some in _together(windows):

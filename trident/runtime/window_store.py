@@ -57,8 +57,8 @@ class Directory:
 
     Attributes
     ----------
-    fields
-        Of the rows, with their types.
+    content
+        What the rows are: their fields with types, and the width of a pane.
     frontier
         How far windows have fired; None before the first tuple.
     next_slot
@@ -67,7 +67,7 @@ class Directory:
         By pane its runs, oldest first: the order of the rows.
     """
 
-    fields: str = ""
+    content: str = ""
     frontier: int | None = None
     next_slot: int = 0
     panes: dict[int, list[Run]] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Directory:
     def to_bytes(self) -> bytes:
         """Return it as it is stored."""
         panes = [[pane, *map(list, runs)] for pane, runs in self.panes.items()]
-        return encode([_VERSION, self.fields, self.frontier, self.next_slot, panes])
+        return encode([_VERSION, self.content, self.frontier, self.next_slot, panes])
 
     @staticmethod
     def of(data: bytes | None) -> Directory:
@@ -88,8 +88,8 @@ class Directory:
                 f"read the directory of a window: it is of version {version}, this program knows {_VERSION}; a newer one "
                 "wrote it"
             )
-        fields, frontier, next_slot, panes = rest
-        return Directory(fields, frontier, next_slot, {pane: [Run(*run) for run in runs] for pane, *runs in panes})
+        content, frontier, next_slot, panes = rest
+        return Directory(content, frontier, next_slot, {pane: [Run(*run) for run in runs] for pane, *runs in panes})
 
 
 def mergeable(runs: Sequence[Run], combines: bool) -> int:
@@ -131,13 +131,13 @@ class WindowStore:
         self._state, self.schema = state, schema_of(fields)
         (data,) = state.multi_get([DIRECTORY])
         self.directory = Directory.of(data)
-        kept = f"{fields}; in panes of {width}"
-        if self.directory.panes and self.directory.fields != kept:
+        content = f"{fields}; in panes of {width}"
+        if self.directory.panes and self.directory.content != content:
             raise CorruptValueError(
-                f"read the directory of a window: it holds ({self.directory.fields}), but this topology keeps ({kept}); it "
+                f"read the directory of a window: it holds ({self.directory.content}), but this topology keeps ({content}); it "
                 "was written by another version of the topology. Give the window another state_name"
             )
-        self.directory.fields = kept
+        self.directory.content = content
         self._puts: dict[Key, bytes] = {}
         self._removed: list[Key] = []
 

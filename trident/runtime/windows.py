@@ -135,16 +135,21 @@ class _Update:
             ]
         )
         rows = self._results(ends, {pane: self._pane(pane, directory.panes.get(pane, ()), read) for pane in held})
+        self._keep(merges, read, frontier)
+        return rows
+
+    def _keep(self, merges: dict[int, list[Chunks]], read: dict[Chunks, _Rows], frontier: int) -> None:
+        """Write the rows of this batch, with the runs that they are merged with; remove the panes that are over."""
         for pane, runs in merges.items():
             table = self._table(self._pane(pane, runs, read))
             if runs and self._node.combines:
                 table = merged(self._node, table, self._node.group, self._run)
             self._store.add(pane, table, runs)
+        directory = self._store.directory
         for pane in [pane for pane in directory.panes if self._grid.is_over(pane, frontier)]:
             self._store.remove(pane)
         directory.frontier = frontier
         self._store.write()
-        return rows
 
     def _complete(self, frontier: int) -> list[int]:
         """The ends of windows that fire: those that the frontier passes, and those that it passed and that got more."""
