@@ -50,6 +50,57 @@ def test_a_cut_record_is_reported_and_does_not_come_back(
     assert caplog.messages == []
 
 
+def test_of_records_that_were_not_durable_a_crash_may_leave_the_later_ones_only(
+    path: Path, three: list[LogState]
+) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    for txid in (4, 5):
+        log.append(DefineRecord(txid, "lines", "x" * 100), durable=False)
+    log.append(commit(4))
+    log.close()
+    segment = newest(path)
+    whole, (_, *frames) = segment.read_bytes(), frames_of(segment)
+    for lost in frames:
+        segment.write_bytes(whole[: lost.offset] + bytes(lost.end - lost.offset) + whole[lost.end :])
+        reader = LogReader(path)
+        found = reader.refresh()
+        assert (found.txid, sorted(found.definitions)) == (3, [each for each in (4, 5) if each - 4 < frames.index(lost)])
+        assert reader.torn == len(whole) - lost.offset
+    segment.write_bytes(whole)
+    log = FileLog.open(path, TOPOLOGY)
+    assert (log.state.txid, sorted(log.state.definitions)) == (4, [5])
+    log.close()
+
+
+def test_of_records_that_were_durable_together_damage_is_an_error_once_a_later_one_says_so(
+    path: Path, three: list[LogState]
+) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(DefineRecord(4, "lines", "x"), durable=False)
+    log.append(commit(4))
+    log.append(DefineRecord(5, "lines", "x"), durable=False)
+    log.close()
+    segment = newest(path)
+    whole, (_, *frames) = segment.read_bytes(), frames_of(segment)
+    for damaged in frames[:2]:
+        segment.write_bytes(whole[: damaged.end - 1] + bytes([whole[damaged.end - 1] ^ 1]) + whole[damaged.end :])
+        with pytest.raises(CorruptLogError, match=f"another one follows at byte {frames[2].offset}") as caught:
+            FileLog.open(path, TOPOLOGY)
+        assert caught.value.args[1] == damaged.offset
+
+
+def test_a_log_of_the_first_version_is_read_and_goes_on_in_the_second(path: Path, three: list[LogState]) -> None:
+    segment = newest(path)
+    header, *records = (decode(each.payload) for each in frames_of(segment))
+    data = b""
+    for payload in ({**header, "version": 1}, *records):
+        data += frame(encode(payload), len(data))
+    segment.write_bytes(data)
+    assert LogReader(path).refresh() == three[3]
+    assert without_epoch(reopened(path)) == without_epoch(three[3])
+    assert decode(frames_of(newest(path))[0].payload)["version"] == 2
+
+
 def test_zeros_after_the_last_record_are_cut(path: Path, three: list[LogState]) -> None:
     segment = newest(path)
     segment.write_bytes(segment.read_bytes() + bytes(5000))
@@ -110,7 +161,7 @@ def test_a_damaged_header_is_an_error(path: Path) -> None:
         ({"format": "other"}, "not one of a transaction log"),
         ({"seq": 7}, "the header is of segment 7 of epoch 1"),
         ({"state": {}}, "not a folded log"),
-        ({"version": 2}, "format version 2; this version of the software reads 1"),
+        ({"version": 3}, "format version 3; this version of the software reads up to 2"),
     ],
 )
 def test_a_header_of_another_kind_is_an_error(path: Path, change: dict[str, Any], message: str) -> None:

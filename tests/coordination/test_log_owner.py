@@ -12,6 +12,7 @@ from tests.coordination.support import TOPOLOGY, commit, reopened
 from trident.coordination import lock
 from trident.coordination.framing import LogFile
 from trident.coordination.log import FileLog, LogReader
+from trident.coordination.records import DefineRecord
 from trident.errors import FencedError, LogHeldError
 
 
@@ -209,3 +210,15 @@ def test_a_claim_nobody_can_read_is_still_named(path: Path) -> None:
     with pytest.raises(LogHeldError, match=r"held by an unknown process \(epoch 1\)"):
         FileLog.open(path, TOPOLOGY)
     log.close()
+
+
+def test_a_record_that_is_not_durable_counts_only_with_one_that_the_owner_writes(path: Path) -> None:
+    first = FileLog.open(path, TOPOLOGY)
+    first.append(DefineRecord(1, "lines", "before"), durable=False)
+    second = FileLog.open(path, TOPOLOGY, takeover=True)
+    first.append(DefineRecord(2, "lines", "after"), durable=False)
+    with pytest.raises(FencedError):
+        first.append(commit(1))
+    assert second.state.definitions == LogReader(path).refresh().definitions == {1: {"lines": "before"}}
+    for log in (first, second):
+        log.close()

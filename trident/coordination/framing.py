@@ -1,6 +1,8 @@
 """Bytes of the log: how one payload is framed, how frames are read back, and the file that they are appended to.
 
 A frame is a magic of four bytes, the payload's length and checksum (both u32, big-endian), and the payload (msgpack).
+The magic says whether the frames before it were durable when it was written: a crash may harm those that were not, and
+leave a later one whole.
 The checksum also covers the frame's offset in its file and the length: bytes of a log inside a payload never look like
 a frame, and a frame in the wrong place is no frame.
 """
@@ -20,6 +22,7 @@ from trident.errors import CorruptLogError
 __all__ = ["HEAD_BYTES", "Frame", "Frames", "LogFile", "decode", "encode", "frame", "read_frames", "sync_directory"]
 
 MAGIC = b"\xc1TL\xb1"  # msgpack never uses 0xc1
+HASTY = b"\xc1TL\xb2"  # the magic of a frame that was written while the one before it was not durable
 _HEAD = struct.Struct(">4sII")
 _PLACE = struct.Struct(">QI")
 HEAD_BYTES = _HEAD.size
@@ -65,9 +68,9 @@ def decode(payload: bytes) -> Any:
         raise ValueError(f"cannot read this from the transaction log: {error or type(error).__name__}") from error
 
 
-def frame(payload: bytes, offset: int) -> bytes:
-    """Return the frame of `payload` for the place `offset` of its file."""
-    return _HEAD.pack(MAGIC, len(payload), _checksum(payload, offset)) + payload
+def frame(payload: bytes, offset: int, hasty: bool = False) -> bytes:
+    """Return the frame of `payload` for the place `offset` of its file; `hasty` if what is before it is not durable."""
+    return _HEAD.pack(HASTY if hasty else MAGIC, len(payload), _checksum(payload, offset)) + payload
 
 
 def read_frames(data: bytes, base: int, path: Path) -> Frames:
@@ -76,8 +79,8 @@ def read_frames(data: bytes, base: int, path: Path) -> Frames:
     Raises
     ------
     CorruptLogError
-        A frame does not check and is not the last one. A crash can harm only the last frame, since each is made
-        durable before the next is begun.
+        A frame does not check although it was durable, as a later one says. What a crash can harm are the frames
+        since the last one of which that is said; the first of them that does not check ends what is read.
     """
     frames: list[Frame] = []
     at = 0
@@ -103,14 +106,14 @@ def _frame_at(data: bytes, at: int, base: int) -> Frame | None:
         return None
     magic, length, checksum = _HEAD.unpack_from(data, at)
     start, end = at + HEAD_BYTES, at + HEAD_BYTES + length
-    if magic != MAGIC or end > len(data):
+    if magic not in (MAGIC, HASTY) or end > len(data):
         return None
     payload = data[start:end]
     return Frame(base + at, base + end, payload) if _checksum(payload, base + at) == checksum else None
 
 
 def _follower(data: bytes, bad: int, base: int) -> int | None:
-    """Return where a frame after the bad one begins, None if there is no sign of any."""
+    """Return where a frame begins that tells that the bad one was durable, None if there is no sign of any."""
     if bad + HEAD_BYTES <= len(data):
         # The last frame may itself be torn: then no valid one follows, but its beginning gives the bad one away.
         end = bad + HEAD_BYTES + int(_HEAD.unpack_from(data, bad)[1])

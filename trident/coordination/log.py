@@ -37,8 +37,14 @@ class TransactionLog(Protocol):
     state: LogState
     epoch: int
 
-    def append(self, record: Record) -> None:
-        """Write a record. When it returns the record is durable and applied to `state`.
+    def append(self, record: Record, durable: bool = True) -> None:
+        """Write a record. When it returns the record is applied to `state`, and it and all before it are durable.
+
+        Parameters
+        ----------
+        durable
+            False: it survives the end of this process, but not that of the machine until a later record is durable, and
+            it is that one which looks whether another driver has claimed the log.
 
         Raises
         ------
@@ -83,7 +89,7 @@ class MemoryLog:
             self._holders.add(successor.epoch)
         return successor
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, durable: bool = True) -> None:
         """Apply a record to `state`."""
         with self._lock:
             self.check_owner()
@@ -188,21 +194,23 @@ class FileLog:
             raise
         return log
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, durable: bool = True) -> None:
         """Write a record; see `TransactionLog.append`."""
         with self._lock:
             self._check_usable()
             payload = encode(record.to_data())
-            durable = record_from_data(decode(payload))  # what a reader will see, and a copy of what the caller has
-            self.state.check(durable)
-            self._check_claim()
+            written = record_from_data(decode(payload))  # what a reader will see, and a copy of what the caller has
+            self.state.check(written)
+            if durable:  # a record that is not counts only with a later one that is
+                self._check_claim()
             try:
-                self._segments.append(payload, self.state)
+                self._segments.append(payload, self.state, durable)
             except OSError as error:
                 self._fail(error)
-            # Again: who claimed the log since the first look may have read it before this record was there.
-            self._check_claim()
-            self.state.apply(durable)
+            if durable:
+                # Again: who claimed the log since the first look may have read it before this record was there.
+                self._check_claim()
+            self.state.apply(written)
 
     def check_owner(self) -> None:
         """Raise `FencedError` if another driver has claimed the log, `LogError` if it cannot be used any more."""

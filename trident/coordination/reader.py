@@ -17,7 +17,8 @@ from trident.errors import CorruptLogError, LogError
 __all__ = ["FORMAT", "VERSION", "LogReader", "exists"]
 
 FORMAT = "trident-log"
-VERSION = 1
+VERSION = 2
+_READABLE = (1, 2)  # version 1: every record is durable before the next one is written
 _TRIES = 20
 
 
@@ -67,7 +68,7 @@ class LogReader:
         LogError
             There is no log, or it cannot be read.
         CorruptLogError
-            A record that is not the last one does not check.
+            A record that was durable does not check.
         """
         return self._read(trust_last=False)
 
@@ -155,9 +156,9 @@ def _read_header(frames: list[Frame], segment: SegmentName, file: Path) -> LogSt
         header = decode(frames[0].payload)
         if not isinstance(header, dict) or header.get("format") != FORMAT:
             raise ValueError("the header is not one of a transaction log")
-        if header["version"] != VERSION:
+        if header["version"] not in _READABLE:
             raise LogError(
-                f"{file} is of format version {header['version']}; this version of the software reads {VERSION}. "
+                f"{file} is of format version {header['version']}; this version of the software reads up to {VERSION}. "
                 "Use the version that wrote the log"
             )
         if (header["epoch"], header["seq"]) != segment:

@@ -24,6 +24,7 @@ class SegmentWriter:
         self._segment = SegmentName(epoch, 0)
         self._file: LogFile | None = None
         self._size = self._roll_at = 0
+        self._hasty = False  # is the last record not durable yet?
 
     def begin(self, state: LogState, previous: SegmentName | None) -> None:
         """Begin the next segment with `state` and go on there; sweep what is older than `previous`."""
@@ -42,20 +43,25 @@ class SegmentWriter:
             temporary.unlink(missing_ok=True)
             raise
         self.close()
-        self._file, self._segment, self._size = file, segment, len(data)
+        self._file, self._segment, self._size, self._hasty = file, segment, len(data), False
         # A state that is larger than a segment must not be written anew with every record.
         self._roll_at = len(data) + max(self._segment_bytes, len(data))
         self._sweep(previous or segment)
 
-    def append(self, payload: bytes, state: LogState) -> None:
-        """Append a record to `state` and return once it is durable; begin the next segment first if it is time."""
+    def append(self, payload: bytes, state: LogState, durable: bool = True) -> None:
+        """Append a record to `state`; begin the next segment first if it is time.
+
+        Returns once this record and all before it are `durable`, or else as soon as every process can read it.
+        """
         if self._size >= self._roll_at:
             self.begin(state, self._segment)
         assert self._file is not None, "begin comes before append"
-        data = frame(payload, self._size)
+        data = frame(payload, self._size, self._hasty)
         self._file.write(data)
-        self._file.sync()
+        if durable:
+            self._file.sync()
         self._size += len(data)
+        self._hasty = not durable
 
     def take_back(self) -> None:
         """Cut what a failed `append` has left."""

@@ -11,7 +11,7 @@ from trident.planner import Plan
 from trident.planner.guarantees import EXACT, spout_type_of
 from trident.state.interfaces import StateType
 
-__all__ = ["check_capabilities", "check_pairings"]
+__all__ = ["check_capabilities", "check_pairings", "counts_on_replays"]
 
 
 def check_capabilities(plan: Plan, states: Mapping[str, Sequence[Any]]) -> None:
@@ -65,3 +65,12 @@ def check_pairings(plan: Plan, graph: Graph, states: Mapping[str, Sequence[Any]]
             promise = spout_type_of(spout.spout)
             if (promise, kind) not in EXACT:
                 raise InexactPairingError(spout.id, promise.value, node.state, kind.value)
+
+
+def counts_on_replays(plan: Plan, states: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether a state is wrong if a batch that it was given in part comes back with other tuples.
+
+    An opaque one is not. Of any other, also a user's own, the definition must be durable before the state is written.
+    """
+    persists = (node for node in plan.commits if isinstance(node, PersistNode))
+    return any(getattr(states[node.state][0], "kind", None) is not StateType.OPAQUE for node in persists)

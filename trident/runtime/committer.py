@@ -19,6 +19,7 @@ from trident.graph import PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
+from trident.runtime.capabilities import counts_on_replays
 from trident.runtime.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
 from trident.runtime.exchange import apply_exchange
 from trident.runtime.rows import Emitted, Failure, Poison, Run, StepFailed, columns_of, failing_at
@@ -58,6 +59,11 @@ class Committed:
 class Committer:
     """Holds the writers of all state partitions of a topology.
 
+    Attributes
+    ----------
+    counts_on_replays
+        Whether a state needs a replay to bring the same tuples.
+
     Parameters
     ----------
     states
@@ -87,6 +93,7 @@ class Committer:
         persists = (node for node in plan.commits if isinstance(node, PersistNode))
         self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
+        self.counts_on_replays = counts_on_replays(plan, states)
 
     def commit(
         self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None = None, capture: bool = False

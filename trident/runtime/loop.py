@@ -117,6 +117,7 @@ class BatchLoop:
         self._progress, self._clock, self._dead_letters = progress, clock, dead_letters
         self._observe = observer or (lambda point, attempt: None)
         self._time = BatchTime.of(plan)
+        self._sync_definitions = committer.counts_on_replays
         self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
         self._hints = {name: _largest_hint(plan, name) for name in spouts}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
@@ -248,7 +249,8 @@ class BatchLoop:
         """Fix what batch `txid` contains; None if no spout has anything and no window is due.
 
         The definitions of transactional spouts are logged before anything reads the source, those that say "nothing"
-        included, so that a replay is identical; the others are asked anew for every attempt.
+        included, so that a replay is identical; the others are asked anew for every attempt. They become durable here
+        if a state counts on that, else with the commit of the batch: of the two syncs of a batch one is saved.
         """
         logged = self._log.state.definitions.get(txid, {})
         definitions: dict[str, Definition | None] = {}
@@ -267,11 +269,11 @@ class BatchLoop:
             return None
         for name, definition in definitions.items():
             if name not in logged and self._spouts[name].spout_type is SpoutType.TRANSACTIONAL:
-                self._log.append(DefineRecord(txid, name, definition))
+                self._log.append(DefineRecord(txid, name, definition), self._sync_definitions)
         if time is None:
             return given
         if TIME not in logged:
-            self._log.append(DefineRecord(txid, TIME, {"now": time["now"]}))
+            self._log.append(DefineRecord(txid, TIME, {"now": time["now"]}), self._sync_definitions)
         return {**given, TIME: time}
 
     def _previous(self, spout: str, txid: int) -> Definition | None:

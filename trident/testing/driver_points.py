@@ -95,11 +95,11 @@ class WatchedLog:
         self._log, self._points = log, points
         self.state, self.epoch = log.state, log.epoch
 
-    def append(self, record: Record) -> None:
+    def append(self, record: Record, durable: bool = True) -> None:
         """Write a record, or fail."""
         if isinstance(record, CommitRecord):
             self._points.reach("record")
-        self._log.append(record)
+        self._log.append(record, durable)
 
     def check_owner(self) -> None:
         """As the log."""
