@@ -63,6 +63,10 @@ def armed() -> Iterator[dict[str, int]]:
     FailingFile.armed.clear()
 
 
+def whole_records(path: Path) -> dict[str, bytes]:
+    return {name: data.rstrip(b"\0") for name, data in files(path).items()}
+
+
 @pytest.mark.parametrize(
     "faults",
     [
@@ -78,12 +82,12 @@ def test_a_record_that_cannot_be_made_durable_does_not_count(
 ) -> None:
     log = FailingLog.open(path, TOPOLOGY, segment_bytes=segment_bytes)
     log.append(commit(1, payload="x" * 1000))
-    before = files(path)
+    before = whole_records(path)
     armed.update(faults)
     text = os.strerror(next(iter(faults.values())))
     with pytest.raises(LogError, match=f"cannot append to .*{text}. The record does not count, batch 1 is the last"):
         log.append(commit(2))
-    assert "cut" in faults or files(path) == before
+    assert "cut" in faults or whole_records(path) == before
     armed.clear()
     with pytest.raises(LogError, match="batch 1 is the last one committed"):
         log.append(commit(2))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -185,8 +186,41 @@ def test_a_reader_does_not_read_again_what_it_has(path: Path) -> None:
     log.append(commit(2))
     assert reader.refresh() is state
     assert reader.offset > offset
-    assert (reader.segment, reader.offset) == ((1, 1), newest(path).stat().st_size)
     log.close()
+    assert (reader.segment, reader.offset) == ((1, 1), newest(path).stat().st_size)
+
+
+def test_a_file_that_is_written_has_space_after_its_records_and_gives_it_back(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    sizes = set()
+    for txid in range(1, 1001):
+        log.append(commit(txid))
+        sizes.add(newest(path).stat().st_size)
+    data = newest(path).read_bytes()
+    assert 1 < len(sizes) < 5
+    child = os.fork()
+    if child == 0:
+        os._exit(0)  # what a child closes at its birth must stay as it is
+    os.waitpid(child, 0)
+    assert newest(path).read_bytes() == data
+    reader = LogReader(path)
+    assert (reader.refresh().txid, reader.torn) == (1000, 0)
+    log.close()
+    assert newest(path).read_bytes() == data.rstrip(b"\0").ljust(reader.offset, b"\0")
+
+
+def test_a_disk_that_gives_no_space_beforehand_is_written_to_all_the_same(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    assert newest(path).stat().st_size == frames_of(newest(path))[-1].end
+    log.close()
+    assert reopened(path).txid == 1
 
 
 def test_a_reader_goes_back_with_a_writer_that_took_a_record_back(path: Path, three: list[LogState]) -> None:

@@ -29,18 +29,18 @@ class SyncedFile(LogFile):
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
-        self._name, self._size = path.name.removesuffix(".tmp"), 0
+        self._name, self._written = path.name.removesuffix(".tmp"), 0
 
     def write(self, data: bytes) -> None:
         super().write(data)
-        self._size += len(data)
+        self._written += len(data)
 
     def sync(self) -> None:
         while self.before_sync:
             self.before_sync.pop()()
         super().sync()
         SyncedFile.syncs += 1
-        self.durable[self._name] = self._size
+        self.durable[self._name] = self._written
 
 
 class SyncedLog(FileLog):

@@ -186,8 +186,10 @@ def test_the_transaction_log(tmp_path: Path) -> None:
         writer.append(framing.encode(record.to_data()), state, durable=not isinstance(record, DefineRecord))
         state.apply(record)
     first = SegmentName(7, 1).file
+    writer.trim()
     written = {"segment-1": (tmp_path / first).read_bytes()}
     writer.begin(state, None)  # its header is full of state
+    writer.trim()
     writer.close()
     second = SegmentName(7, 2).file
     written["segment-2"] = (tmp_path / second).read_bytes()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -27,6 +28,7 @@ _HEAD = struct.Struct(">4sII")
 _PLACE = struct.Struct(">QI")
 HEAD_BYTES = _HEAD.size
 _MAX_PAYLOAD = 2**32 - 1
+_SPACE = 64 << 10
 _sync_data = getattr(os, "fdatasync", os.fsync)  # not every POSIX system has fdatasync
 
 
@@ -39,7 +41,7 @@ class Frame(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Frames in order, and the number of bytes of an unfinished frame after them."""
+    """Frames in order, and the number of bytes of an unfinished frame after them (zeros are unused space)."""
 
     frames: list[Frame]
     torn: int
@@ -94,7 +96,7 @@ def read_frames(data: bytes, base: int, path: Path) -> Frames:
             break
         frames.append(found)
         at = found.end - base
-    return Frames(frames, len(data) - at)
+    return Frames(frames, len(data[at:].rstrip(b"\0")))
 
 
 def _checksum(payload: bytes, offset: int) -> int:
@@ -129,17 +131,27 @@ def _follower(data: bytes, bad: int, base: int) -> int | None:
 
 
 class LogFile:
-    """A file that is only appended to. The one place where the log's bytes meet the operating system."""
+    """A file that is only appended to. The one place where the log's bytes meet the operating system.
+
+    While it is open there may be zeros after what was appended: space that is had before it is needed, since a sync takes
+    a third less where the size of the file stays.
+    """
 
     def __init__(self, path: Path) -> None:
         """Create `path`, which must not exist."""
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        self._size = self._space = 0
 
     def write(self, data: bytes) -> None:
         """Append all of `data`; after an error any part of it may have been written."""
+        if self._size + len(data) > self._space:
+            self._space = self._size + len(data) + _SPACE
+            with suppress(OSError, AttributeError):  # no such call, or no room: then the data may still have some
+                os.posix_fallocate(self._fd, self._size, self._space - self._size)
         rest = memoryview(data)
         while rest:
-            rest = rest[os.write(self._fd, rest) :]
+            written = os.pwrite(self._fd, rest, self._size)
+            self._size, rest = self._size + written, rest[written:]
 
     def sync(self) -> None:
         """Return once everything written is durable."""
@@ -149,6 +161,13 @@ class LogFile:
         """Drop everything after the first `size` bytes, durably."""
         os.ftruncate(self._fd, size)
         os.fsync(self._fd)
+        self._size = self._space = size
+
+    def trim(self) -> None:
+        """Give back the space that was not needed. Only for the process that writes, and as the last thing that it does."""
+        if self._fd >= 0:
+            with suppress(OSError):  # the zeros do no harm
+                os.ftruncate(self._fd, self._size)
 
     def close(self) -> None:
         """Close the file; harmless when it is closed already."""

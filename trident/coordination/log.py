@@ -220,10 +220,12 @@ class FileLog:
     def close(self) -> None:
         """Let go of the log and its files; harmless when it is closed already."""
         with self._lock:  # not under the feet of an append
+            if os.getpid() == self._pid:
+                self._segments.trim()
             self.abandon()
 
     def abandon(self) -> None:
-        """As `close`, for a forked child: the thread that may have been appending does not exist there."""
+        """As `close`, for a forked child: the thread that may have been appending does not exist there, the file does."""
         if self._dead is None:
             self._dead = LogError(f"the transaction log {self.path} is closed")
         self._segments.close()

@@ -42,6 +42,7 @@ class SegmentWriter:
             file.close()
             temporary.unlink(missing_ok=True)
             raise
+        self.trim()
         self.close()
         self._file, self._segment, self._size, self._hasty = file, segment, len(data), False
         # A state that is larger than a segment must not be written anew with every record.
@@ -67,6 +68,11 @@ class SegmentWriter:
         """Cut what a failed `append` has left."""
         if self._file is not None:
             self._file.cut(self._size)
+
+    def trim(self) -> None:
+        """Nothing more will be written: give back the space that is had for it."""
+        if self._file is not None:
+            self._file.trim()
 
     def close(self) -> None:
         """Close the file."""
