@@ -40,8 +40,8 @@ class LineOptions:
     with_source: bool
 
 
-def read_lines(pieces: Iterable[Piece], options: LineOptions) -> Iterator[pa.RecordBatch]:
-    """Read the lines of pieces, as record batches of about a megabyte; small files share one."""
+def read_lines(pieces: Iterable[Piece], options: LineOptions) -> Iterator[pa.Table]:
+    """Read the lines of pieces, as tables of about a megabyte; small files share one."""
     texts: list[_Text] = []
     size = 0
     for text in _texts(pieces, options):
@@ -147,14 +147,14 @@ def _text_of(path: str, offset: int, block: bytes, options: LineOptions) -> _Tex
     return _Text(path, offset, block, text)
 
 
-def _batch_of(texts: list[_Text], options: LineOptions) -> pa.RecordBatch:
+def _batch_of(texts: list[_Text], options: LineOptions) -> pa.Table:
     text = texts[0].text if len(texts) == 1 else b"".join([one.text for one in texts])
     # For a few lines a Python object each costs less than numpy needs to begin.
     lines = _lines(text) if len(text) > _FEW_BYTES else pa.array(text[:-1].decode().split("\n"), pa.string())
     columns: list[pa.Array[Any]] = [lines]
     if options.with_source:
         columns += _sources(texts)
-    return pa.RecordBatch.from_arrays(columns, schema=options.schema)
+    return pa.Table.from_arrays(columns, schema=options.schema)
 
 
 def _lines(text: bytes) -> pa.StringArray:

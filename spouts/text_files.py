@@ -130,8 +130,8 @@ class _TextFileEmitter:
     def __init__(self, fields: Fields, encoding: str, errors: str, max_line_bytes: int, with_source: bool) -> None:
         self._options = LineOptions(encoding, errors, max_line_bytes, schema_of(fields), with_source)
 
-    def emit(self, part: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
-        """Give the lines of a part, in record batches of about a megabyte."""
+    def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
+        """Give the lines of a part, in tables of about a megabyte."""
         return read_lines(part, self._options)
 
 

@@ -40,6 +40,8 @@ class OpaqueColumns:
         self._free: list[int] = []
         self._numbers = np.empty((_SPACE, 4), np.int64)
         self._flags = np.zeros(_SPACE, np.uint8)
+        self._cover: Span | None = None  # of all that was ever put, while one attempt did
+        self._attempts: set[int] = set()
 
     @classmethod
     def of(cls, width: int, entries: Mapping[Key, Any]) -> OpaqueColumns | None:
@@ -89,6 +91,8 @@ class OpaqueColumns:
         flags = [(prev is not None) | (curr is not None) << 1 for prev, curr in zip(prevs, currs, strict=True)]
         names = self._names(keys)
         self._write(names, self._rows_of(names), numbers, np.array(flags, np.uint8))
+        for attempt in set(attempts):
+            self._note(Span(attempt, min(txids), max(txids)))
         return True
 
     def delete(self, keys: Sequence[Key]) -> None:
@@ -114,7 +118,8 @@ class OpaqueColumns:
         flags = self._flags.take(rows, mode="wrap")  # the last row's for what is absent
         if there is not None:
             flags *= there
-        return FoundColumns(self, names, rows, there, self._numbers.take(rows, axis=0, mode="wrap"), flags)
+        numbers = self._numbers.take(rows, axis=0, mode="wrap")
+        return FoundColumns(self, names, rows, there, numbers, flags, self._cover)
 
     def put_found(self, found: FoundColumns, txid: int, attempt: int) -> None:
         """Write what was combined."""
@@ -127,6 +132,14 @@ class OpaqueColumns:
             self._numbers[found.rows], self._flags[found.rows] = numbers, flags
         else:
             self._write(found.names, found.rows, numbers, flags)
+        self._note(Span(attempt, txid, txid))
+
+    def _note(self, put: Span) -> None:
+        """Widen the cover by what was put."""
+        attempt, lowest, highest = self._cover or put
+        self._attempts.add(put.attempt)
+        only = len(self._attempts) == 1
+        self._cover = Span(attempt, min(lowest, put.lowest), max(highest, put.highest)) if only else None
 
     def _takes(self, type_: Any) -> bool:
         """Whether numbers of this type have a place; the first ones settle which."""
@@ -198,10 +211,11 @@ class FoundColumns:
         there: npt.NDArray[np.bool_] | None,
         numbers: Rows,
         flags: npt.NDArray[np.uint8],
+        cover: Span | None,
     ) -> None:
         self.columns, self.names, self.rows = columns, names, rows
         self.there = there  # which keys are; None: all
-        self._numbers, self._flags = numbers, flags
+        self._numbers, self._flags, self.cover = numbers, flags, cover
 
     def spans(self) -> list[Span]:
         """Return a span per distinct attempt."""
@@ -226,14 +240,15 @@ class FoundColumns:
         at = int(np.flatnonzero((self.rows >= 0) & (self._numbers[:, _TXID] > txid))[0])
         return self._keys()[at], int(self._numbers[at, _TXID])
 
-    def combine(self, values: Column, function: Combine, fallen: Sequence[tuple[int, int]]) -> Column | None:
-        """Combine what stood before with `values`; None if the result does not fit."""
+    def combine(self, values: Any, function: Combine, fallen: Sequence[tuple[int, int]]) -> Column | None:
+        """Combine what stood before with `values`, anything that is an array; None if the result does not fit."""
+        values = np.asarray(values)
         self.type = float if values.dtype == np.float64 else int
         if self.columns.type not in (None, self.type):
             return None
         self.base, self.had = self._before(fallen, values.dtype)
         new = _combined(self.base, values, function)
-        if not self.had.all():
+        if np.count_nonzero(self.had) < len(new):
             new = np.where(self.had, new, values)
         if function == "sum" and self.type is int and _overflows(self.base, values, new, self.had):
             return None

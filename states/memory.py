@@ -30,6 +30,9 @@ __all__ = ["ColumnarMemoryMap", "LRUMemoryMapState", "MemoryBackingMap", "Memory
 MEMORY_SNAPSHOT_KEY = "$MEMORY-MAP-STATE-GLOBAL$"
 V = TypeVar("V")
 
+_FEW_KEYS = 16
+"""For a commit of no more keys a dict is quicker than arrays, so it stays one until a larger commit comes."""
+
 
 class MemoryData:
     """What one partition holds: its entries and its sentinel.
@@ -167,7 +170,8 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
     def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> FoundColumns | None:
         """Read keys, given part by part; None if what is here does not fit columns."""
         with self.data.lock:
-            columns = self.data.as_columns(len(parts))
+            few = self.data.columns is None and len(parts[0]) <= _FEW_KEYS
+            columns = None if few else self.data.as_columns(len(parts))
             return None if columns is None else columns.find(parts)
 
     def multi_find(self, keys: Sequence[Key]) -> FoundColumns | None:

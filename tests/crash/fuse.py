@@ -13,7 +13,7 @@ from trident.errors import BackendError
 
 POINTS = {
     "P0": "before the definition",
-    "P1": "after the definition is durable",
+    "P1": "after the definition is written",
     "P2": "in the source read",
     "P3": "a Spark worker killed as it hands over its partials",
     "P4": "after begin_commit",

@@ -15,6 +15,11 @@ ROWS = [("a", 1, 0.5), ("b", 2, -0.0), ("a", 3, float("inf")), ("a", 5, 0.25), (
 MOST = (1 << 63) - 1
 
 
+@pytest.fixture(autouse=True)
+def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("states.memory._FEW_KEYS", 0)
+
+
 def data_of(factory: MemoryMapState) -> MemoryData:
     (data,) = (data for (number, *_), (_, data) in _registry.items() if number == factory.id)
     return data

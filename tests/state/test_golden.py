@@ -196,8 +196,8 @@ def test_the_transaction_log(tmp_path: Path) -> None:
     payloads = {name: framing.encode(record.to_data()) for name, record in RECORDS.items()}
 
     for name, found in (("log.v2", check("log.v2", written | payloads)), ("log.v1", golden("log.v1"))):
-        for record in RECORDS:
-            assert record_from_data(framing.decode(found[record])) == RECORDS[record]
+        for label in RECORDS:
+            assert record_from_data(framing.decode(found[label])) == RECORDS[label]
         for segment, file in (("segment-1", first), ("segment-2", second)):
             folder = tmp_path / name / segment
             folder.mkdir(parents=True)

@@ -26,9 +26,10 @@ MOST = (1 << 63) - 1
 
 
 @pytest.fixture(autouse=True, scope="module")
-def soon_deleted() -> Iterator[None]:
+def soon_deleted_and_always_columns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
+        patched.setattr("states.memory._FEW_KEYS", 0)
         yield
 
 
@@ -148,6 +149,17 @@ def summed(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
     new = state.multi_combine([list(values)], np.array(list(values.values())), "sum")
     state.commit(txid)
     return None if new is None else new.tolist()
+
+
+def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("states.memory._FEW_KEYS", 2)
+    data = MemoryData()
+    state = opened(data)
+    assert summed(state, 1, a=1, b=2) is None
+    assert data.columns is None
+    assert summed(state, 2, a=1, b=2, c=3) == [1, 2, 3]
+    assert summed(state, 3, a=1) == [2]
+    assert data.columns is not None
 
 
 def test_what_was_there_before_the_first_columns_stays() -> None:

@@ -210,7 +210,7 @@ class FileLog:
             if durable:
                 # Again: who claimed the log since the first look may have read it before this record was there.
                 self._check_claim()
-            self.state.apply(written)
+            self.state.fold(written)
 
     def check_owner(self) -> None:
         """Raise `FencedError` if another driver has claimed the log, `LogError` if it cannot be used any more."""

@@ -150,7 +150,8 @@ def record_from_data(data: Any) -> Record:
     record = _RECORDS.get(tag) if isinstance(tag, str) else None
     if record is None:
         raise ValueError(f"not a record of this log: {tag!r}; known are {sorted(_RECORDS)}")
-    values = {name: value for name, value in data.items() if name != "record"}
+    values = dict(data)
+    del values["record"]
     try:
         return record(**values)
     except (TypeError, AttributeError) as error:
@@ -214,6 +215,10 @@ class LogState:
     def apply(self, record: Record) -> None:
         """Fold one record in; ValueError (and no change) if it cannot come next."""
         self.check(record)
+        self.fold(record)
+
+    def fold(self, record: Record) -> None:
+        """Fold one record in that was checked."""
         match record:
             case DefineRecord():
                 self.definitions.setdefault(record.txid, {})[record.spout] = record.definition

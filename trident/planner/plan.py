@@ -79,6 +79,11 @@ class Fragment:
         return [self.entry, *(step.id for step in self.steps)]
 
     @cached_property
+    def columns(self) -> dict[str, tuple[str, ...]]:
+        """What the table of the entry and of each step has."""
+        return {self.entry: self.fields.names, **{step.id: step.keep for step in self.steps}}
+
+    @cached_property
     def blocking(self) -> bool:
         """Whether a step needs all tuples of the partition at once; it also runs, then, where there are none."""
         return any(isinstance(step.node, AggregateNode) and not step.node.partial for step in self.steps)

@@ -7,6 +7,7 @@ Min and Max run as Arrow kernels, any other combiner row by row.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import Any
 
 import pyarrow as pa
@@ -39,8 +40,13 @@ _KERNELS: dict[type[Any], tuple[str, str]] = {
     Min: ("min", "min"),
 }
 
-_FEW_ROWS = 30_000
+_PLAIN_KEYS = {"string", "bigint", "int", "smallint", "tinyint"}
+
+_MANY_ROWS = 30_000
 """Up to so many, counting values is faster than `group_by`, which needs 0.15 ms to begin; beyond it is slower."""
+
+_FEW_ROWS = 64
+"""Up to so many, a Python object each costs less than a kernel needs to begin."""
 
 
 def is_native(aggregator: Any) -> bool:
@@ -64,20 +70,14 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison
     kernel = _KERNELS.get(type(aggregation.aggregator))
     if table.num_rows == 0:
         return schema.empty_table()
+    if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
+        return pa.Table.from_arrays(_value_counts(table.column(aggregation.group.names[0])), schema=schema)
     table = _one_form(table, aggregation)
     if kernel is not None:
         table = _as_declared(table, aggregation, schema.types[-1])
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
         return _python_partial(step, aggregation, table, poison)
     function = kernel[0]
-    if (
-        function == "count_all"
-        and table.num_rows <= _FEW_ROWS
-        and len(aggregation.group) == 1
-        and is_plain_key(schema.types[0])
-    ):
-        counts = pc.value_counts(table.column(aggregation.group.names[0]))
-        return pa.table([counts.field(0), counts.field(1)], schema=schema)
     inputs: Any = [] if function == "count_all" else aggregation.inputs.names[0]
     if aggregation.grouped:
         keys = list(aggregation.group.names)
@@ -87,6 +87,20 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison
     else:
         columns = [_whole(table, function, inputs)]
     return _typed(columns, schema, aggregation)
+
+
+def _counts_one_field(aggregation: Aggregation) -> bool:
+    group = aggregation.group
+    return type(aggregation.aggregator) is Count and len(group) == 1 and group.types[0] in _PLAIN_KEYS
+
+
+def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
+    """The distinct values in the order in which they appear, and how often each does."""
+    if len(column) > _FEW_ROWS:
+        counts = pc.value_counts(column)
+        return [counts.field(0), counts.field(1)]
+    counted = Counter(column.to_pylist())
+    return [pa.array(list(counted), column.type), pa.array(list(counted.values()), pa.int64())]
 
 
 def _one_form(table: pa.Table, aggregation: Aggregation) -> pa.Table:

@@ -6,8 +6,7 @@ The same function, `update_partition`, updates a state partition wherever it run
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -127,11 +126,10 @@ class Committer:
         done = Committed()
         given = TaskOutput({target: list(tables) for target, tables in output.sinks.items()}, frames=output.frames)
         run = Run(_attempt_of(txids), Poison(capture, done.captured, self._bounds), self._static_state)
-        window_run = replace(run, poison=Poison(bounds=self._bounds))  # its tuples may be of earlier batches
         for node in self._plan.commits:
             tables = given.sinks.pop(node.id, [])
             if isinstance(node, WindowNode):
-                answers = self._window(node, tables, txids[node.state][0], now_ms, window_run, done)
+                answers = self._window(node, tables, txids[node.state][0], now_ms, run, done)
             elif isinstance(node, PersistNode):
                 answers = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
@@ -200,6 +198,7 @@ class Committer:
         if not given and not node.config.by_batch_time:
             return None
         state = self._states[node.state][0]
+        run = replace(run, poison=Poison(bounds=self._bounds))  # the tuples of a window may be of earlier batches
         with _committing(node, state, txid, self._reach):
             fired = update_window(node, state, tables, now_ms, run)
         done.touched[node.state], done.keys[node.state] = [0], given
@@ -236,16 +235,27 @@ def update_partition(
         return _update(node, state, entries, wanted, bounds)
 
 
-@contextmanager
-def _committing(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> Iterator[None]:
-    """What is done inside is the update of a state partition."""
-    with failing_at(node.id):  # a store or a user's updater; the batch is tried again
-        reach("begin_commit", node.state)
-        state.begin_commit(txid)
-        yield
-        reach("put", node.state)
-        state.commit(txid)
-        reach("commit", node.state)
+class _committing(failing_at):  # noqa: N801 - used as a function
+    """What is done inside is the update of a state partition; an error fails the batch, which is tried again."""
+
+    __slots__ = ("_name", "_reach", "_state", "_txid")
+
+    def __init__(self, node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
+        super().__init__(node.id)
+        self._name, self._state, self._txid, self._reach = node.state, state, txid, reach
+
+    def __enter__(self) -> None:
+        with failing_at(self._step):
+            self._reach("begin_commit", self._name)
+            self._state.begin_commit(self._txid)
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)
+        if raised[1] is None:
+            with failing_at(self._step):
+                self._reach("put", self._name)
+                self._state.commit(self._txid)
+                self._reach("commit", self._name)
 
 
 def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bounds: Bounds) -> pa.Table | None:
@@ -276,15 +286,17 @@ def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bou
     return [(*key, value) for key, value in zip(entries.keys, values, strict=True)]
 
 
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+class _no_garbage_collection:  # noqa: N801 - used as a function
     """A commit makes many small objects and no cycles; looking for cycles meanwhile took a third of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
+
+    __slots__ = ("_enabled",)
+
+    def __enter__(self) -> None:
+        self._enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *raised: object) -> None:
+        if self._enabled:
             gc.enable()
 
 

@@ -48,7 +48,8 @@ class ColumnEntries:
     def update(self, state: Any) -> Any | None:
         """Update a state; return the column of new values, None (and nothing is written) if the state takes rows only."""
         *parts, values = self.table.columns
-        return state.multi_combine([part.to_pylist() for part in parts], values.to_numpy(), self.function)
+        column = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
+        return state.multi_combine([part.to_pylist() for part in parts], column, self.function)
 
     def with_values(self, new: Any) -> pa.Table:
         """Return the keys and other values."""

@@ -35,7 +35,9 @@ def run_fragment(fragment: Fragment, table: pa.Table, run: Run) -> Iterator[tupl
         with failing_at(step.id):  # a kernel that has no answer for a column, or a static state that cannot be opened
             tables[step.id] = run_step(step, [tables[source] for source in step.sources], run)
     for sink in fragment.sinks:
-        data = tables[sink.source].select(list(sink.fields.names))
+        data = tables[sink.source]
+        if fragment.columns[sink.source] != sink.fields.names:
+            data = data.select(list(sink.fields.names))
         if sink.aggregation is not None and sink.aggregation.combines:
             with failing_at(sink.target):
                 data = partial(sink.target, sink.aggregation, data, run.poison)

@@ -145,6 +145,8 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
 def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
     """Add a part without rows for each spout that has none but whose steps give something even then."""
     there = {spout for spout, _, _ in parts}
+    if len(there) == len(program.emitters):
+        return list(parts)
     missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
     capture = any(capture for _, _, capture in parts)
     return [*parts, *((name, NoRows(), capture) for name in missing)]

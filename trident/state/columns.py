@@ -29,7 +29,15 @@ class Span(NamedTuple):
 
 
 class StoredColumns(Protocol):
-    """What was found for some keys, in their order."""
+    """What was found for some keys, in their order.
+
+    Attributes
+    ----------
+    cover
+        A span that covers all values, known without a look at any; None if several attempts wrote what the store holds.
+    """
+
+    cover: Span | None
 
     def spans(self) -> Sequence[Span]:
         """Return a span for each distinct attempt; none for keys that were never written."""
@@ -79,6 +87,9 @@ def fallen(found: StoredColumns, txid: int, winners: Winners, state: str, behind
     StaleTransactionError
         A later batch wrote one of the keys.
     """
+    cover = found.cover
+    if cover is not None and cover.highest < txid and winners.won_all(cover.lowest, cover.highest, cover.attempt):
+        return []
     fell = []
     for attempt, lowest, highest in found.spans():
         if highest > txid:
