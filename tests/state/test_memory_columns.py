@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,6 +31,7 @@ def soon_deleted_and_always_columns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
         patched.setattr("states.memory._FEW_KEYS", 0)
+        patched.setattr("states._memory_columns._MANY_KEYS", 1)
         yield
 
 
@@ -75,7 +77,7 @@ def key(part: Any, width: int) -> tuple[Any, ...]:
     return (part,) if width == 1 else (part, 1)
 
 
-def apply(state: Any, call: Call, width: int) -> Any:
+def apply(state: Any, call: Call, width: int, by_arrow: bool) -> Any:
     keys = [key(part, width) for part in call.values]
     values = list(call.values.values())
     if call.what == "put":
@@ -83,7 +85,9 @@ def apply(state: Any, call: Call, width: int) -> Any:
     if call.what == "remove":
         return state.multi_remove(keys)
     dtype = np.float64 if isinstance(values[0], float) else np.int64
-    parts = [list(call.values)] + [[1] * len(keys)] * (width - 1)
+    parts: list[Any] = [list(call.values)] + [[1] * len(keys)] * (width - 1)
+    if by_arrow:
+        parts = [pa.array(part) for part in parts]
     new = state.multi_combine(parts, np.array(values, dtype), call.what)
     if new is not None:
         return new.tolist()
@@ -111,10 +115,10 @@ def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> 
     return repr(everything)  # tells -0.0 from 0.0 and 1 from 1.0, and NaN equals NaN
 
 
-@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize(("width", "by_arrow"), [(1, False), (1, True), (2, False), (2, True)])
 @settings(max_examples=150, deadline=None)
 @given(st.data())
-def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, data: st.DataObject) -> None:
+def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, by_arrow: bool, data: st.DataObject) -> None:
     states = [OpaqueMap(ColumnarMemoryMap(MemoryData())), OpaqueMap(MemoryBackingMap(MemoryData()))]
     winners, committed, number, expected = Winners(), 0, 1 << 20, None
     for attempt in data.draw(NUMBERS | MIXED):
@@ -122,7 +126,7 @@ def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, data: st.D
         answers = []
         for state in states:
             state.begin_commit(txid)
-            answers.append(repr([apply(state, call, width) for call in attempt.calls]))
+            answers.append(repr([apply(state, call, width, by_arrow) for call in attempt.calls]))
             answers[-1] += repr(state.multi_get([key(part, width) for part in "abcdefgh"]))
             if attempt.wins:
                 state.commit(txid)
@@ -298,6 +302,44 @@ def test_rows_of_deleted_keys_are_used_again_and_columns_grow() -> None:
     assert (len(columns), columns.keys()[-3:]) == (5001, [("x",), ("y",), ("z",)])
     left = {(each,): value(each) for each in many if each not in (2, 4000)}
     assert columns.entries() == left | {("x",): value(4), ("y",): value(2), ("z",): value(3)}
+
+
+def combined(columns: OpaqueColumns, txid: int, *keys: Any) -> list[int]:
+    found = columns.find([pa.array(keys, pa.string())])
+    assert found is not None
+    new = found.combine(pa.array(range(1, len(keys) + 1)), "sum", [])
+    assert new is not None
+    columns.put_found(found, txid, 1)
+    return [int(each) for each in new]
+
+
+def test_arrow_searches_for_texts_once_no_new_ones_come() -> None:
+    columns = OpaqueColumns(1)
+    assert combined(columns, 1, "a", None, "b", "ü") == [1, 2, 3, 4]
+    assert (combined(columns, 2, "b", "a"), columns._texts is None) == ([4, 3], True)
+    assert (combined(columns, 3, "a", "b"), columns._texts is None) == ([4, 6], False)
+    assert (combined(columns, 4, None, "b", "a"), columns._texts is None) == ([3, 8, 7], False)
+    assert (combined(columns, 5, "ü", "new", "b", "a"), columns._texts is None) == ([5, 2, 11, 11], True)
+    assert combined(columns, 6, "new", "ü", "b") == [3, 7, 14]
+    assert (combined(columns, 7, "new", "ü", "b"), columns._texts is None) == ([4, 9, 17], False)
+    columns.delete([("a",)])
+    assert columns._texts is None
+    assert combined(columns, 8, "b", "a", "z") == [18, 2, 3]  # in the row that "a" left, and a new one
+    assert [value and value.curr for value in columns.get([("a",), ("b",), ("z",), (None,)])] == [2, 18, 3, 3]
+
+
+def test_arrow_does_not_search_a_state_that_is_much_larger_or_has_keys_that_are_no_texts() -> None:
+    columns = OpaqueColumns(1)
+    for txid in (1, 2):
+        combined(columns, txid, *map(str, range(100)))
+    combined(columns, 3, *map(str, range(49)))
+    assert columns._texts is None
+    combined(columns, 4, *map(str, range(50)))
+    assert columns._texts is not None
+    assert put(columns, ["\udcff"], 5)
+    for txid in (5, 6, 7):
+        assert combined(columns, txid, *map(str, range(60)))[0] == txid
+    assert columns._texts is None
 
 
 def test_the_first_number_settles_the_type() -> None:

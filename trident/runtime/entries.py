@@ -47,9 +47,8 @@ class ColumnEntries:
 
     def update(self, state: Any) -> Any | None:
         """Update a state; return the column of new values, None (and nothing is written) if the state takes rows only."""
-        *parts, values = self.table.columns
-        column = values.chunk(0) if values.num_chunks == 1 else values.combine_chunks()
-        return state.multi_combine([part.to_pylist() for part in parts], column, self.function)
+        *parts, values = (_one_array(column) for column in self.table.columns)
+        return state.multi_combine(parts, values, self.function)
 
     def with_values(self, new: Any) -> pa.Table:
         """Return the keys and other values."""
@@ -59,6 +58,10 @@ class ColumnEntries:
     def rows(self) -> RowEntries:
         """Return the same as rows."""
         return RowEntries(*rows_of(self.table, self.aggregation))
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 Entries = RowEntries | ColumnEntries

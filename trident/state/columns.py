@@ -67,7 +67,7 @@ class ColumnarMap(Protocol):
     """A backing map that reads and writes opaque numbers as columns."""
 
     def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> StoredColumns | None:
-        """Read distinct keys, given as a list of values per grouping field.
+        """Read distinct keys, given as a list or an Arrow array of values per grouping field.
 
         None if the map holds something that is no column of numbers: use `multi_get` and `multi_put`.
         """

@@ -237,7 +237,7 @@ class OpaqueMap(_CommittedMap):
         Parameters
         ----------
         parts
-            The keys: for each grouping field the list of its values.
+            The keys: for each grouping field its values, a list or an Arrow array.
         values
             A column of what each key is combined with, none of it null.
         function
