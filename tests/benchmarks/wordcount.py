@@ -172,7 +172,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=200_000, help="of ten words each")
     parser.add_argument("--batch", type=int, default=10_000, help="sentences per batch")
     parser.add_argument("--vocab", type=int, default=10_000, help="distinct words")
-    parser.add_argument("--pending", type=int, help="batches in work at once; 3 on Spark, else 1")
+    parser.add_argument("--pending", type=int, default=3, help="batches in work at once")
     parser.add_argument("--split", choices=SPLITS, default="builtin", help="a Python generator, or what has a kernel")
     parser.add_argument("--durable-log", action="store_true", help="a log on disk, fsynced, with states in memory too")
     parser.add_argument("--auto-bytes", type=int, help="up to which size engine=auto keeps a batch in this process")
@@ -182,10 +182,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--warm-up-s", type=float, default=3.0, help="seconds of empty Spark jobs before measuring")
     parser.add_argument("--side-by-side", action="store_true", help="also bare Spark and foreachBatch")
     parser.add_argument("--json", action="store_true", help="accepted for scripts; the output is always one JSON line")
-    options = parser.parse_args(argv)
-    if options.pending is None:
-        options.pending = 3 if options.engine == "spark" else 1
-    return options
+    return parser.parse_args(argv)
 
 
 def _round(value: float) -> float:

@@ -15,10 +15,10 @@ from pyspark import SparkContext
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import WAIT_S, FailTimes, RowsSpout, counted, start
+from tests.runtime.support import WAIT_S, FailTimes, RowsSpout, counted, dict_state, keep, start
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
-from trident.operations import Count
+from trident.operations import Count, Split
 from trident.runtime import engines
 from trident.runtime.auto import AutoRunner, LateRunner
 from trident.runtime.runners import InProcessRunner
@@ -318,3 +318,55 @@ def test_one_small_batch_at_a_time_stays_in_the_loops_thread(topology: TridentTo
         feeder.feed([["a"]], WAIT_S)
         assert threads == {"trident-t"}
         assert running_topology.txid == 1
+
+
+def upper(word: str) -> str:
+    return word.upper()
+
+
+def where_committed(topology: TridentTopology, folder: Path) -> tuple[list[str], list[int]]:
+    """Run batches with three in work; return the threads that committed, and the txids in the order of their points."""
+    threads: list[str] = []
+    txids: list[int] = []
+
+    def observe(point: str, attempt: TransactionAttempt) -> None:
+        if point == "committing":
+            threads.append(threading.current_thread().name)
+        txids.append(attempt.txid)
+
+    with start(topology, "in_process", observe, log_dir=str(folder), max_spout_pending=3) as running_topology:
+        running_topology.process_all_available()
+    return threads, txids
+
+
+SMALL, LARGE = [["a b"]] * 10, [["a b " * 10]] * 1000
+
+
+@pytest.mark.parametrize(
+    ("rows", "thread"), [(SMALL, "trident-t"), (LARGE, "trident-t-commit")], ids=["small", "large"]
+)
+def test_small_batches_that_meet_kernels_and_memory_only_stay_in_the_loops_thread(
+    topology: TridentTopology, tmp_path: Path, rows: list[list[str]], thread: str
+) -> None:
+    spout = FixedBatchSpout("text: string", len(rows), *rows * 4)
+    words = topology.new_stream("texts", spout).each("text", Split(), "word: string").group_by("word")
+    words.persistent_aggregate(MemoryMapState(), Count(), "n")
+    threads, txids = where_committed(topology, tmp_path)
+    assert {name.rpartition("_")[0] or name for name in threads} == {thread}
+    assert len(threads) == 4
+    assert thread != "trident-t" or txids == sorted(txids)  # each is brought to its end before the next one begins
+
+
+@pytest.mark.parametrize("what", ["a function", "a store", "an updater"])
+def test_what_may_take_its_time_does_not_hold_up_the_loop(topology: TridentTopology, tmp_path: Path, what: str) -> None:
+    words = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"], ["b"], ["a"]))
+    if what == "a function":
+        words = words.each("word", upper, "upper: string")
+    if what == "an updater":
+        keep(words)
+    else:
+        words.group_by("word").persistent_aggregate(
+            dict_state({}) if what == "a store" else MemoryMapState(), Count(), "n"
+        )
+    threads, _ = where_committed(topology, tmp_path)
+    assert {name.rpartition("_")[0] for name in threads} == {"trident-t-commit"}

@@ -62,6 +62,8 @@ class Committer:
     ----------
     counts_on_replays
         Whether a state needs a replay to bring the same tuples.
+    is_quick
+        Whether all states are given columns and nothing else: no code of the user's is called.
 
     Parameters
     ----------
@@ -93,6 +95,7 @@ class Committer:
         self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
         self.counts_on_replays = counts_on_replays(plan, states)
+        self.is_quick = all(node.id in self._columnar for node in plan.commits)
 
     def commit(
         self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None = None, capture: bool = False

@@ -76,7 +76,7 @@ def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> boo
         return False
     *keys, number = schema_of(aggregation.partial).types
     fit = all(map(is_plain_key, keys)) and number in (pa.int64(), pa.float64())
-    return fit and len(states) == 1 and hasattr(states[0], "multi_combine")
+    return fit and len(states) == 1 and getattr(states[0], "keeps_columns", False)
 
 
 def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:

@@ -1,4 +1,4 @@
-"""What runs as an Arrow kernel and what row by row in Python, for `explain`: asked of those that decide it."""
+"""What runs as an Arrow kernel and what row by row in Python: asked of those that decide it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from trident.graph import (
 )
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.planner import Plan
 from trident.runtime.aggregates import is_native
 from trident.runtime.in_batch import has_aggregate_kernel
 from trident.runtime.steps import has_step_kernel
 
-__all__ = ["aggregation_runs", "step_runs", "window_runs"]
+__all__ = ["aggregation_runs", "only_kernels", "step_runs", "window_runs"]
 
 _KERNEL, _ROWS = "Arrow kernel", "row by row"
 
@@ -57,3 +58,13 @@ def window_runs(node: WindowNode) -> str:
     if node.config.counts or not node.combines:
         return "every tuple goes to the window"
     return f"aggregated in each task first, {_KERNEL if is_native(node.member.aggregator) else _ROWS}"
+
+
+def only_kernels(plan: Plan) -> bool:
+    """Whether a batch meets no code of the user's on its way to the states, so that its time goes by its size alone."""
+    fragments = plan.fragments.values()
+    steps = [step.node for fragment in fragments for step in fragment.steps]
+    steps += [exchange.node for exchange in plan.exchanges.values()]
+    sinks = [sink for fragment in fragments for sink in fragment.sinks]
+    aggregators = [sink.aggregation.aggregator for sink in sinks if sink.aggregation is not None]
+    return all(step_runs(node) == _KERNEL for node in steps) and all(map(is_native, aggregators))

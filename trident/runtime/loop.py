@@ -7,6 +7,7 @@ in work), committing in a thread of its own (one at a time); both report back th
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -66,6 +67,7 @@ class _Batch:
     times: BatchTimes
     runner: Runner
     output: TaskOutput = field(default_factory=TaskOutput)
+    inline: bool = False  # does the loop's own thread do all of it?
     capture: bool = False  # are tuples that raise put aside?
     drains: list[threading.Event] = field(default_factory=list)  # who waits for this batch and no later one
 
@@ -86,9 +88,10 @@ class BatchLoop:
     ----------
     pool, commit_thread
         Where attempts are processed and committed.
-    inline
-        Let a batch that is processed in this process be processed and committed in the loop's own thread: nothing is
-        handed over, but nothing else is seen to meanwhile, not even that the batch is overdue.
+    inline_bytes
+        Up to which size a batch that is processed in this process is processed and committed in the loop's own thread:
+        nothing is handed over, but nothing else is seen to meanwhile, not even that the batch is overdue. The next one
+        begins after it. Infinite: of any size, also an unknown one, and `max_spout_pending` says when the next one begins.
     observer
         Called with the name of each point of a batch's life and its attempt, in the thread that reaches it:
         `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
@@ -108,9 +111,10 @@ class BatchLoop:
         clock: Clock,
         dead_letters: DeadLetters | None = None,
         observer: Callable[[str, TransactionAttempt], None] | None = None,
-        inline: bool = False,
+        inline_bytes: float = 0,
     ) -> None:
-        self._inline = inline
+        self._inline_bytes = inline_bytes
+        self._one_by_one = inline_bytes < math.inf
         self._plan, self._config, self._log, self._runner = plan, config, log, runner
         self._committer, self._spouts = committer, spouts
         self._pool, self._commit_thread = pool, commit_thread
@@ -242,8 +246,10 @@ class BatchLoop:
             self._drains = [one for one in self._drains if not one.is_set()]
 
     def _is_held(self) -> bool:
-        """Whether the next batch is one that has failed for good: those before it are still to be committed."""
-        return self._fatal is not None and self._coordinator.next_txid >= self._fatal.txid
+        """Whether the next batch has to wait: it has failed for good, or the loop's thread has one to bring to its end."""
+        if self._fatal is not None and self._coordinator.next_txid >= self._fatal.txid:
+            return True
+        return self._one_by_one and any(batch.inline for batch in self._batches.values())
 
     def _define(self, txid: int) -> dict[str, Definition] | None:
         """Fix what batch `txid` contains; None if no spout has anything and no window is due.
@@ -289,19 +295,17 @@ class BatchLoop:
         batch = self._batches[attempt.txid] = _Batch(attempt, definitions, BatchTimes(defined=now), self._runner)
         self._observe("defined", attempt)
         try:
-            batch.runner = self._runner.of_size(self._size_of(definitions))
+            size = self._size_of(definitions)
+            batch.runner = self._runner.of_size(size)
             parts = self._cut(batch)
         except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
             self._events.put(_Event(attempt, failure=error.failure))
             return
-        if self._is_inline(batch):
+        batch.inline = batch.runner.here and (math.inf if size is None else size) <= self._inline_bytes
+        if batch.inline:
             self._process(attempt, parts, batch.runner)
         else:
             self._pool.submit(self._process, attempt, parts, batch.runner)
-
-    def _is_inline(self, batch: _Batch) -> bool:
-        """Whether the loop's own thread does all of it."""
-        return self._inline and batch.runner.here
 
     def _cut(self, batch: _Batch) -> list[Part]:
         last_try = self._coordinator.tries(batch.attempt.txid) >= self._config.max_batch_attempts
@@ -355,7 +359,7 @@ class BatchLoop:
         self._log.check_owner()  # a fenced driver must not begin to write
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
-        if self._is_inline(batch):
+        if batch.inline:
             self._commit(batch, self._txids(attempt))
         else:
             self._commit_thread.submit(self._commit, batch, self._txids(attempt))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,6 +19,7 @@ from trident.graph import Graph, PersistNode
 from trident.planner import Plan, make_plan
 from trident.planner.loads import commit_loads
 from trident.runtime.dead_letters import dead_letters_of
+from trident.runtime.kernels import only_kernels
 from trident.runtime.loop import BatchLoop, Clock
 from trident.runtime.parts import Parts, close_all, open_parts
 from trident.runtime.progress import Progress
@@ -33,6 +35,9 @@ __all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
 logger = logging.getLogger(__name__)
 
 Observer = Callable[[str, TransactionAttempt], None]
+
+_QUICK_BYTES = 32 << 10
+"""Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
 
 
 class RunningTopology:
@@ -64,7 +69,7 @@ class RunningTopology:
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix=f"trident-{plan.topology}-commit")
         self._loop = BatchLoop(
             plan, config, log, parts.runner, parts.committer, parts.spouts, self._pool, self._commit_thread,
-            self._progress, Clock(), dead_letters_of(config, plan.topology), observer, inline=pending == 1,
+            self._progress, Clock(), dead_letters_of(config, plan.topology), observer, _inline_bytes(plan, config, parts),
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"trident-{plan.topology}", daemon=True)
         self._thread.start()
@@ -248,6 +253,14 @@ def _open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> Trans
     if config.log_dir is None and lives_in_memory(plan):
         return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
     return FileLog.open(config.log_folder(plan.topology), plan.topology, takeover=config.takeover)
+
+
+def _inline_bytes(plan: Plan, config: Config, parts: Parts) -> float:
+    """Up to which size the loop's own thread does a batch; beyond, processing one overlaps committing another."""
+    if config.max_spout_pending == 1:
+        return math.inf
+    quick = lives_in_memory(plan) and parts.committer.is_quick and only_kernels(plan)
+    return _QUICK_BYTES if quick else 0
 
 
 def _tell_loads(plan: Plan, config: Config) -> None:

@@ -17,6 +17,7 @@ BACKING_ABILITIES = ("begin", "end", "read_sentinel", "move_sentinel", "multi_de
 
 STATE_ABILITIES = (
     "multi_get_at",
+    "keeps_columns",
     "multi_combine",
     "read_sentinel",
     "move_sentinel",
@@ -27,7 +28,7 @@ STATE_ABILITIES = (
     "get_tuples",
     "get_tuples_at",
 )
-"""Methods that a map state may have besides those of `MapState`."""
+"""What a map state may have besides the methods of `MapState`."""
 
 
 def offer(wrapper: object, delegate: object, names: Iterable[str]) -> None:

@@ -229,6 +229,7 @@ class OpaqueMap(_CommittedMap):
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         super().__init__(backing, name, partition)
         self._columnar = backing if isinstance(backing, ColumnarMap) else None
+        self.keeps_columns = self._columnar is not None  # may `multi_combine` be of use?
         self._combined: StoredColumns | None = None  # what this commit wrote as columns; not yet in `_written`
 
     def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Combine) -> Any | None:

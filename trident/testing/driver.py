@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Self
@@ -211,7 +212,7 @@ class TopologyTestDriver:
         letters = dead_letters_of(self._config, self._name)
         self._loop = BatchLoop(
             self._plan, self._config, self._log, self._runner, self._parts.committer, self._parts.spouts, self._pool,
-            self._pool, self._progress, self.clock, letters, self._observe, inline=True,
+            self._pool, self._progress, self.clock, letters, self._observe, inline_bytes=math.inf,
         )  # fmt: skip
 
     def _empty_memory(self) -> None:
