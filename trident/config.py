@@ -28,7 +28,8 @@ class Config:
         At most one batch is started per interval; 0 starts them as fast as they are committed. A cap, not a delay.
     message_timeout_s
         A batch that is not processed within this many seconds is failed and replayed (not one that is processed in this
-        process with `max_spout_pending=1`: nothing else runs then that could notice).
+        process with `max_spout_pending=1`, nor a small one that meets no code of yours and states in memory only: nothing
+        else runs then that could notice).
     max_batch_attempts
         How often a batch is tried before the topology stops with `BatchFailedError`.
     retry_backoff_ms, retry_backoff_max_ms
