@@ -10,7 +10,7 @@ import pytest
 from tests.cli.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
 from trident.coordination.lock import held_by, list_log
 
-IN_PROCESS = ("--conf", "engine=in_process")
+IN_PROCESS = ("--engine", "in_process")
 ON_SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
 ROOT = Path(__file__).parent.parent.parent
 

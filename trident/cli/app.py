@@ -40,6 +40,7 @@ class Engine(StrEnum):
 
     spark = "spark"
     in_process = "in_process"
+    auto = "auto"
 
 
 Target = Annotated[
@@ -103,6 +104,13 @@ def run_command(
     master: Annotated[
         str | None, typer.Option(metavar="URL", help="The Spark master.", show_default="local[*]")
     ] = None,
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            help="What runs the stages: Spark, this process (no Java), or this process for small batches.",
+            show_default="spark",
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="Commit all that the sources have now, then end.")] = False,
     takeover: Annotated[
         bool, typer.Option("--takeover", help="Take the log from a driver that holds it; that driver is fenced out.")
@@ -143,6 +151,7 @@ def run_command(
     with reporting(debug):
         given = {
             "master": master,
+            "engine": None if engine is None else engine.value,
             "takeover": takeover or None,
             "state_recovery": None if state_recovery is None else state_recovery.value,
             "log_dir": log_dir,
