@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
@@ -62,6 +63,19 @@ def test_requests_of_many_threads_get_their_own_answers() -> None:
         assert list(pool.map(function.execute, args)) == [[[4]], [[5]], [[1]], [[0]], [[0]]] * 100
 
 
+@pytest.mark.parametrize("pending", [1, 3])
+def test_readers_are_not_starved_by_small_batches_that_are_committed_without_end(pending: int) -> None:
+    topology, counts = word_counts(cycle=True)
+    with start(topology, "in_process", max_spout_pending=pending) as running:
+        drpc, view = running.drpc("words"), running.state(counts)
+        asked = [drpc.execute("the")[0][0] for _ in range(150)]
+        read = [view.multi_get(["the"])[0] for _ in range(150)]
+        assert running.is_active
+    assert asked == sorted(asked)
+    assert read == sorted(read)
+    assert len({*asked, *read}) > 5
+
+
 def test_a_request_sees_all_states_after_one_committed_batch() -> None:
     """Two states that are fed alike never differ, however many batches are committed between their reads."""
     topology, counts = word_counts(cycle=True)
@@ -82,7 +96,7 @@ def test_a_request_sees_all_states_after_one_committed_batch() -> None:
 
 
 class Slow(BaseQueryFunction[Any, Any]):
-    """Waits until two further batches are committed in every third call, then reads as `MapGet`."""
+    """Waits (not for long: a reader may hold up commits) for two further batches in every third call, then reads."""
 
     output_types = ("bigint",)
 
@@ -93,7 +107,8 @@ class Slow(BaseQueryFunction[Any, Any]):
         self.calls += 1
         if self.calls % 3 == 0:
             before = state._now().txid
-            while state._now().txid < before + 2:
+            deadline = time.monotonic() + 0.05
+            while state._now().txid < before + 2 and time.monotonic() < deadline:
                 pass
         return list(state.multi_get([one.values for one in args]))
 

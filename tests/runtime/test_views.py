@@ -13,11 +13,12 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.runtime.support import GATES, Keep, Points, RowsState, dict_state, keep, run_all, start
+from tests.runtime.support import GATES, WAIT_S, Keep, Points, RowsState, dict_state, keep, run_all, start
 from tests.state.faults import DictMap
 from trident import Config, TridentState, TridentTopology
 from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
 from trident.operations import Count, Sum
+from trident.runtime.commit_gate import CommitGate
 from trident.runtime.states import open_view
 from trident.runtime.views import StateView
 from trident.state import OpaqueMap, OpaqueValue, Snapshot, SnapshottableMap, StateSpec, Txid, Winners, map_state
@@ -208,6 +209,46 @@ def test_a_read_that_is_overtaken_is_made_again_at_a_newer_snapshot() -> None:
     view = StateView([racing], lambda: Snapshot(newest[0]))
     assert view.multi_get(["a"]) == [7]
     assert racing.txid == 7
+
+
+def test_a_read_that_is_overtaken_again_and_again_keeps_the_next_commit_from_beginning() -> None:
+    class Held(CommitGate):
+        def __enter__(self) -> None:
+            super().__enter__()
+            racing.commits = 0
+
+    newest = [1]
+    racing = Racing({}, 10**6, lambda txid: newest.__setitem__(0, txid))
+    view = StateView([racing], lambda: Snapshot(newest[0]), gate=Held())
+    assert view.multi_get(["a"]) == [3]
+    assert racing.txid == 3
+
+
+def test_who_holds_the_gate_sees_no_commit_begin(topology: TridentTopology) -> None:
+    feeder = FeederBatchSpout("word: string")
+    counts = topology.new_stream("words", feeder).group_by("word")
+    state = counts.persistent_aggregate(MemoryMapState(), Count(), "count")
+    points = Points()
+    with start(topology, "in_process", points) as running:
+        with running.gate:
+            fed = threading.Thread(target=feeder.feed, args=([["a"]],))
+            fed.start()
+            points.await_point("processed", 1)
+            assert not running._loop.drain().wait(0.3)
+            assert points.of(1) == ["defined", "processed"]
+        points.await_point("succeeded", 1)
+        fed.join(WAIT_S)
+        assert running.state(state).multi_get(["a"]) == [1]
+
+
+def test_a_gate_that_is_held_for_long_is_not_waited_for(
+    topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trident.runtime.commit_gate._MOST_S", 0.05)
+    rows = keep(topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"], ["b"])))
+    with start(topology, "in_process") as running, running.gate:
+        running.process_all_available()
+    assert rows.rows == [("a",), ("b",)]
 
 
 def test_a_read_that_is_always_overtaken_says_so() -> None:

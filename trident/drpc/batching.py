@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from trident.errors import BackendError, DRPCExecutionException, StaleTransactio
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
 from trident.runtime.bounds import Bounds
+from trident.runtime.commit_gate import FREE_ROUNDS
 from trident.runtime.rows import Poison, Run, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 
@@ -36,6 +38,7 @@ class Executor:
 
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
         self._steps = RequestSteps(plan)
+        self._gate = nullcontext() if log is None else log.gate
         self._states = RequestStates(plan, config, log)
         self._numbers, self._bounds = itertools.count(1), Bounds.of(config.as_mapping())
         self._operations = _operations_of(plan)
@@ -47,10 +50,11 @@ class Executor:
     def answers(self, args: Sequence[str]) -> list[Answer]:
         """Answer all requests at one committed snapshot; raises `StepFailed`, which tells nothing of the single ones."""
         run = Run(TransactionAttempt(next(self._numbers), 0), Poison(bounds=self._bounds), self._states)
-        for _ in range(_ROUNDS):
-            self._states.renew()
+        for number in range(_ROUNDS):
             try:
-                return self._steps.answers(args, run)
+                with self._gate if number >= FREE_ROUNDS else nullcontext():
+                    self._states.renew()
+                    return self._steps.answers(args, run)
             except StepFailed as error:
                 # Two batches were committed while this was read: read all of it again, at a newer snapshot.
                 if not isinstance(cause_of(error), StaleTransactionError):

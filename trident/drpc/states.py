@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.config import Config
@@ -22,7 +23,15 @@ __all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "RequestStates"]
 
 
 class CommittedLog(Protocol):
-    """Says what is committed, to any thread."""
+    """Says what is committed, to any thread.
+
+    Attributes
+    ----------
+    gate
+        Held, it keeps the next commit from beginning, if that is in this process's hands.
+    """
+
+    gate: AbstractContextManager[Any]
 
     def now(self) -> LogState:
         """Return what is committed now. The object may change with the next call."""
@@ -36,6 +45,7 @@ class OwnLog:
 
     def __init__(self, running: RunningTopology) -> None:
         self._running = running
+        self.gate: AbstractContextManager[Any] = running.gate
 
     def now(self) -> LogState:
         """Return what is committed now."""
@@ -60,6 +70,7 @@ class LogOfOthers:
     def __init__(self, topology: str, config: Config, states: Mapping[str, StateNode]) -> None:
         instead = 'Ask that process (running.drpc("function"), or trident run with --drpc-port)'
         self._reader = open_foreign_log(topology, config, states.values(), instead)
+        self.gate: AbstractContextManager[Any] = nullcontext()
         self._lock = threading.Lock()
         self._log = self.now()
 

@@ -23,6 +23,7 @@ from trident.errors import BatchFailedError, FencedError, describe
 from trident.operations.metrics import add_counts
 from trident.planner import Plan
 from trident.runtime.batch_time import TIME, BatchTime, now_of
+from trident.runtime.commit_gate import CommitGate
 from trident.runtime.committer import Committed, Committer
 from trident.runtime.dead_letters import DeadLetters
 from trident.runtime.progress import BatchTimes, Progress
@@ -88,6 +89,8 @@ class BatchLoop:
     ----------
     pool, commit_thread
         Where attempts are processed and committed.
+    gate
+        Passed through before each commit.
     inline_bytes
         Up to which size a batch that is processed in this process is processed and committed in the loop's own thread:
         nothing is handed over, but nothing else is seen to meanwhile, not even that the batch is overdue. The next one
@@ -112,7 +115,9 @@ class BatchLoop:
         dead_letters: DeadLetters | None = None,
         observer: Callable[[str, TransactionAttempt], None] | None = None,
         inline_bytes: float = 0,
+        gate: CommitGate | None = None,
     ) -> None:
+        self._gate = gate or CommitGate()
         self._inline_bytes = inline_bytes
         self._one_by_one = inline_bytes < math.inf
         self._plan, self._config, self._log, self._runner = plan, config, log, runner
@@ -356,6 +361,7 @@ class BatchLoop:
         attempt = self._coordinator.commit_next()
         if attempt is None:
             return
+        self._gate.pass_through()
         self._log.check_owner()  # a fenced driver must not begin to write
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()

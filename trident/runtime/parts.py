@@ -18,6 +18,7 @@ from trident.planner.meaning import meaning_of
 from trident.runtime.bounds import Bounds
 from trident.runtime.capabilities import check_capabilities, check_pairings
 from trident.runtime.changes import check_meaning, record_meaning
+from trident.runtime.commit_gate import CommitGate
 from trident.runtime.committer import Committer, Reach, committed_operations
 from trident.runtime.engines import open_runner
 from trident.runtime.loop import SpoutHandle
@@ -49,6 +50,7 @@ class Parts:
         self._reach, self._threads = reach, threads
         self.states: dict[str, list[Any]] = {}
         self._views: dict[str, StateView] = {}
+        self.gate = CommitGate()
         self.spouts: dict[str, SpoutHandle] = {}
         self.runner: Runner
         self.committer: Committer
@@ -105,7 +107,7 @@ class Parts:
         if name not in self._views:
             count = self.plan.partitions.get(name, 1)
             instances = [self.make_state(name, partition, count, read_only=True) for partition in range(count)]
-            self._views[name] = StateView(instances, snapshot, name)
+            self._views[name] = StateView(instances, snapshot, name, gate=self.gate)
         return self._views[name]
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from trident.errors import TridentError
 from trident.graph import Graph, PersistNode
 from trident.planner import Plan, make_plan
 from trident.planner.loads import commit_loads
+from trident.runtime.commit_gate import CommitGate
 from trident.runtime.dead_letters import dead_letters_of
 from trident.runtime.kernels import only_kernels
 from trident.runtime.loop import BatchLoop, Clock
@@ -69,7 +70,8 @@ class RunningTopology:
         self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix=f"trident-{plan.topology}-commit")
         self._loop = BatchLoop(
             plan, config, log, parts.runner, parts.committer, parts.spouts, self._pool, self._commit_thread,
-            self._progress, Clock(), dead_letters_of(config, plan.topology), observer, _inline_bytes(plan, config, parts),
+            self._progress, Clock(), dead_letters_of(config, plan.topology), observer,
+            _inline_bytes(plan, config, parts), parts.gate,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"trident-{plan.topology}", daemon=True)
         self._thread.start()
@@ -148,6 +150,11 @@ class RunningTopology:
     def log_state(self) -> LogState:
         """What the log says now: an object that changes as batches are committed."""
         return self._log.state
+
+    @property
+    def gate(self) -> CommitGate:
+        """For readers that commits overtake."""
+        return self._parts.gate
 
     @property
     def partitions(self) -> Mapping[str, int]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
+from trident.runtime.commit_gate import FREE_ROUNDS
 from trident.runtime.partitions import partitions_of
 from trident.state.interfaces import ITupleCollection, Key, ListableMap, SnapshotReadable
 from trident.state.removals import REMOVAL_LAG
@@ -32,6 +34,8 @@ class StateView:
         The state's instances, by partition.
     snapshot
         Gives the snapshot to read at; asked again when a key turns out to be newer.
+    gate
+        Held, it keeps the next commit from beginning; for reads that commits overtake again and again.
     now
         Gives the newest snapshot, for readers whose `snapshot` stands still for a while. They get `StaleTransactionError`
         when it is too old, and take another one for all that they read together.
@@ -43,7 +47,9 @@ class StateView:
         snapshot: Callable[[], Snapshot],
         name: str = "state",
         now: Callable[[], Snapshot] | None = None,
+        gate: AbstractContextManager[Any] | None = None,
     ) -> None:
+        self._gate = nullcontext() if gate is None else gate
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
         self._now, self._rounds = now or snapshot, _ROUNDS if now is None else 1
         self._lock = threading.Lock()  # threads share the instances of a running topology; a store need not bear it
@@ -141,9 +147,10 @@ class StateView:
 
     def _retried(self, read: Callable[[], Any]) -> Any:
         with self._lock:
-            for _ in range(self._rounds - 1):
+            for number in range(self._rounds - 1):
                 try:
-                    return read()
+                    with self._gate if number >= FREE_ROUNDS else nullcontext():
+                        return read()
                 except StaleTransactionError:  # batches were committed since the snapshot was taken: take a newer one
                     continue
             return read()
