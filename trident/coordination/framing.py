@@ -23,7 +23,7 @@ from trident.errors import CorruptLogError
 __all__ = ["HEAD_BYTES", "Frame", "Frames", "LogFile", "decode", "encode", "frame", "read_frames", "sync_directory"]
 
 MAGIC = b"\xc1TL\xb1"  # msgpack never uses 0xc1
-HASTY = b"\xc1TL\xb2"  # the magic of a frame that was written while the one before it was not durable
+HASTY = b"\xb2TL\xc1"  # the same where the frame before is not durable; no first part of it looks like the other
 _HEAD = struct.Struct(">4sII")
 _PLACE = struct.Struct(">QI")
 HEAD_BYTES = _HEAD.size
