@@ -77,10 +77,18 @@ class LogReader:
         return self._read(trust_last=True)
 
     def _read(self, trust_last: bool) -> LogState:
+        damaged = None
         for _ in range(_TRIES):
             try:
                 state = self._try(trust_last)
             except FileNotFoundError:  # a newer segment has replaced the one that was listed
+                continue
+            except CorruptLogError as error:
+                # What is written while it is read may show a record and, before it, the zeros that were there just now: a
+                # file that has its space beforehand is not read as of one moment. Real damage is at the same place again.
+                if damaged == error.args[:2]:
+                    raise
+                damaged = error.args[:2]
                 continue
             except OSError as error:
                 raise LogError(f"cannot read the transaction log {self.path}: {os_error_text(error)}") from error
