@@ -328,6 +328,18 @@ def upper(word: str) -> str:
     return word.upper()
 
 
+class OwnEmitter:
+    def emit(self, part: Any) -> list[Any]:
+        return [part.table]
+
+
+class OwnSpout(FixedBatchSpout):
+    """Knows its sizes, and may have to wait for its source."""
+
+    def get_emitter(self, conf: Any) -> Any:
+        return OwnEmitter()
+
+
 def where_committed(topology: TridentTopology, folder: Path) -> tuple[list[str], list[int]]:
     """Run batches with three in work; return the threads that committed, and the txids in the order of their points."""
     threads: list[str] = []
@@ -399,9 +411,10 @@ def test_a_small_batch_behind_one_that_takes_its_time_keeps_nobody_waiting(
     assert [txid for point, txid in points if point == "recorded"] == [1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("what", ["a function", "a store", "an updater"])
+@pytest.mark.parametrize("what", ["a spout", "a function", "a store", "an updater"])
 def test_what_may_take_its_time_does_not_hold_up_the_loop(topology: TridentTopology, tmp_path: Path, what: str) -> None:
-    words = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"], ["b"], ["a"]))
+    spout = (OwnSpout if what == "a spout" else FixedBatchSpout)("word: string", 1, ["a"], ["b"], ["a"])
+    words = topology.new_stream("words", spout)
     if what == "a function":
         words = words.each("word", upper, "upper: string")
     if what == "an updater":
