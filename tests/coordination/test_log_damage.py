@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from trident.coordination.framing import HEAD_BYTES, decode, encode, frame
 from trident.coordination.log import FileLog, LogReader
 from trident.coordination.records import DefineRecord, LogState
 from trident.errors import CorruptLogError, LogError
+
+
+def copied(path: Path, name: str) -> Path:
+    return Path(shutil.copytree(path, path.parent / name))
 
 
 def test_a_last_record_torn_at_any_byte_is_cut(path: Path, three: list[LogState]) -> None:
@@ -66,14 +71,51 @@ def test_of_records_that_were_not_durable_a_crash_may_leave_the_later_ones_only(
         segment.write_bytes(whole[: lost.offset] + bytes(lost.end - lost.offset) + whole[lost.end :])
         reader = LogReader(path)
         found = reader.refresh()
-        assert (found.txid, sorted(found.definitions)) == (
-            3,
-            [each for each in (4, 5) if each - 4 < frames.index(lost)],
-        )
-        assert reader.torn == len(whole.rstrip(b"\0")) - lost.offset if lost is not frames[-1] else reader.torn == 0
+        # The commit counts without the definition of its batch; the next one goes on from that, or may.
+        assert (found.txid, sorted(found.definitions)) == ((3, [4, 5]) if lost is frames[-1] else (4, []))
+        assert reader.torn == 0
+        assert without_epoch(reopened(copied(path, f"without-{lost.offset}"))) == without_epoch(found)
+    segment.write_bytes(whole[: frames[-1].offset - 1] + b"?" + whole[frames[-1].offset :])
+    assert sorted(LogReader(path).refresh().definitions) == []
+    segment.write_bytes(whole[: frames[1].end - 1] + b"?" + whole[frames[1].end : -1] + b"?")
+    reader = LogReader(path)
+    assert (reader.refresh().txid, reader.torn) == (3, len(whole) - frames[1].offset)
     segment.write_bytes(whole)
     log = FileLog.open(path, TOPOLOGY)
     assert (log.state.txid, sorted(log.state.definitions)) == (4, [5])
+    log.close()
+
+
+def test_a_commit_tells_that_the_one_before_it_is_damaged(path: Path, three: list[LogState]) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(4))
+    for txid in (5, 6):
+        log.append(DefineRecord(txid, "lines", "x"), durable=False)
+    log.append(commit(5))
+    log.close()
+    segment = newest(path)
+    whole, (_, before, first, second, last) = segment.read_bytes(), frames_of(segment)
+    assert last.end == len(whole)
+    segment.write_bytes(whole[: before.offset] + bytes(first.end - before.offset) + whole[first.end :])
+    with pytest.raises(CorruptLogError, match="does not check, but commit of batch 5 after batch 3") as caught:
+        FileLog.open(path, TOPOLOGY)
+    assert caught.value.args[1] == before.offset
+    segment.write_bytes(whole[: before.offset] + bytes(second.end - before.offset) + whole[second.end : -1])
+    assert LogReader(path).refresh().txid == 3
+
+
+def test_a_reader_that_went_past_lost_definitions_goes_on(path: Path, three: list[LogState]) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    reader, segment = LogReader(path), newest(path)
+    reader.refresh()
+    log.append(DefineRecord(4, "lines", "x"), durable=False)
+    log.append(commit(4))
+    lost, whole = frames_of(segment)[-2], segment.read_bytes()
+    segment.write_bytes(whole[: lost.offset] + bytes(lost.end - lost.offset) + whole[lost.end :])
+    assert reader.refresh().txid == 4
+    log.append(DefineRecord(5, "lines", "x"), durable=False)
+    log.append(commit(5))
+    assert (reader.refresh().txid, reader.torn) == (5, 0)
     log.close()
 
 
