@@ -272,7 +272,8 @@ class BatchLoop:
         time = None
         if self._time is not None:
             earlier = self._previous(TIME, txid)
-            time = self._time.define(self._clock.wall_ms(), logged.get(TIME), earlier, has_tuples=bool(given))
+            clock_ms = self._clock.wall_ms()
+            time = self._time.define(clock_ms, logged.get(TIME), earlier, bool(given), is_begun=bool(logged))
         if not given and time is None and not logged:  # what is logged is run, also as an empty batch, and so forgotten
             return None
         for name, definition in definitions.items():
