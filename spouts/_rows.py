@@ -48,6 +48,8 @@ class ArrowPart:
 class RowsEmitter:
     """Emits parts that carry their rows."""
 
+    is_quick = True
+
     def emit(self, part: ArrowPart) -> Iterable[pa.RecordBatch | pa.Table]:
         """Give the rows of one part."""
         return [part.table]

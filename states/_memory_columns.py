@@ -181,9 +181,11 @@ class OpaqueColumns:
             if not self._has_settled:
                 return None
             self._has_settled = False  # not again before the next commit
+            if not self._rows or not set(map(type, self._rows)) <= {str, type(None)}:  # Arrow takes bytes for text
+                return None
             try:
                 keys = pa.array(list(self._rows), pa.string())
-            except (pa.ArrowException, TypeError, ValueError):  # a key that is no text
+            except ValueError:  # half of a surrogate pair
                 return None
             self._texts = keys, np.fromiter(self._rows.values(), np.int64, len(keys))
         keys, rows = self._texts

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shutil
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,15 @@ import pytest
 
 from tests.coordination.support import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
-from trident.coordination.framing import decode, encode, frame
+from trident.coordination import reader as reader_module
+from trident.coordination.framing import HEAD_BYTES, decode, encode, frame
 from trident.coordination.log import FileLog, LogReader
 from trident.coordination.records import DefineRecord, LogState
 from trident.errors import CorruptLogError, LogError
+
+
+def copied(path: Path, name: str) -> Path:
+    return Path(shutil.copytree(path, path.parent / name))
 
 
 def test_a_last_record_torn_at_any_byte_is_cut(path: Path, three: list[LogState]) -> None:
@@ -64,15 +71,68 @@ def test_of_records_that_were_not_durable_a_crash_may_leave_the_later_ones_only(
         segment.write_bytes(whole[: lost.offset] + bytes(lost.end - lost.offset) + whole[lost.end :])
         reader = LogReader(path)
         found = reader.refresh()
-        assert (found.txid, sorted(found.definitions)) == (
-            3,
-            [each for each in (4, 5) if each - 4 < frames.index(lost)],
-        )
-        assert reader.torn == len(whole.rstrip(b"\0")) - lost.offset if lost is not frames[-1] else reader.torn == 0
+        # The commit counts without the definition of its batch; the next one goes on from that, or may.
+        assert (found.txid, sorted(found.definitions)) == ((3, [4, 5]) if lost is frames[-1] else (4, []))
+        assert reader.torn == 0
+        assert without_epoch(reopened(copied(path, f"without-{lost.offset}"))) == without_epoch(found)
+    segment.write_bytes(whole[: frames[-1].offset - 1] + b"?" + whole[frames[-1].offset :])
+    assert sorted(LogReader(path).refresh().definitions) == []
+    segment.write_bytes(whole[: frames[1].end - 1] + b"?" + whole[frames[1].end : -1] + b"?")
+    reader = LogReader(path)
+    assert (reader.refresh().txid, reader.torn) == (3, len(whole) - frames[1].offset)
     segment.write_bytes(whole)
     log = FileLog.open(path, TOPOLOGY)
     assert (log.state.txid, sorted(log.state.definitions)) == (4, [5])
     log.close()
+
+
+def test_a_commit_tells_that_the_one_before_it_is_damaged(path: Path, three: list[LogState]) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(4))
+    for txid in (5, 6):
+        log.append(DefineRecord(txid, "lines", "x"), durable=False)
+    log.append(commit(5))
+    log.close()
+    segment = newest(path)
+    whole, (_, before, first, second, last) = segment.read_bytes(), frames_of(segment)
+    assert last.end == len(whole)
+    segment.write_bytes(whole[: before.offset] + bytes(first.end - before.offset) + whole[first.end :])
+    with pytest.raises(CorruptLogError, match="does not check, but commit of batch 5 after batch 3") as caught:
+        FileLog.open(path, TOPOLOGY)
+    assert caught.value.args[1] == before.offset
+    segment.write_bytes(whole[: before.offset] + bytes(second.end - before.offset) + whole[second.end : -1])
+    assert LogReader(path).refresh().txid == 3
+
+
+def test_a_reader_that_went_past_lost_definitions_goes_on(path: Path, three: list[LogState]) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    reader, segment = LogReader(path), newest(path)
+    reader.refresh()
+    log.append(DefineRecord(4, "lines", "x"), durable=False)
+    log.append(commit(4))
+    lost, whole = frames_of(segment)[-2], segment.read_bytes()
+    segment.write_bytes(whole[: lost.offset] + bytes(lost.end - lost.offset) + whole[lost.end :])
+    assert reader.refresh().txid == 4
+    log.append(DefineRecord(5, "lines", "x"), durable=False)
+    log.append(commit(5))
+    assert (reader.refresh().txid, reader.torn) == (5, 0)
+    log.close()
+
+
+def test_of_two_records_that_were_not_durable_a_crash_may_leave_any_beginning_of_the_second(
+    path: Path, three: list[LogState]
+) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(DefineRecord(4, "lines", "x" * 100), durable=False)
+    log.append(commit(4))
+    log.close()
+    segment = newest(path)
+    whole, (*_, lost, last) = segment.read_bytes(), frames_of(segment)
+    for size in range(last.offset, last.end):
+        for kept in (0, HEAD_BYTES):  # of the first; with its length one knows where the second begins
+            hole = whole[: lost.offset + kept] + bytes(lost.end - lost.offset - kept)
+            segment.write_bytes(hole + whole[last.offset : size])
+            assert without_epoch(LogReader(path).refresh()) == without_epoch(three[3]), (size, kept)
 
 
 def test_of_records_that_were_durable_together_damage_is_an_error_once_a_later_one_says_so(
@@ -90,6 +150,34 @@ def test_of_records_that_were_durable_together_damage_is_an_error_once_a_later_o
         with pytest.raises(CorruptLogError, match=f"another one follows at byte {frames[2].offset}") as caught:
             FileLog.open(path, TOPOLOGY)
         assert caught.value.args[1] == damaged.offset
+
+
+@pytest.mark.parametrize("followed", [False, True])
+def test_a_file_that_is_written_while_it_is_read_is_not_damaged(
+    path: Path, three: list[LogState], monkeypatch: pytest.MonkeyPatch, followed: bool
+) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    file, reader, begin = newest(path), LogReader(path), newest(path).read_bytes()
+    if followed:
+        reader.refresh()
+    log.append(DefineRecord(4, "lines", "x" * 20), durable=False)
+    log.append(commit(4))
+    log.append(DefineRecord(5, "lines", "x"), durable=False)
+    written, read, cuts = file.read_bytes(), reader_module._read_from, list[int]()
+
+    def read_meanwhile(name: Path, offset: int) -> tuple[bytes, int]:
+        if not cuts:
+            return read(name, offset)
+        at = cuts.pop()
+        return (begin[:at] + written[at:])[offset:], len(written)  # the beginning first
+
+    monkeypatch.setattr(reader_module, "_read_from", read_meanwhile)
+    for at in range(frames_of(file)[0].end, frames_of(file)[-1].end + 1):
+        cuts.append(at)
+        one = deepcopy(reader)
+        assert one.refresh().txid in (3, 4), at
+        assert one.refresh() == log.state
+    log.close()
 
 
 def test_a_log_of_the_first_version_is_read_and_goes_on_in_the_second(path: Path, three: list[LogState]) -> None:

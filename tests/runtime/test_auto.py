@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from pyspark import SparkContext
 
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
+from spouts.fixed_batch import _FixedBatchCoordinator
 from states.memory import MemoryMapState
 from tests.runtime.support import WAIT_S, FailTimes, RowsSpout, counted, dict_state, keep, start
 from trident import TridentTopology
@@ -21,6 +23,7 @@ from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, Fa
 from trident.operations import Count, Split
 from trident.runtime import engines
 from trident.runtime.auto import AutoRunner, LateRunner
+from trident.runtime.loop import BatchLoop
 from trident.runtime.runners import InProcessRunner
 from trident.runtime.worker import Program, TaskOutput
 from trident.spout.interfaces import SizedCoordinator, TransactionAttempt
@@ -280,6 +283,7 @@ def test_spark_starts_with_the_first_large_batch(tmp_path: Path) -> None:
     script = """
 from pyspark import SparkContext
 from spouts import FeederBatchSpout
+from spouts.fixed_batch import _FixedBatchCoordinator
 from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.operations import Count
@@ -324,6 +328,18 @@ def upper(word: str) -> str:
     return word.upper()
 
 
+class OwnEmitter:
+    def emit(self, part: Any) -> list[Any]:
+        return [part.table]
+
+
+class OwnSpout(FixedBatchSpout):
+    """Knows its sizes, and may have to wait for its source."""
+
+    def get_emitter(self, conf: Any) -> Any:
+        return OwnEmitter()
+
+
 def where_committed(topology: TridentTopology, folder: Path) -> tuple[list[str], list[int]]:
     """Run batches with three in work; return the threads that committed, and the txids in the order of their points."""
     threads: list[str] = []
@@ -339,6 +355,7 @@ def where_committed(topology: TridentTopology, folder: Path) -> tuple[list[str],
     return threads, txids
 
 
+LARGE_BYTES = 1 << 20
 SMALL, LARGE = [["a b"]] * 10, [["a b " * 10]] * 1000
 
 
@@ -357,9 +374,47 @@ def test_small_batches_that_meet_kernels_and_memory_only_stay_in_the_loops_threa
     assert thread != "trident-t" or txids == sorted(txids)  # each is brought to its end before the next one begins
 
 
-@pytest.mark.parametrize("what", ["a function", "a store", "an updater"])
+def test_a_small_batch_behind_one_that_takes_its_time_keeps_nobody_waiting(
+    topology: TridentTopology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spout = FixedBatchSpout("text: string", 1, ["a b"], ["a b"], ["a c"], ["a b"])
+    size_of = {0: LARGE_BYTES, 1: 3, 2: LARGE_BYTES, 3: 3}
+    monkeypatch.setattr(_FixedBatchCoordinator, "size", lambda self, definition: size_of[definition["start"]])
+    words = topology.new_stream("texts", spout).each("text", Split(), "word: string").group_by("word")
+    counts = words.persistent_aggregate(MemoryMapState(), Count(), "n")
+    third_defined, turns = threading.Event(), list[int]()
+    process, begin = InProcessRunner.process, BatchLoop._begin
+
+    def slowly(self: Any, attempt: TransactionAttempt, parts: Any) -> Any:
+        if attempt.txid == 1:
+            assert third_defined.wait(WAIT_S), "it is not begun before the first one is done"
+            turns.clear()
+            time.sleep(0.3)
+            assert len(turns) < 50, "the loop does not wait"
+        return process(self, attempt, parts)
+
+    def counted_begin(self: BatchLoop) -> None:
+        turns.append(1)
+        begin(self)
+
+    def observe(point: str, attempt: TransactionAttempt) -> None:
+        points.append((point, attempt.txid))
+        if (point, attempt.txid) == ("defined", 3):
+            third_defined.set()
+
+    points: list[tuple[str, int]] = []
+    monkeypatch.setattr(InProcessRunner, "process", slowly)
+    monkeypatch.setattr(BatchLoop, "_begin", counted_begin)
+    with start(topology, "in_process", observe, max_spout_pending=3, max_batch_attempts=1) as running_topology:
+        running_topology.process_all_available()
+        assert running_topology.state(counts).multi_get([("a",), ("b",), ("c",)]) == [4, 3, 1]
+    assert [txid for point, txid in points if point == "recorded"] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("what", ["a spout", "a function", "a store", "an updater"])
 def test_what_may_take_its_time_does_not_hold_up_the_loop(topology: TridentTopology, tmp_path: Path, what: str) -> None:
-    words = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"], ["b"], ["a"]))
+    spout = (OwnSpout if what == "a spout" else FixedBatchSpout)("word: string", 1, ["a"], ["b"], ["a"])
+    words = topology.new_stream("words", spout)
     if what == "a function":
         words = words.each("word", upper, "upper: string")
     if what == "an updater":

@@ -342,6 +342,24 @@ def test_arrow_does_not_search_a_state_that_is_much_larger_or_has_keys_that_are_
     assert columns._texts is None
 
 
+def test_arrow_does_not_take_bytes_for_a_text() -> None:
+    columns = OpaqueColumns(1)
+    assert put(columns, [b"a"], 1)
+    assert put(columns, ["a"], 2)
+    for txid, stood in ((2, 2), (3, 3), (4, 4)):
+        assert combined(columns, txid, "a") == [stood + 1]
+    assert [each and each.curr for each in columns.get([(b"a",), ("a",)])] == [1, 5]
+
+
+def test_a_state_whose_keys_are_all_deleted_goes_on() -> None:
+    columns = OpaqueColumns(1)
+    for txid in (1, 2):
+        combined(columns, txid, "a", "b")
+    columns.delete([("a",), ("b",)])
+    assert combined(columns, 3, "b", "a") == [1, 2]
+    assert combined(columns, 4, "b", "a") == [2, 4]
+
+
 def test_the_first_number_settles_the_type() -> None:
     columns = OpaqueColumns(1)
     assert (put(columns, ["a"], None), columns.type) == (True, None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from trident.errors import CorruptLogError
 __all__ = ["HEAD_BYTES", "Frame", "Frames", "LogFile", "decode", "encode", "frame", "read_frames", "sync_directory"]
 
 MAGIC = b"\xc1TL\xb1"  # msgpack never uses 0xc1
-HASTY = b"\xc1TL\xb2"  # the magic of a frame that was written while the one before it was not durable
+HASTY = b"\xb2TL\xc1"  # the same where the frame before is not durable; no first part of it looks like the other
 _HEAD = struct.Struct(">4sII")
 _PLACE = struct.Struct(">QI")
 HEAD_BYTES = _HEAD.size
@@ -41,10 +42,11 @@ class Frame(NamedTuple):
 
 
 class Frames(NamedTuple):
-    """Frames in order, and the number of bytes of an unfinished frame after them (zeros are unused space)."""
+    """Frames in order, the number of bytes from an unfinished frame on (zeros are unused space), and whole frames there."""
 
     frames: list[Frame]
     torn: int
+    beyond: list[Frame]
 
 
 def encode(data: Any) -> bytes:
@@ -82,7 +84,7 @@ def read_frames(data: bytes, base: int, path: Path) -> Frames:
     ------
     CorruptLogError
         A frame does not check although it was durable, as a later one says. What a crash can harm are the frames
-        since the last one of which that is said; the first of them that does not check ends what is read.
+        since the last one of which that is said; whole ones after the first of them that does not check are `beyond`.
     """
     frames: list[Frame] = []
     at = 0
@@ -96,7 +98,7 @@ def read_frames(data: bytes, base: int, path: Path) -> Frames:
             break
         frames.append(found)
         at = found.end - base
-    return Frames(frames, len(data[at:].rstrip(b"\0")))
+    return Frames(frames, len(data[at:].rstrip(b"\0")), list(_hasty_after(data, at, base)))
 
 
 def _checksum(payload: bytes, offset: int) -> int:
@@ -128,6 +130,16 @@ def _follower(data: bytes, bad: int, base: int) -> int | None:
             return at
         at = data.find(MAGIC, at + 1)
     return None
+
+
+def _hasty_after(data: bytes, bad: int, base: int) -> Iterator[Frame]:
+    """Find the whole frames after a bad one."""
+    at = data.find(HASTY, bad + 1)
+    while at >= 0:
+        found = _frame_at(data, at, base)
+        if found is not None:
+            yield found
+        at = data.find(HASTY, at + 1 if found is None else found.end - base)
 
 
 class LogFile:

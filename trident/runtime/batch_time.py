@@ -45,9 +45,14 @@ class BatchTime:
         return BatchTime(*levels)
 
     def define(
-        self, clock_ms: int, logged: Mapping[str, Any] | None, previous: Mapping[str, Any] | None, has_tuples: bool
+        self,
+        clock_ms: int,
+        logged: Mapping[str, Any] | None,
+        previous: Mapping[str, Any] | None,
+        has_tuples: bool,
+        is_begun: bool = False,
     ) -> dict[str, Any] | None:
-        """Return the time of the next batch; None if it has no tuples and no window is due.
+        """Return the time of the next batch; None if it has no tuples, is not begun, and no window is due.
 
         Parameters
         ----------
@@ -59,8 +64,10 @@ class BatchTime:
             The time of the batch before; None for the first one.
         has_tuples
             Whether a spout has something for the batch.
+        is_begun
+            Whether the log has part of its definition, so that it will be run: the time may have been lost.
         """
-        if logged is None and not has_tuples and not self._is_due(clock_ms, previous):
+        if logged is None and not (has_tuples or is_begun) and not self._is_due(clock_ms, previous):
             return None
         earlier = clock_ms if previous is None else previous["now"]
         now = max(clock_ms, earlier) if logged is None else logged["now"]

@@ -93,8 +93,9 @@ class BatchLoop:
         Passed through before each commit.
     inline_bytes
         Up to which size a batch that is processed in this process is processed and committed in the loop's own thread:
-        nothing is handed over, but nothing else is seen to meanwhile, not even that the batch is overdue. The next one
-        begins after it. Infinite: of any size, also an unknown one, and `max_spout_pending` says when the next one begins.
+        nothing is handed over, but nothing else is seen to meanwhile, not even that the batch is overdue. Not while others
+        are in work, and the next one begins after it. Infinite: of any size, also an unknown one, and `max_spout_pending`
+        says when the next one begins.
     observer
         Called with the name of each point of a batch's life and its attempt, in the thread that reaches it:
         `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
@@ -197,7 +198,8 @@ class BatchLoop:
     def _wait_s(self) -> float:
         now = self._clock.monotonic()
         wait = 1.0  # an upper bound, so that overdue attempts are seen
-        if self._coordinator.may_start(now) or self._coordinator.start_time() > now:
+        held = self._is_held()  # until there is news of a batch
+        if not held and (self._coordinator.may_start(now) or self._coordinator.start_time() > now):
             wait = min(wait, max(self._poll_at, self._coordinator.start_time()) - now)
         return max(0.0, wait)
 
@@ -275,7 +277,8 @@ class BatchLoop:
         time = None
         if self._time is not None:
             earlier = self._previous(TIME, txid)
-            time = self._time.define(self._clock.wall_ms(), logged.get(TIME), earlier, has_tuples=bool(given))
+            clock_ms = self._clock.wall_ms()
+            time = self._time.define(clock_ms, logged.get(TIME), earlier, bool(given), is_begun=bool(logged))
         if not given and time is None and not logged:  # what is logged is run, also as an empty batch, and so forgotten
             return None
         for name, definition in definitions.items():
@@ -306,7 +309,9 @@ class BatchLoop:
         except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
             self._events.put(_Event(attempt, failure=error.failure))
             return
-        batch.inline = batch.runner.here and (math.inf if size is None else size) <= self._inline_bytes
+        # Behind others it would wait for their commits, and keep those after it waiting.
+        alone = len(self._batches) == 1 or not self._one_by_one
+        batch.inline = alone and batch.runner.here and (math.inf if size is None else size) <= self._inline_bytes
         if batch.inline:
             self._process(attempt, parts, batch.runner)
         else:

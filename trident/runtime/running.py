@@ -266,7 +266,9 @@ def _inline_bytes(plan: Plan, config: Config, parts: Parts) -> float:
     """Up to which size the loop's own thread does a batch; beyond, processing one overlaps committing another."""
     if config.max_spout_pending == 1:
         return math.inf
-    quick = lives_in_memory(plan) and parts.committer.is_quick and only_kernels(plan)
+    emitters = parts.runner.program.emitters.values()
+    at_hand = all(getattr(emitter, "is_quick", False) for emitter in emitters)  # a user's own may wait for its source
+    quick = at_hand and lives_in_memory(plan) and parts.committer.is_quick and only_kernels(plan)
     return _QUICK_BYTES if quick else 0
 
 

@@ -99,6 +99,8 @@ class BatchSpoutExecutor:
 
 
 class _TableEmitter:
+    is_quick = True
+
     def emit(self, part: pa.Table) -> Iterator[pa.Table]:
         """Yield the part."""
         yield part
