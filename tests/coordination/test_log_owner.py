@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from trident.coordination import lock
 from trident.coordination.framing import LogFile
 from trident.coordination.log import FileLog, LogReader
 from trident.coordination.records import DefineRecord
-from trident.errors import FencedError, LogHeldError
+from trident.errors import FencedError, LogError, LogHeldError
 
 
 def test_a_held_log_is_refused_and_the_holder_named(path: Path) -> None:
@@ -209,6 +210,23 @@ def test_a_claim_nobody_can_read_is_still_named(path: Path) -> None:
     (path / "epoch-00000001").write_bytes(b"\xff")
     with pytest.raises(LogHeldError, match=r"held by an unknown process \(epoch 1\)"):
         FileLog.open(path, TOPOLOGY)
+    log.close()
+
+
+def test_a_child_forked_during_an_append_is_refused_and_not_stuck(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    with log._lock:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            try:
+                log.append(commit(1))
+            except LogError:
+                log.close()
+                os._exit(0)
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    log.append(commit(1))
     log.close()
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -377,9 +378,10 @@ def test_small_batches_that_meet_kernels_and_memory_only_stay_in_the_loops_threa
 def test_a_small_batch_behind_one_that_takes_its_time_keeps_nobody_waiting(
     topology: TridentTopology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spout = FixedBatchSpout("text: string", 1, ["a b"], ["a b"], ["a c"], ["a b"])
-    size_of = {0: LARGE_BYTES, 1: 3, 2: LARGE_BYTES, 3: 3}
-    monkeypatch.setattr(_FixedBatchCoordinator, "size", lambda self, definition: size_of[definition["start"]])
+    spout = FixedBatchSpout("text: string", 1, ["a b"], ["a b"], ["a c"], *[["a b"]] * 7)
+    monkeypatch.setattr(
+        _FixedBatchCoordinator, "size", lambda self, definition: LARGE_BYTES if definition["start"] in (0, 2) else 3
+    )
     words = topology.new_stream("texts", spout).each("text", Split(), "word: string").group_by("word")
     counts = words.persistent_aggregate(MemoryMapState(), Count(), "n")
     third_defined, turns = threading.Event(), list[int]()
@@ -399,16 +401,40 @@ def test_a_small_batch_behind_one_that_takes_its_time_keeps_nobody_waiting(
 
     def observe(point: str, attempt: TransactionAttempt) -> None:
         points.append((point, attempt.txid))
+        if point == "committing":
+            threads.append(threading.current_thread().name.rpartition("_")[0])
         if (point, attempt.txid) == ("defined", 3):
             third_defined.set()
 
     points: list[tuple[str, int]] = []
+    threads: list[str] = []
     monkeypatch.setattr(InProcessRunner, "process", slowly)
     monkeypatch.setattr(BatchLoop, "_begin", counted_begin)
     with start(topology, "in_process", observe, max_spout_pending=3, max_batch_attempts=1) as running_topology:
         running_topology.process_all_available()
-        assert running_topology.state(counts).multi_get([("a",), ("b",), ("c",)]) == [4, 3, 1]
-    assert [txid for point, txid in points if point == "recorded"] == [1, 2, 3, 4]
+        assert running_topology.state(counts).multi_get([("a",), ("b",), ("c",)]) == [10, 9, 1]
+    assert [txid for point, txid in points if point == "recorded"] == list(range(1, 11))
+    assert threads[:3] == ["trident-t-commit"] * 3
+    assert threads[-1] == ""  # in the loop's thread again, once no large one is before it
+
+
+def test_a_batch_without_tuples_is_no_small_one_where_none_is(topology: TridentTopology, tmp_path: Path) -> None:
+    words = topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"]))
+    fired = words.tumbling_window(timedelta(milliseconds=200), Count(), "n")
+    rows = keep(fired.each("n", str, "text: string"))
+    threads: list[str] = []
+    done = threading.Event()
+
+    def observe(point: str, attempt: TransactionAttempt) -> None:
+        if point == "committing":
+            threads.append(threading.current_thread().name)
+        if (point, attempt.txid) == ("recorded", 2):
+            done.set()
+
+    with start(topology, "in_process", observe, log_dir=str(tmp_path), max_spout_pending=3):
+        assert done.wait(WAIT_S)
+    assert rows.rows == [(1, "1")]
+    assert {name.rpartition("_")[0] for name in threads} == {"trident-t-commit"}
 
 
 @pytest.mark.parametrize("what", ["a spout", "a function", "a store", "an updater"])

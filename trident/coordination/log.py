@@ -228,6 +228,8 @@ class FileLog:
         """As `close`, for a forked child: the thread that may have been appending does not exist there, the file does."""
         if self._dead is None:
             self._dead = LogError(f"the transaction log {self.path} is closed")
+        if os.getpid() != self._pid:
+            self._lock = threading.Lock()  # nobody is left who would let go of it: calls are refused, not stuck
         self._segments.close()
         self._claim.release()
 

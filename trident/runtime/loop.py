@@ -68,7 +68,8 @@ class _Batch:
     times: BatchTimes
     runner: Runner
     output: TaskOutput = field(default_factory=TaskOutput)
-    inline: bool = False  # does the loop's own thread do all of it?
+    small: bool = False  # may the loop's own thread do all of it?
+    inline: bool = False  # does it?
     capture: bool = False  # are tuples that raise put aside?
     drains: list[threading.Event] = field(default_factory=list)  # who waits for this batch and no later one
 
@@ -93,9 +94,9 @@ class BatchLoop:
         Passed through before each commit.
     inline_bytes
         Up to which size a batch that is processed in this process is processed and committed in the loop's own thread:
-        nothing is handed over, but nothing else is seen to meanwhile, not even that the batch is overdue. Not while others
-        are in work, and the next one begins after it. Infinite: of any size, also an unknown one, and `max_spout_pending`
-        says when the next one begins.
+        nothing is handed over, but nothing else is seen to meanwhile, not even that the batch is overdue. The next one
+        begins after it; behind a larger one it is handed over. 0: none. Infinite: of any size, also an unknown one, and
+        `max_spout_pending` says when the next one begins.
     observer
         Called with the name of each point of a batch's life and its attempt, in the thread that reaches it:
         `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
@@ -253,10 +254,10 @@ class BatchLoop:
             self._drains = [one for one in self._drains if not one.is_set()]
 
     def _is_held(self) -> bool:
-        """Whether the next batch has to wait: it has failed for good, or the loop's thread has one to bring to its end."""
+        """Whether the next batch has to wait: it has failed for good, or all in work are small and so done in no time."""
         if self._fatal is not None and self._coordinator.next_txid >= self._fatal.txid:
             return True
-        return self._one_by_one and any(batch.inline for batch in self._batches.values())
+        return self._one_by_one and bool(self._batches) and all(batch.small for batch in self._batches.values())
 
     def _define(self, txid: int) -> dict[str, Definition] | None:
         """Fix what batch `txid` contains; None if no spout has anything and no window is due.
@@ -309,9 +310,10 @@ class BatchLoop:
         except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
             self._events.put(_Event(attempt, failure=error.failure))
             return
-        # Behind others it would wait for their commits, and keep those after it waiting.
-        alone = len(self._batches) == 1 or not self._one_by_one
-        batch.inline = alone and batch.runner.here and (math.inf if size is None else size) <= self._inline_bytes
+        small = (math.inf if size is None else size) <= self._inline_bytes
+        batch.small = small and self._inline_bytes > 0 and batch.runner.here  # without tuples it has no bytes
+        # Behind a large one it would wait for its commit, and keep those after it waiting.
+        batch.inline = batch.small and (len(self._batches) == 1 or not self._one_by_one)
         if batch.inline:
             self._process(attempt, parts, batch.runner)
         else:
