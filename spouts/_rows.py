@@ -48,7 +48,7 @@ class ArrowPart:
 class RowsEmitter:
     """Emits parts that carry their rows."""
 
-    is_quick = True
+    is_quick = True  # it waits for nobody: the loop may call it
 
     def emit(self, part: ArrowPart) -> Iterable[pa.RecordBatch | pa.Table]:
         """Give the rows of one part."""

@@ -47,7 +47,7 @@ class OpaqueColumns:
         self._texts: tuple[pa.Array, Rows] | None = None  # all keys and their rows, to be searched by Arrow
         self._has_settled = False  # did the last commit bring no new key?
         self._cover: Span | None = None  # of all that was ever put, while one attempt did
-        self._attempts: set[int] = set()
+        self._is_of_one_attempt = True
 
     @classmethod
     def of(cls, width: int, entries: Mapping[Key, Any]) -> OpaqueColumns | None:
@@ -113,21 +113,17 @@ class OpaqueColumns:
         """Return what is there for distinct keys, given part by part; None if keys have another number of parts."""
         if len(parts) != self.width:
             return None
-        if self.width > 1:
-            names: Sequence[Any] = list(zip(*map(_listed, parts), strict=True))
-            return self._found(names, self._rows_of(names))
-        rows = self._rows_of_texts(parts[0])
-        if rows is not None:
-            return self._found(parts[0], rows)
-        names = _listed(parts[0])
-        return self._found(names, self._rows_of(names))
+        return self._found(parts[0] if self.width == 1 else list(zip(*map(_listed, parts), strict=True)))
 
     def find_keys(self, keys: Sequence[Key]) -> FoundColumns:
         """Return what is there for keys."""
-        names = self._names(keys)
-        return self._found(names, self._rows_of(names))
+        return self._found(self._names(keys))
 
-    def _found(self, names: Sequence[Any] | pa.Array, rows: Rows) -> FoundColumns:
+    def _found(self, names: Sequence[Any] | pa.Array) -> FoundColumns:
+        rows = self._rows_of_texts(names)
+        if rows is None:
+            names = _listed(names)
+            rows = self._rows_of(names)
         there = None if not len(rows) or rows.min() >= 0 else rows >= 0
         flags = self._flags.take(rows, mode="wrap")  # the last row's for what is absent
         if there is not None:
@@ -152,9 +148,9 @@ class OpaqueColumns:
     def _note(self, put: Span) -> None:
         """Widen the cover by what was put."""
         attempt, lowest, highest = self._cover or put
-        self._attempts.add(put.attempt)
-        only = len(self._attempts) == 1
-        self._cover = Span(attempt, min(lowest, put.lowest), max(highest, put.highest)) if only else None
+        self._is_of_one_attempt &= attempt == put.attempt
+        wider = Span(attempt, min(lowest, put.lowest), max(highest, put.highest))
+        self._cover = wider if self._is_of_one_attempt else None
 
     def _takes(self, type_: Any) -> bool:
         """Whether numbers of this type have a place; the first ones settle which."""

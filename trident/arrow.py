@@ -12,7 +12,7 @@ import pyarrow as pa
 from trident.errors import TopologyError
 from trident.fields import Fields, split_commas
 
-__all__ = ["arrow_type", "ipc_of", "schema_of", "table_of", "table_of_ipc"]
+__all__ = ["arrow_type", "ipc_of", "one_array", "schema_of", "table_of", "table_of_ipc"]
 
 _SIMPLE: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -74,6 +74,17 @@ def ipc_of(table: pa.Table) -> bytes:
 def table_of_ipc(data: bytes) -> pa.Table:
     """Return the table of an Arrow IPC stream; its buffers are views of `data`."""
     return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+
+
+def one_array(column: pa.ChunkedArray) -> pa.Array:
+    """Return a column as one array; beyond 2 GiB of text or bytes as one of a large type."""
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # no array of the type can hold it
+        large = pa.large_string() if pa.types.is_string(array.type) else pa.large_binary()
+        array = pa.concat_arrays([chunk.cast(large) for chunk in array.chunks])
+    return array
 
 
 def _known(fields: Fields, name: str) -> str:

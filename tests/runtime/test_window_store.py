@@ -251,30 +251,26 @@ def test_a_directory_of_another_version_is_found() -> None:
 
 
 def test_a_record_of_another_topology_is_found() -> None:
-    topology = TridentTopology("t")
-    state = MemoryMapState()
-    topology.new_stream("s", RowsSpout("w: string", {})).group_by("w").tumbling_window(9, state, Count(), "n")
-    with TopologyTestDriver(topology, max_batch_attempts=1) as driver:
-        driver.feed("s", "a")
-        driver.run()
-        (record,) = [stored for key, stored in _entries(state).items() if key == ("key", "a")]
-        _entries(state)["key", "a"] = record._replace(curr=encode([7, 9, 9, 1, [1]]))
-        driver.feed("s", "a")
-        with pytest.raises(BatchFailedError, match=r"read the records of a window: one is of version 7 with 1 columns"):
-            driver.step()
+    message = r"read the records of a window: one is of version 7 with 1 columns"
+    _refuses_record(9, [7, 9, 9, 1, [1]], message)
 
 
 @pytest.mark.parametrize("length", [4, 10])
 def test_a_window_of_each_key_does_not_take_over_what_another_left(length: int) -> None:
+    message = rf"one is of length 9 and slide 9, this topology has {length} and"
+    _refuses_record(length, [1, 9, 9, 7, [7]], message)
+
+
+def _refuses_record(length: int, stored: list[Any], message: str) -> None:
     topology, state = TridentTopology("t"), MemoryMapState()
     topology.new_stream("s", RowsSpout("w: string", {})).group_by("w").tumbling_window(length, state, Count(), "n")
     with TopologyTestDriver(topology, max_batch_attempts=1) as driver:
         driver.feed("s", "a")
         driver.run()
-        (record,) = [stored for key, stored in _entries(state).items() if key == ("key", "a")]
-        _entries(state)["key", "a"] = record._replace(curr=encode([1, 9, 9, 7, [7]]))
+        (record,) = [found for key, found in _entries(state).items() if key == ("key", "a")]
+        _entries(state)["key", "a"] = record._replace(curr=encode(stored))
         driver.feed("s", "a")
-        with pytest.raises(BatchFailedError, match=rf"one is of length 9 and slide 9, this topology has {length} and"):
+        with pytest.raises(BatchFailedError, match=message):
             driver.step()
 
 

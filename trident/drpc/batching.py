@@ -8,7 +8,6 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ from trident.errors import BackendError, DRPCExecutionException, StaleTransactio
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
 from trident.runtime.bounds import Bounds
-from trident.runtime.commit_gate import FREE_ROUNDS
+from trident.runtime.commit_gate import read_in_rounds
 from trident.runtime.rows import Poison, Run, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 
@@ -29,7 +28,6 @@ logger = logging.getLogger(__name__)
 
 Answer = list[list[Any]]
 
-_ROUNDS = 100
 _CLOSE_WAIT_S = 5.0
 
 
@@ -38,7 +36,7 @@ class Executor:
 
     def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
         self._steps = RequestSteps(plan)
-        self._gate = nullcontext() if log is None else log.gate
+        self._gate = None if log is None else log.gate
         self._states = RequestStates(plan, config, log)
         self._numbers, self._bounds = itertools.count(1), Bounds.of(config.as_mapping())
         self._operations = _operations_of(plan)
@@ -50,16 +48,12 @@ class Executor:
     def answers(self, args: Sequence[str]) -> list[Answer]:
         """Answer all requests at one committed snapshot; raises `StepFailed`, which tells nothing of the single ones."""
         run = Run(TransactionAttempt(next(self._numbers), 0), Poison(bounds=self._bounds), self._states)
-        for number in range(_ROUNDS):
-            try:
-                with self._gate if number >= FREE_ROUNDS else nullcontext():
-                    self._states.renew()
-                    return self._steps.answers(args, run)
-            except StepFailed as error:
-                # Two batches were committed while this was read: read all of it again, at a newer snapshot.
-                if not isinstance(cause_of(error), StaleTransactionError):
-                    raise
-        return self._steps.answers(args, run)
+
+        def read() -> list[Answer]:
+            self._states.renew()
+            return self._steps.answers(args, run)
+
+        return read_in_rounds(read, _was_overtaken, self._gate)
 
     def close(self) -> None:
         """End the operations and close the states; an error of one does not keep the others open."""
@@ -77,6 +71,10 @@ def _operations_of(plan: RequestPlan) -> list[Any]:
         for operation in [*own, *(member.aggregator for member in getattr(node, "members", ()))]:
             found.setdefault(id(operation), operation)
     return list(found.values())
+
+
+def _was_overtaken(error: Exception) -> bool:
+    return isinstance(cause_of(error), StaleTransactionError)
 
 
 def cause_of(error: BaseException) -> BaseException:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.config import Config
@@ -28,10 +28,10 @@ class CommittedLog(Protocol):
     Attributes
     ----------
     gate
-        Held, it keeps the next commit from beginning, if that is in this process's hands.
+        Held, it keeps the next commit from beginning; None if that is in another process's hands.
     """
 
-    gate: AbstractContextManager[Any]
+    gate: AbstractContextManager[Any] | None
 
     def now(self) -> LogState:
         """Return what is committed now. The object may change with the next call."""
@@ -45,7 +45,7 @@ class OwnLog:
 
     def __init__(self, running: RunningTopology) -> None:
         self._running = running
-        self.gate: AbstractContextManager[Any] = running.gate
+        self.gate: AbstractContextManager[Any] | None = running.gate
 
     def now(self) -> LogState:
         """Return what is committed now."""
@@ -70,7 +70,7 @@ class LogOfOthers:
     def __init__(self, topology: str, config: Config, states: Mapping[str, StateNode]) -> None:
         instead = 'Ask that process (running.drpc("function"), or trident run with --drpc-port)'
         self._reader = open_foreign_log(topology, config, states.values(), instead)
-        self.gate: AbstractContextManager[Any] = nullcontext()
+        self.gate: AbstractContextManager[Any] | None = None
         self._lock = threading.Lock()
         self._log = self.now()
 

@@ -59,9 +59,9 @@ def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
     return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs)
 
 
-def is_plain_key(type_: pa.DataType) -> bool:
-    """Whether Arrow and Python agree, without any care, on which values of the type are equal."""
-    return bool(pa.types.is_string(type_) or pa.types.is_integer(type_))
+def is_plain_key(type_: str | None) -> bool:
+    """Whether Arrow and Python agree, without any care, on which values of a field's type are equal."""
+    return type_ in _PLAIN_KEYS
 
 
 def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison) -> pa.Table:
@@ -91,7 +91,7 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison
 
 def _counts_one_field(aggregation: Aggregation) -> bool:
     group = aggregation.group
-    return type(aggregation.aggregator) is Count and len(group) == 1 and group.types[0] in _PLAIN_KEYS
+    return type(aggregation.aggregator) is Count and len(group) == 1 and is_plain_key(group.types[0])
 
 
 def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
 
-__all__ = ["FREE_ROUNDS", "CommitGate"]
+__all__ = ["CommitGate", "read_in_rounds"]
 
-FREE_ROUNDS = 1
-"""So often a reader tries without the gate."""
+R = TypeVar("R")
 
+_ROUNDS = 100
+_FREE_ROUNDS = 1  # without the gate
 _MOST_S = 2.0
 
 
@@ -33,3 +37,25 @@ class CommitGate:
         """Wait for the reader that holds the gate; called before a commit begins."""
         if self._lock.acquire(timeout=_MOST_S):
             self._lock.release()
+
+
+def read_in_rounds(
+    read: Callable[[], R], was_overtaken: Callable[[Exception], bool], gate: AbstractContextManager[Any] | None
+) -> R:
+    """Return what `read` gives, which takes a newer snapshot in each round; what the last of 100 raises is raised.
+
+    Parameters
+    ----------
+    was_overtaken
+        Whether an error says that two batches were committed since the snapshot was taken; any other one is raised.
+    gate
+        Held from the second round on; None where commits are another process's.
+    """
+    for number in range(_ROUNDS):
+        try:
+            with gate if gate is not None and number >= _FREE_ROUNDS else nullcontext():
+                return read()
+        except Exception as error:
+            if number == _ROUNDS - 1 or not was_overtaken(error):
+                raise
+    raise AssertionError("the last round returns or raises")

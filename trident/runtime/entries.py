@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from trident.arrow import schema_of
+from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation, PersistNode
 from trident.runtime.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
 from trident.runtime.partitions import partitions_of
@@ -47,7 +47,7 @@ class ColumnEntries:
 
     def update(self, state: Any) -> Any | None:
         """Update a state; return the column of new values, None (and nothing is written) if the state takes rows only."""
-        *parts, values = (_one_array(column) for column in self.table.columns)
+        *parts, values = (one_array(column) for column in self.table.columns)
         return state.multi_combine(parts, values, self.function)
 
     def with_values(self, new: Any) -> pa.Table:
@@ -60,10 +60,6 @@ class ColumnEntries:
         return RowEntries(*rows_of(self.table, self.aggregation))
 
 
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
 Entries = RowEntries | ColumnEntries
 
 
@@ -74,8 +70,8 @@ def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> boo
     """
     if aggregation is None or not (aggregation.grouped and aggregation.combines) or merging_kernel(aggregation) is None:
         return False
-    *keys, number = schema_of(aggregation.partial).types
-    fit = all(map(is_plain_key, keys)) and number in (pa.int64(), pa.float64())
+    number = schema_of(aggregation.output).types[0]
+    fit = all(map(is_plain_key, aggregation.group.types)) and number in (pa.int64(), pa.float64())
     return fit and len(states) == 1 and getattr(states[0], "keeps_columns", False)
 
 

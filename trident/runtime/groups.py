@@ -7,6 +7,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trident.arrow import one_array
 from trident.runtime.partitions import partition_of
 
 __all__ = ["Ints", "group_ids", "places_of"]
@@ -21,7 +22,7 @@ def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
     """
     codes = np.zeros(rows, np.int64)
     for column in columns:
-        encoded = pc.dictionary_encode(_one_array(_canonical(column)), null_encoding="encode")
+        encoded = pc.dictionary_encode(one_array(_canonical(column)), null_encoding="encode")
         values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         # Numbered anew after each column, so that the numbers stay below the number of rows.
         codes = _numbered(codes * max(1, len(encoded.dictionary)) + values)
@@ -45,14 +46,6 @@ def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
         return column
     zeros = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
     return pc.if_else(pc.is_nan(zeros), pa.scalar(float("nan"), column.type), zeros)
-
-
-def _one_array(column: pa.ChunkedArray) -> pa.Array:
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # beyond 2 GiB of text one array cannot hold it
-        large = pa.large_string() if pa.types.is_string(array.type) else pa.large_binary()
-        array = pa.concat_arrays([chunk.cast(large) for chunk in array.chunks])
-    return array
 
 
 def _numbered(codes: Ints) -> Ints:

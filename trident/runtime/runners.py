@@ -89,7 +89,7 @@ class InProcessRunner:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
         parts = with_empty_parts(self.program, parts)
         outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
-        capture = bool(self._cells) and any(capture for _, _, capture in parts)
+        capture = any(capture for _, _, capture in parts)
         for cells in self._cells:
             merged = merge_outputs(outputs)
             if merged.failure is not None:

@@ -99,7 +99,7 @@ class BatchSpoutExecutor:
 
 
 class _TableEmitter:
-    is_quick = True
+    is_quick = True  # it waits for nobody: the loop may call it
 
     def emit(self, part: pa.Table) -> Iterator[pa.Table]:
         """Yield the part."""

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trident.arrow import one_array
 from trident.graph import EachNode, FilterNode, MapNode, Node, PeekNode, ProjectNode, QueryNode, SelectNode
 from trident.operations import FilterNull, Split
 from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
@@ -110,9 +111,7 @@ def _rows_without_columns(count: int) -> pa.Table:
 
 def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tuple[pa.Array | None, pa.Array]:
     """The words of all texts, and which text each is of if somebody asks."""
-    array = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # beyond 2 GiB of text one array cannot hold it
-        array = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in array.chunks])
+    array = one_array(column)
     if len(array) <= _FEW_TEXTS and not with_parents:  # a kernel needs longer to begin
         texts = [text for text in array.to_pylist() if text is not None]
         return None, pa.array([word for text in texts for word in text.split(function.separator) if word], pa.string())

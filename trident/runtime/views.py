@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
-from trident.runtime.commit_gate import FREE_ROUNDS
+from trident.runtime.commit_gate import read_in_rounds
 from trident.runtime.partitions import partitions_of
 from trident.state.interfaces import ITupleCollection, Key, ListableMap, SnapshotReadable
 from trident.state.removals import REMOVAL_LAG
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["StateView"]
-
-_ROUNDS = 100
 
 
 class StateView:
@@ -49,9 +47,9 @@ class StateView:
         now: Callable[[], Snapshot] | None = None,
         gate: AbstractContextManager[Any] | None = None,
     ) -> None:
-        self._gate = nullcontext() if gate is None else gate
+        self._gate = gate
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
-        self._now, self._rounds = now or snapshot, _ROUNDS if now is None else 1
+        self._now, self._renews = now or snapshot, now is None
         self._lock = threading.Lock()  # threads share the instances of a running topology; a store need not bear it
 
     @staticmethod
@@ -147,13 +145,7 @@ class StateView:
 
     def _retried(self, read: Callable[[], Any]) -> Any:
         with self._lock:
-            for number in range(self._rounds - 1):
-                try:
-                    with self._gate if number >= FREE_ROUNDS else nullcontext():
-                        return read()
-                except StaleTransactionError:  # batches were committed since the snapshot was taken: take a newer one
-                    continue
-            return read()
+            return read_in_rounds(read, _was_overtaken, self._gate) if self._renews else read()
 
     def _users_rows(self) -> list[tuple[Any, ...]]:
         """The rows of a state that is no map of ours."""
@@ -199,6 +191,10 @@ class StateView:
             # What was there at the snapshot may have been removed and deleted while this was read.
             raise StaleTransactionError(self._name, "an absent key", snapshot.txid, now)
         return values
+
+
+def _was_overtaken(error: Exception) -> bool:
+    return isinstance(error, StaleTransactionError)
 
 
 def _rows(keys: Sequence[Key], values: Sequence[Any]) -> list[tuple[Any, ...]]:
