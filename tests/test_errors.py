@@ -17,6 +17,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     },
     errors.TopologyChangedError: {"topology": "t", "changes": "  state 'n': kind opaque -> custom"},
     errors.BatchFailedError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},
+    errors.RetriesUsedUpError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},
     errors.DRPCExecutionException: {
         "function": "words", "cause": "KeyError: x", "step": "drpc:words/each", "reason": "overloaded",
     },

@@ -245,6 +245,8 @@ def test_a_wrong_call_is_refused_where_it_is_made(case: str, stream: Stream) -> 
 
 TOPOLOGY: dict[str, tuple[Callable[[], object], str]] = {
     "name": (lambda: TridentTopology("a b"), "'a b' cannot name a topology; use letters, digits, '_', '.' and '-'"),
+    "this folder": (lambda: TridentTopology("."), "'.' cannot name a topology"),
+    "the folder above": (lambda: TridentTopology(".."), "'..' cannot name a topology"),
     "empty name": (lambda: TridentTopology(""), "'' cannot name a topology"),
     "stream name": (
         lambda: TridentTopology("t").new_stream("a/b", FixedBatchSpout("a", 1, ["x"])),

@@ -31,7 +31,8 @@ class Config:
         process with `max_spout_pending=1`, nor a small one that meets no code of yours and states in memory only: nothing
         else runs then that could notice).
     max_batch_attempts
-        How often a batch is tried before the topology stops with `BatchFailedError`.
+        How often a batch may fail itself before the topology stops with `BatchFailedError`; a batch that is replayed
+        because an earlier one failed has not failed.
     retry_backoff_ms, retry_backoff_max_ms
         Wait before the second try of a batch; doubles with each further one up to the maximum.
     on_poison

@@ -11,6 +11,7 @@
     ├── FailedException          raised by user code: "replay this batch"
     │   └── ReportedFailedException
     ├── BatchFailedError         a batch failed as often as it may; names txid, step, tuple and cause
+    │   └── RetriesUsedUpError   so many batches failed that this driver has no attempt left to number
     ├── DRPCExecutionException   a DRPC request got no answer; says why, and in which step
     ├── FencedError              another driver has taken over; this one must stop
     ├── LogError
@@ -51,6 +52,7 @@ __all__ = [
     "LogHeldError",
     "ReplayMismatchError",
     "ReportedFailedException",
+    "RetriesUsedUpError",
     "SpoutError",
     "StaleTransactionError",
     "StateError",
@@ -148,6 +150,16 @@ class BatchFailedError(TridentError):
         return (
             f"batch {self.txid} failed {times} in step {self.step!r}{on}: {self.cause}. "
             f"Nothing of it is committed; after the cause is mended a restart goes on from this batch{aside}"
+        )
+
+
+class RetriesUsedUpError(BatchFailedError):
+    """A batch failed, and since this driver started so many did that its attempts can be numbered no further."""
+
+    def __str__(self) -> str:
+        return (
+            f"{super().__str__()}. It was the last of the 1,048,576 failures that one driver can number; "
+            "a restart begins to number anew"
         )
 
 

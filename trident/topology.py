@@ -263,8 +263,8 @@ class TridentTopology(TridentNames):
 
 
 def is_name(name: object) -> bool:
-    """Whether something can name a topology, a stream, a state or a function."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+    """Whether something can name a topology, a stream, a state or a function; names of folders are made of it."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 def spec_of(state: StateFactory | StateSpec) -> StateSpec:

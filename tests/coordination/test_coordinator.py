@@ -95,9 +95,30 @@ def test_a_failed_commit_is_tried_again() -> None:
     assert batches.commit_next() is None
     batches.processed(batches.start(0.0))
     assert batches.commit_next() == attempt(1, 1)
-    assert batches.tries(1) == 2
+    assert batches.failures(1) == 1
     batches.committed(attempt(1, 1))
-    assert (batches.last_txid, batches.tries(1)) == (1, 0)
+    assert (batches.last_txid, batches.failures(1)) == (1, 0)
+
+
+def test_a_batch_counts_its_own_failures_and_not_those_that_dragged_it_along() -> None:
+    batches = started()
+    batches.failed(attempt(1), 0.0)
+    for _ in range(3):
+        batches.start(0.0)
+    batches.failed(attempt(2, 1), 0.0)
+    assert [batches.failures(txid) for txid in (1, 2, 3)] == [1, 1, 0]
+
+
+def test_no_attempt_of_the_next_epoch_is_handed_out() -> None:
+    batches = coordinator()
+    batches._retry = (1 << RETRY_BITS) - 2  # after as many failures
+    batches.failed(batches.start(0.0), 0.0)
+    last = batches.start(0.0)
+    assert (last, batches.retries_left) == (attempt(1, (1 << RETRY_BITS) - 1), 0)
+    batches.failed(last, 0.0)
+    assert not batches.may_start(0.0)
+    with pytest.raises(CommitOrderError, match="batch 1 must not be started now"):
+        batches.start(0.0)
 
 
 def test_the_interval_caps_first_starts_and_not_retries() -> None:

@@ -33,7 +33,7 @@ from tests.runtime.support import (
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
 from trident.coordination.coordinator import RETRY_BITS
 from trident.coordination.log import MemoryLog
-from trident.errors import FencedError, SpoutError, TridentError
+from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan
 from trident.runtime.loop import BatchLoop, Clock
@@ -290,6 +290,69 @@ class FailingKeep(Keep):
     def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
         super().update_state(state, tuples, collector)
         state.fail("update")
+
+
+class FailingCommits(RowsState):
+    """Raises in the commit of some batches, so and so often."""
+
+    def __init__(self, times: dict[int, int]) -> None:
+        super().__init__()
+        self.times = times
+
+    def commit(self, txid: int) -> None:
+        if self.times.get(int(txid), 0):
+            self.times[int(txid)] -= 1
+            raise ConnectionError(f"not batch {int(txid)}")
+        super().commit(txid)
+
+
+def test_failures_of_an_earlier_batch_do_not_count_as_tries(engine: str, topology: TridentTopology) -> None:
+    state = FailingCommits({1: 2, 2: 2})
+    topology.new_stream("s", letters("abc")).partition_persist(state, Keep(), "y: string")
+    with start(topology, engine, max_batch_attempts=3, max_spout_pending=3) as running:
+        running.process_all_available()
+        assert (running.txid, running.status["failures"]) == (3, 4)
+    assert state.rows == [("a",), ("b",), ("c",)]
+    state = FailingCommits({1: 2, 2: 3})
+    again = TridentTopology("t")
+    again.new_stream("s", letters("abc")).partition_persist(state, Keep(), "y: string")
+    with pytest.raises(BatchFailedError, match="batch 2 failed 3 times"):
+        run_all(again, engine, max_batch_attempts=3, max_spout_pending=3)
+
+
+def test_failures_of_an_earlier_batch_bring_no_tuple_to_the_dead_letters(
+    topology: TridentTopology, tmp_path: Path
+) -> None:
+    (tmp_path / "calls").mkdir()
+    stream = topology.new_stream("s", letters("abc"))
+    committed = stream.partition_persist(FailingCommits({1: 2}), Keep(), "y: string").new_values_stream()
+    rows = keep(committed.each("y", FailTimes(tmp_path / "calls", "b", 2, ValueError("twice")), "z").project("z"))
+    conf = {"max_batch_attempts": 3, "on_poison": "dead_letter", "dead_letter_dir": tmp_path / "dead"}
+    run_all(topology, "in_process", **conf)
+    assert rows.rows == [("a",), ("b",), ("c",)]
+    assert not (tmp_path / "dead").exists()
+
+
+def test_a_driver_that_can_number_no_more_attempts_ends_and_a_restart_goes_on(
+    topology: TridentTopology, tmp_path: Path
+) -> None:
+    (tmp_path / "calls").mkdir()
+    feeder, points = FeederBatchSpout("x: string"), Points()
+    failing = FailTimes(tmp_path / "calls", "b", 2, FailedException("again"))
+    rows = keep(topology.new_stream("s", feeder).each("x", failing, "y").project("y"))
+    conf = {"max_batch_attempts": 9, "log_dir": tmp_path / "log"}
+    running = start(topology, "in_process", points, **conf)
+    feeder.feed([["a"]])
+    running._loop._coordinator._retry = (1 << RETRY_BITS) - 2  # as after a million failures
+    feeder.feed_nowait([["b"]])
+    with pytest.raises(RetriesUsedUpError, match="batch 2 failed 2 times.* a restart begins to number anew"):
+        running.await_termination(WAIT_S)
+    with start(topology, "in_process", points, **conf) as again:
+        again.process_all_available()
+    assert rows.rows == [("a",), ("b",)]
+    assert [str(attempt) for attempt in points.attempts("defined")] == [
+        "1:1.0", f"2:1.{(1 << RETRY_BITS) - 2}", f"2:1.{(1 << RETRY_BITS) - 1}", "2:2.0",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("call", ["begin", "update", "commit"])

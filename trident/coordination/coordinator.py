@@ -63,7 +63,8 @@ class MasterBatchCoordinator:
         self._epoch, self._retry = epoch, 0
         self._max_pending, self._interval = max_pending, emit_interval_s
         self._active: dict[int, _Active] = {}
-        self._tries: dict[int, int] = {}
+        self._failures: dict[int, int] = {}
+        self._newest = last_txid  # of those ever started
         self._last_start = float("-inf")
         self._not_before = float("-inf")
 
@@ -75,12 +76,12 @@ class MasterBatchCoordinator:
         return self.last_txid + len(self._active) + 1
 
     def may_start(self, now: float) -> bool:
-        """Whether `start` may be called at time `now`."""
-        return len(self._active) < self._max_pending and now >= self.start_time()
+        """Whether `start` may be called at time `now`. Never again after a failure that left no retry."""
+        return self.retries_left >= 0 and len(self._active) < self._max_pending and now >= self.start_time()
 
     def start_time(self) -> float:
         """The time before which nothing may be started (throttle, backoff)."""
-        throttled = self.next_txid not in self._tries
+        throttled = self.next_txid > self._newest
         return max(self._not_before, self._last_start + self._interval if throttled else float("-inf"))
 
     def start(self, now: float) -> TransactionAttempt:
@@ -88,14 +89,14 @@ class MasterBatchCoordinator:
         if not self.may_start(now):
             raise CommitOrderError(f"batch {self.next_txid} must not be started now")
         attempt = TransactionAttempt(self.next_txid, self._epoch << RETRY_BITS | self._retry)
-        self._tries[attempt.txid] = self._tries.get(attempt.txid, 0) + 1
+        self._newest = max(self._newest, attempt.txid)
         self._active[attempt.txid] = _Active(attempt, AttemptStatus.PROCESSING, now)
         self._last_start = now
         return attempt
 
-    def tries(self, txid: int) -> int:
-        """How often batch `txid` was started since this driver runs."""
-        return self._tries.get(txid, 0)
+    def failures(self, txid: int) -> int:
+        """How often batch `txid` itself has failed since this driver runs; those of earlier ones are not its own."""
+        return self._failures.get(txid, 0)
 
     # ---- progress ---------------------------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ class MasterBatchCoordinator:
         if active is None or active.attempt != attempt or active.status is not AttemptStatus.COMMITTING:
             raise CommitOrderError(f"batch {attempt} was not being committed")
         del self._active[attempt.txid]
-        self._tries.pop(attempt.txid, None)
+        self._failures.pop(attempt.txid, None)
         self.last_txid = attempt.txid
 
     # ---- failure ----------------------------------------------------------------------------------------------------
@@ -141,6 +142,7 @@ class MasterBatchCoordinator:
         if not self.is_live(attempt):
             return []
         dead = [self._active.pop(txid).attempt for txid in sorted(self._active) if txid >= attempt.txid]
+        self._failures[attempt.txid] = self.failures(attempt.txid) + 1
         self._retry += 1
         self._not_before = now + backoff_s
         return dead
@@ -152,7 +154,7 @@ class MasterBatchCoordinator:
 
     @property
     def retries_left(self) -> int:
-        """How many more failures fit into this epoch; the driver takes a new epoch before there are none."""
+        """How many failures this epoch still has an attempt to follow; the next one is handed out by a new driver only."""
         return (1 << RETRY_BITS) - 1 - self._retry
 
     def active(self) -> dict[TransactionAttempt, AttemptStatus]:

@@ -19,7 +19,7 @@ from trident.config import Config
 from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.coordination.log import TransactionLog
 from trident.coordination.records import CommitRecord, DefineRecord
-from trident.errors import BatchFailedError, FencedError, describe
+from trident.errors import BatchFailedError, FencedError, RetriesUsedUpError, describe
 from trident.operations.metrics import add_counts
 from trident.planner import Plan
 from trident.runtime.batch_time import TIME, BatchTime, now_of
@@ -320,7 +320,7 @@ class BatchLoop:
             self._pool.submit(self._process, attempt, parts, batch.runner)
 
     def _cut(self, batch: _Batch) -> list[Part]:
-        last_try = self._coordinator.tries(batch.attempt.txid) >= self._config.max_batch_attempts
+        last_try = self._coordinator.failures(batch.attempt.txid) + 1 >= self._config.max_batch_attempts
         batch.capture = capture = self._dead_letters is not None and last_try
         parts: list[Part] = []
         for name, definition in _of_spouts(batch.definitions):
@@ -448,11 +448,13 @@ class BatchLoop:
 
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
         self._log.check_owner()  # of a driver that was replaced every failure is news of that, whatever it looks like
-        tries = self._coordinator.tries(attempt.txid)
+        tries = self._coordinator.failures(attempt.txid) + 1
         self._progress.failed(attempt, failure)
-        if not failure.retry or tries >= self._config.max_batch_attempts:
+        used_up = not self._coordinator.retries_left
+        if used_up or not failure.retry or tries >= self._config.max_batch_attempts:
             # The batches before it may well be committed; then a restart goes on from this one, as the error says.
-            self._fatal = BatchFailedError(attempt.txid, tries, failure.step, failure.row, failure.cause)
+            error = RetriesUsedUpError if used_up else BatchFailedError
+            self._fatal = error(attempt.txid, tries, failure.step, failure.row, failure.cause)
             backoff = 0.0
         else:
             backoff = min(self._config.retry_backoff_ms * 2 ** (tries - 1), self._config.retry_backoff_max_ms) / 1000
