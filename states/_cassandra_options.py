@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trident.errors import ConfigError
+from trident.redaction import SECRET, Redacted, redacted
 from trident.state.interfaces import REPLAY_WINDOW_S
 from trident.state.serializers import Serializer
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
@@ -22,8 +23,8 @@ _READ_LEVELS = ("ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUOR
 _WRITE_LEVELS = (*_READ_LEVELS, "EACH_QUORUM")
 
 
-@dataclass(frozen=True)
-class CassandraOptions:
+@dataclass(frozen=True, repr=False)
+class CassandraOptions(Redacted):
     """Where the cluster is and how a state is kept in it.
 
     Attributes
@@ -89,7 +90,7 @@ class CassandraOptions:
     allow_weak_consistency: bool = False
     local_dc: str | None = None
     user: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, metadata=SECRET)
     tls: bool = False
     tls_ca: str | None = None
     tls_certificate: str | None = None
@@ -150,7 +151,8 @@ class CassandraOptions:
             raise ConfigError(f"contact_points={self.contact_points!r}: give the host name or address of a node")
         if any("://" in point or "," in point for point in self.contact_points):
             raise ConfigError(
-                f"contact_points={self.contact_points!r}: give host names or addresses in a list, and the port as port="
+                f"contact_points={redacted(repr(self.contact_points))}: give host names or addresses in a list, "
+                "and the port as port="
             )
         for name, value in (("keyspace", self.keyspace), ("table", self.table)):
             if value is not None and not _NAME.fullmatch(value):

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.errors import BackendError, EnvironmentProblem, StateError
+from trident.redaction import redacted
 
 __all__ = ["VersionMoved", "columns", "driver", "reading", "short", "writing"]
 
@@ -69,8 +70,8 @@ def writing(path: str, doing: str) -> Iterator[None]:
 
 
 def short(error: Exception) -> str:
-    """Return the text of an error without the colours and the stack trace that delta-rs adds to some."""
-    lines = [line.strip() for line in _COLOUR.sub("", str(error)).splitlines()]
+    """Return the text of an error without secrets, and without the colours and the stack trace of some of delta-rs."""
+    lines = [line.strip() for line in _COLOUR.sub("", redacted(str(error))).splitlines()]
     return "; ".join(line for line in lines if line and not re.match(r"(\d+: |at )", line))[:500]
 
 

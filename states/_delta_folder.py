@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from trident.errors import ConfigError, StateError
+from trident.redaction import redacted
 
 __all__ = ["TXN_IS_LAST", "TableFolder", "local_path"]
 
@@ -39,7 +40,9 @@ def local_path(path: str) -> Path | None:
         A URL that went through `pathlib` and lost a slash.
     """
     if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", path):
-        raise ConfigError(f"Delta table {path!r} looks like a URL without its second slash; give URLs as text")
+        raise ConfigError(
+            f"Delta table {redacted(path)!r} looks like a URL without its second slash; give URLs as text"
+        )
     if path.startswith("file://"):
         return Path(unquote(urlsplit(path).path))
     return None if "://" in path else Path(path)

@@ -15,6 +15,7 @@ from states._delta_notes import RESET, CommitNote
 from states._delta_options import DeltaOptions
 from states._delta_table import ABSENT, ChangeTable, VersionMoved
 from trident.errors import StateError, UnsupportedOperation
+from trident.redaction import redacted
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.txid import Sentinel, Txid
 
@@ -55,7 +56,7 @@ class DeltaBackingMap:
         conf = StateConf() if conf is None else conf
         options = DeltaOptions() if options is None else options
         self._layout = Layout(kind, conf)
-        self._what = f"state {conf.state!r} partition {partition} in {os.fspath(path)}"
+        self._what = f"state {conf.state!r} partition {partition} in {redacted(os.fspath(path))}"
         self._app = f"trident/{conf.prefix}/{partition}"
         self._read_only = conf.read_only
         self._table = ChangeTable(

@@ -26,6 +26,7 @@ from states._delta_notes import CommitNote
 from states._delta_options import DeltaOptions
 from states._delta_table import ChangeTable, VersionMoved
 from trident.errors import ConfigError, StaleTransactionError
+from trident.redaction import redacted
 from trident.state.interfaces import StateConf, StateType
 from trident.state.map_state import state_type
 from trident.state.sentinel import check_sentinel
@@ -85,7 +86,7 @@ def merge_dataframe(
     if conf.value_type is None or not conf.key_fields:
         raise ConfigError(f"merge a DataFrame into {os.fspath(path)}: conf must declare key_fields and value_type")
     layout, commit = Layout(state_type(kind), conf), Txid.of(txid)
-    what = f"state {conf.state!r} partition {partition} in {os.fspath(path)}"
+    what = f"state {conf.state!r} partition {partition} in {redacted(os.fspath(path))}"
     table = ChangeTable(os.fspath(path), layout.schema, layout.description, DeltaOptions(**options))
     table.create()
     if commit.sentinel is not None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trident.redaction import Redacted
+
 __all__ = ["DeltaOptions"]
 
 
-@dataclass(frozen=True)
-class DeltaOptions:
+@dataclass(frozen=True, repr=False)
+class DeltaOptions(Redacted):
     """How a Delta state is kept.
 
     Attributes

@@ -20,6 +20,7 @@ from states._delta_folder import TXN_IS_LAST, TableFolder, local_path
 from states._delta_layout import SEQ_COLUMN
 from states._delta_options import DeltaOptions
 from trident.errors import BackendError, StateError
+from trident.redaction import redacted
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
@@ -69,6 +70,7 @@ class ChangeTable:
     ) -> None:
         self._driver = driver()
         self.path, self._schema, self._description, self._options = path, schema, description, options
+        self.name = redacted(path)
         self._storage = None if options.storage_options is None else dict(options.storage_options)
         local = local_path(path)
         self._local = local
@@ -103,10 +105,10 @@ class ChangeTable:
             self.forget()
         if self._table is not None:
             if self._at is None and not self._is_before_damage():
-                with reading(self.path, "read the log of"):
+                with reading(self.name, "read the log of"):
                     self._table.update_incremental()
             return self.version
-        with reading(self.path, "open"):
+        with reading(self.name, "open"):
             try:
                 table = self._open(self._version_to_open())
             except self._driver.exceptions.TableNotFoundError:
@@ -120,7 +122,7 @@ class ChangeTable:
     def create(self) -> int:
         """Make the table if it is absent; return its version."""
         if self.refresh() == ABSENT:
-            with writing(self.path, "create"):
+            with writing(self.name, "create"):
                 try:
                     self._driver.DeltaTable.create(
                         self._uri,
@@ -138,7 +140,7 @@ class ChangeTable:
                     if "already exists" not in str(error):  # made by another writer a moment ago
                         raise
             if self.refresh() == ABSENT:
-                raise BackendError(f"cannot create Delta table {self.path}: it was made, and is not there")
+                raise BackendError(f"cannot create Delta table {self.name}: it was made, and is not there")
         return self.version
 
     # ---- reading --------------------------------------------------------------------------------------------------
@@ -148,13 +150,13 @@ class ChangeTable:
         for left in range(_READ_TRIES - 1, -1, -1):
             if self._table is None:
                 break
-            with reading(self.path, "read"):
+            with reading(self.name, "read"):
                 try:
                     return self._dataset(self._table).to_table(columns, filter)
                 except FileNotFoundError as error:
                     if not left or self._at is not None:
                         raise StateError(
-                            f"cannot read Delta table {self.path}: data files are missing: {short(error)}. "
+                            f"cannot read Delta table {self.name}: data files are missing: {short(error)}. "
                             "Nothing was written. Restore them from a copy"
                         ) from error
             self.forget()
@@ -166,7 +168,7 @@ class ChangeTable:
         """Return the data files of the version last seen, in the order of their rows' `_seq`."""
         if self._table is None:
             return []
-        with reading(self.path, "list the files of"):
+        with reading(self.name, "list the files of"):
             facts = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
         found = [
             DataFile(fact["num_records"] or 0, fact.get(f"min.{SEQ_COLUMN}") or 0, fact.get(f"max.{SEQ_COLUMN}") or 0)
@@ -182,7 +184,7 @@ class ChangeTable:
             return False
         if self._table is None:
             return False
-        with reading(self.path, "list the files of"):
+        with reading(self.name, "list the files of"):
             dataset = self._dataset(self._table)
             found = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
         return all(info.is_file for info in found)
@@ -199,7 +201,7 @@ class ChangeTable:
         """Return what was noted with the last `count` versions (None: all in the log), newest first."""
         if self._table is None:
             return []
-        with reading(self.path, "read the log of"):
+        with reading(self.name, "read the log of"):
             return self._table.history(count)
 
     # ---- writing --------------------------------------------------------------------------------------------------
@@ -224,7 +226,7 @@ class ChangeTable:
         based_on = table.version()
         self._write(rows, mode, None, self._once(app, note))
         if table.version() != based_on + 1:
-            raise BackendError(f"commit to {self.path}: version {based_on + 1} expected, {table.version()} found")
+            raise BackendError(f"commit to {self.name}: version {based_on + 1} expected, {table.version()} found")
         self._sync()
         return table.version()
 
@@ -244,7 +246,7 @@ class ChangeTable:
     def checkpoint(self) -> None:
         """Write a checkpoint of the log, and delete entries that are older than the table keeps them."""
         table = self._opened()
-        with writing(self.path, "write a checkpoint of"):
+        with writing(self.name, "write a checkpoint of"):
             table.create_checkpoint()
             table.cleanup_metadata()
 
@@ -252,7 +254,7 @@ class ChangeTable:
         """Delete files that no version younger than `vacuum_after_hours` refers to."""
         if self._options.vacuum_after_hours is None:
             return
-        with writing(self.path, "vacuum"):
+        with writing(self.name, "vacuum"):
             self._opened().vacuum(
                 retention_hours=self._options.vacuum_after_hours,
                 dry_run=False,
@@ -265,7 +267,7 @@ class ChangeTable:
 
     def _opened(self) -> DeltaTable:
         if self._table is None:
-            raise BackendError(f"Delta table {self.path} is not open")
+            raise BackendError(f"Delta table {self.name} is not open")
         return self._table
 
     def _open(self, version: int | None) -> DeltaTable:
@@ -295,7 +297,7 @@ class ChangeTable:
         self, rows: pa.Table | pa.RecordBatchReader, mode: str, predicate: str | None, properties: CommitProperties
     ) -> None:
         try:
-            with writing(self.path, "commit to"):
+            with writing(self.name, "commit to"):
                 self._driver.write_deltalake(
                     self._opened(),
                     rows,
@@ -318,7 +320,7 @@ class ChangeTable:
 
     def _sync(self) -> None:
         if self._folder is not None:
-            with writing(self.path, "fsync"):
+            with writing(self.name, "fsync"):
                 self._folder.sync(self.version)
 
     def _delta_schema(self) -> Any:
@@ -328,14 +330,14 @@ class ChangeTable:
         found, expected = table.schema(), self._delta_schema()
         if found.to_json() != expected.to_json():
             raise StateError(
-                f"open Delta table {self.path} as {self._description}: expected columns {columns(expected)}, found "
+                f"open Delta table {self.name} as {self._description}: expected columns {columns(expected)}, found "
                 f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
                 "state a path of its own, or move the old table away"
             )
         description = table.metadata().description or ""
         if description.startswith("trident ") and description != self._description:
             raise StateError(
-                f"open Delta table {self.path} as {self._description}: it is marked as {description}. Give the state a "
+                f"open Delta table {self.name} as {self._description}: it is marked as {description}. Give the state a "
                 "path of its own"
             )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from trident.errors import ConfigError
+from trident.redaction import Redacted
 from trident.state.interfaces import REPLAY_WINDOW_S, Key
 from trident.state.serializers import Serializer
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
@@ -17,8 +18,8 @@ _LONGEST_EXPIRATION_S = 30 * 24 * 60 * 60  # the server takes a larger number fo
 _MOST_KEYS_PER_CALL = 10_000
 
 
-@dataclass(frozen=True)
-class MemcachedOptions:
+@dataclass(frozen=True, repr=False)
+class MemcachedOptions(Redacted):
     """How a Memcached state is kept.
 
     Attributes

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from trident.errors import ConfigError
+from trident.redaction import SECRET, Redacted
 from trident.state.interfaces import REPLAY_WINDOW_S, Key
 from trident.state.serializers import Serializer
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
@@ -18,8 +19,8 @@ MAX_KEYS_PER_CALL = 3_900
 _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
 
-@dataclass(frozen=True)
-class RedisOptions:
+@dataclass(frozen=True, repr=False)
+class RedisOptions(Redacted):
     """How a Redis state is reached and kept.
 
     Attributes
@@ -72,7 +73,7 @@ class RedisOptions:
         The number of partitions that the state insists on; None: as the topology asks.
     """
 
-    url: str = field(repr=False)
+    url: str
     cluster: bool = False
     cluster_buckets: int = 64
     hash_key: str | None = None
@@ -81,7 +82,7 @@ class RedisOptions:
     allow_short_ttl: bool = False
     allow_eviction: bool = False
     username: str | None = None
-    password: str | None = field(default=None, repr=False)
+    password: str | None = field(default=None, metadata=SECRET)
     database: int | None = None
     tls: bool = False
     tls_ca_file: str | None = None

@@ -44,6 +44,7 @@ from states._delta_merge import merge_dataframe
 from states._delta_options import DeltaOptions
 from states._delta_spark import delta_dataframe, delta_session_conf
 from states._delta_state import DeltaMapState, DeltaStateAt, delta_state_at
+from trident.redaction import Redacted
 from trident.state.interfaces import StateConf, StateSpec, StateType
 
 __all__ = [
@@ -85,8 +86,8 @@ class DeltaState:
         return _spec(StateType.NON_TRANSACTIONAL, path, options)
 
 
-@dataclass(frozen=True)
-class _DeltaFactory:
+@dataclass(frozen=True, repr=False)
+class _DeltaFactory(Redacted):
     kind: StateType
     path: str
     options: DeltaOptions

@@ -28,7 +28,7 @@ class Layer:
     each_other: bool = True
 
 
-VALUES = ("trident.errors", "trident.fields", "trident.tuples")
+VALUES = ("trident.errors", "trident.fields", "trident.redaction", "trident.tuples")
 INTERFACES = (*VALUES, "trident.state", "trident.spout")
 GRAPH = (
     "trident.config",
@@ -40,13 +40,14 @@ GRAPH = (
     "trident.stream",
     "trident.topology",
 )
-FOR_STORES = ("trident.state", "trident.errors", "trident.fields", "trident.arrow")
+FOR_STORES = ("trident.state", "trident.errors", "trident.fields", "trident.redaction", "trident.arrow")
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
 DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka")
 
 # The first layer that has a module decides.
 LAYERS = (
     Layer(("trident.errors",)),
+    Layer(("trident.redaction",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(("trident.state",), ("msgpack", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),

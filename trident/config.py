@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trident.errors import ConfigError
+from trident.redaction import Redacted
 
 __all__ = ["Config"]
 
 
-@dataclass(frozen=True)
-class Config:
+@dataclass(frozen=True, repr=False)
+class Config(Redacted):
     """Settings of `TridentTopology.start`, by keyword, mapping or `--conf key=value`.
 
     Attributes

@@ -10,6 +10,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlsplit
 
 from trident.errors import ConfigError, DRPCExecutionException, describe
+from trident.redaction import redacted
 
 __all__ = ["DRPCClient"]
 
@@ -30,8 +31,11 @@ class DRPCClient:
     def __init__(self, url: str, token: str | None = None, timeout: float = 30.0) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ConfigError(f"{url!r} is no address of a DRPC server; expected one as http://localhost:3774")
+            raise ConfigError(
+                f"{redacted(url)!r} is no address of a DRPC server; expected one as http://localhost:3774"
+            )
         self.url = url.rstrip("/")
+        self._shown = redacted(self.url)
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
         self._path, self._timeout = parts.path.rstrip("/"), timeout
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -68,18 +72,18 @@ class DRPCClient:
         self.close()
 
     def __repr__(self) -> str:
-        return f"DRPCClient({self.url!r})"
+        return f"DRPCClient({self._shown!r})"
 
     def _ask(self, method: str, path: str, function: str, body: bytes | None = None) -> Any:
         try:
             status, data = self._sent(method, self._path + path, body)
         except TimeoutError:
             self._connection().close()
-            cause = f"no answer from {self.url} within {self._timeout} s"
+            cause = f"no answer from {self._shown} within {self._timeout} s"
             raise DRPCExecutionException(function, cause, reason="timeout") from None
         except (OSError, http.client.HTTPException) as error:
             self._connection().close()
-            cause = f"{self.url} cannot be reached ({describe(error)})"
+            cause = f"{self._shown} cannot be reached ({describe(error)})"
             raise DRPCExecutionException(function, cause, reason="unreachable") from error
         return self._read(function, status, data)
 
@@ -91,7 +95,7 @@ class DRPCClient:
             problem = found["error"]
             raise DRPCExecutionException(function, problem["cause"], problem.get("step"), problem["reason"])
         except (ValueError, KeyError, TypeError) as error:
-            cause = f"{self.url} answered {status} with what is no answer of a DRPC server: {data[:200]!r}"
+            cause = f"{self._shown} answered {status} with what is no answer of a DRPC server: {data[:200]!r}"
             raise DRPCExecutionException(function, cause, reason="unreachable") from error
 
     def _sent(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from trident.redaction import Redacted
+
 if TYPE_CHECKING:
     from trident.state.txid import Sentinel, Snapshot, Txid
     from trident.tuples import TridentCollector, TridentTuple
@@ -60,8 +62,8 @@ class StateType(Enum):
     OPAQUE = "opaque"
 
 
-@dataclass(frozen=True)
-class StateConf(Mapping[str, Any]):
+@dataclass(frozen=True, repr=False)
+class StateConf(Redacted, Mapping[str, Any]):
     """What a `StateFactory` is told; also a read-only mapping of the settings of the topology.
 
     Attributes

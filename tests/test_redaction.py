@@ -1,0 +1,106 @@
+"""No password, token or key is in what people read: the `repr` of options, specs and clients, and errors."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pickle
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import states
+from states.cassandra import CassandraOptions, CassandraState
+from states.delta import DeltaOptions, DeltaState
+from states.memcached import MemcachedState
+from states.redis import RedisOptions, RedisState
+from trident import Config
+from trident.drpc import DRPCClient
+from trident.errors import BackendError, ConfigError, DRPCExecutionException
+from trident.redaction import SECRET, Redacted, redacted
+from trident.state.interfaces import StateConf
+
+KEYS = {"AWS_ACCESS_KEY_ID": "hush", "AWS_SECRET_ACCESS_KEY": "hush"}
+SETTINGS = {"spark.hadoop.fs.s3a.secret.key": "hush"}
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: DeltaState.opaque("s3://bucket/words?sig=hush", storage_options=KEYS),
+        lambda: DeltaState.opaque("s3://name:hush@bucket/words"),
+        lambda: DeltaOptions(storage_options=KEYS),
+        lambda: RedisState.opaque("redis://user:hush@localhost/0?password=hush", password="hush"),
+        lambda: RedisOptions("unix:///run/redis?password=hush"),
+        lambda: CassandraState.opaque("a", user="me", password="hush"),
+        lambda: MemcachedState.cache_for(RedisState.opaque("redis://:hush@localhost")),
+        lambda: DRPCClient("http://user:hush@localhost:3774/drpc?token=hush", token="hush"),
+        lambda: Config(spark_conf=SETTINGS),
+        lambda: StateConf(settings=dataclasses.asdict(Config(spark_conf=SETTINGS))),
+        lambda: StateConf(settings={"token": "hush", "of_spark": SETTINGS}),
+    ],
+)
+def test_no_secret_is_shown(made: object) -> None:
+    assert callable(made)
+    found = made()
+    assert "hush" not in f"{found!r} {found} {[found]}"
+
+
+def test_what_is_no_secret_is_shown_and_hiding_changes_nothing() -> None:
+    options = RedisOptions("redis://user:hush@localhost:6379/0?health_check_interval=30", password="hush", retries=7)
+    shown = repr(options)
+    assert shown.startswith("RedisOptions(url='redis://***@localhost:6379/0?health_check_interval=***', cluster=False")
+    assert "password='***'" in shown
+    assert "retries=7" in shown
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert "password=None" in repr(CassandraOptions())
+    assert "storage_options={'AWS_REGION': '***'}" in repr(DeltaOptions(storage_options={"AWS_REGION": "eu"}))
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("redis://host:6379/0", "redis://host:6379/0"),
+        ("redis://us:pa/s@s#w@host:1/0", "redis://***@host:1/0"),
+        ("redis+cluster://u:p@a:1,b:2", "redis+cluster://***@a:1,b:2"),
+        ("abfss://container@account.dfs.core.windows.net/x", "abfss://container@account.dfs.core.windows.net/x"),
+        ("az://box/t?sv=1&sig=x%2F", "az://box/t?sv=***&sig=***"),
+        ("asked (http://h/t?sig=x): no route", "asked (http://h/t?sig=***): no route"),
+        ("('http://u:p@h', 'b@c')", "('http://***@h', 'b@c')"),
+        ("state/words", "state/words"),
+        ("a?b=c@d", "a?b=c@d"),
+    ],
+)  # fmt: skip
+def test_urls_are_shown_without_user_and_query(text: str, shown: str) -> None:
+    assert redacted(text) == shown
+
+
+def test_every_option_that_sounds_like_a_secret_is_marked() -> None:
+    found = set()
+    for module in pkgutil.iter_modules(states.__path__):
+        for kind in vars(importlib.import_module(f"states.{module.name}")).values():
+            if dataclasses.is_dataclass(kind) and kind.__module__.startswith("states.") and "Options" in str(kind):
+                assert issubclass(kind, Redacted), kind  # type: ignore[arg-type]
+                names = {each.name: each for each in dataclasses.fields(kind)}
+                secrets = {name for name in names if re.search("passw|token|secret|credential", name)}
+                assert all(names[name].metadata == SECRET for name in secrets)
+                found |= {kind.__name__}  # type: ignore[union-attr]
+    assert found == {"CassandraOptions", "DeltaOptions", "MemcachedOptions", "RedisOptions"}
+
+
+def test_errors_name_an_address_without_its_secrets(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'ftp://\*\*\*@host' is no address"):
+        DRPCClient("ftp://user:hush@host")
+    with DRPCClient("http://user:hush@127.0.0.1:1") as client, pytest.raises(DRPCExecutionException) as refused:
+        client.execute("words", "the")
+    assert "hush" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"cassandra://\*\*\*@host"):
+        CassandraState.opaque("cassandra://user:hush@host")
+    url = "s3://name:hush@bucket/words?sig=hush"
+    unreachable = {"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_ALLOW_HTTP": "true", "max_retries": "0", **KEYS}
+    state = DeltaState.opaque(url, storage_options=unreachable).factory.make_state(StateConf(), 0, 1)
+    with pytest.raises(BackendError) as failed:
+        state.begin_commit(1)
+    assert "hush" not in str(failed.value)

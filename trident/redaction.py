@@ -1,0 +1,62 @@
+"""Secrets stay out of what people read: options and addresses as a `repr`, an error or a log line may show them."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["SECRET", "Redacted", "redacted"]
+
+SECRET = {"trident.secret": True}
+"""The `metadata` of a field that is never shown."""
+
+_HIDDEN = "***"
+# Up to the last `@`: a password that was not quoted may have any character in it.
+_USER = re.compile(r"(?<=://)[^\s'\"]*(?=@)")
+_CONTAINERS = re.compile(r"(?:abfss?|wasbs?)$", re.IGNORECASE)  # what stands before the `@` is no user there
+_QUERY = re.compile(r"(://[^\s'\"?]*\?)([^\s'\")\]]*)")
+_VALUE = re.compile(r"=[^&;]*")
+
+
+def redacted(text: str) -> str:
+    """Return a text whose URLs show neither user and password nor the values of their query."""
+    if "://" not in text:
+        return text
+    shown = _USER.sub(lambda found: found[0] if _is_container(text, found) else _HIDDEN, text)
+    return _QUERY.sub(lambda found: found[1] + _VALUE.sub(f"={_HIDDEN}", found[2]), shown)
+
+
+class Redacted:
+    """A dataclass whose `repr` shows no secrets; made with `@dataclass(repr=False)`.
+
+    Fields marked as `SECRET` and texts in mappings (credentials by name, as object stores take them) are hidden; URLs are
+    shown without user, password and query.
+    """
+
+    def __repr__(self) -> str:
+        fields = (each for each in dataclasses.fields(self) if each.repr)  # type: ignore[arg-type]
+        return f"{type(self).__qualname__}({', '.join(f'{each.name}={self._shown(each)}' for each in fields)})"
+
+    def _shown(self, field: dataclasses.Field[Any]) -> str:
+        value = getattr(self, field.name)
+        hidden = value is not None and "trident.secret" in field.metadata
+        return repr(_HIDDEN if hidden else _without_secrets(value))
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, str):
+        return redacted(value)
+    if isinstance(value, Mapping):
+        return {
+            name: _HIDDEN if isinstance(inner, str | bytes) else _without_secrets(inner)
+            for name, inner in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return type(value)(map(_without_secrets, value)) if type(value) in (list, tuple) else value
+    return value
+
+
+def _is_container(text: str, found: re.Match[str]) -> bool:
+    return _CONTAINERS.search(text[: found.start() - len("://")]) is not None
