@@ -7,7 +7,7 @@ tell a commit of rows from a compaction, which changes no content.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trident.errors import StateError
@@ -75,29 +75,45 @@ def only_compactions(entries: Sequence[Mapping[str, Any]], after: int, until: in
     return kept.issuperset(range(after + 1, until + 1))
 
 
-def find_batch(entries: Sequence[Mapping[str, Any]], newest: int, txid: int, what: str) -> Place | None:
+def find_batch(
+    entries: Sequence[Mapping[str, Any]],
+    newest: int,
+    laid: Callable[[], Sentinel | None],
+    txid: int | Snapshot,
+    what: str,
+) -> Place | None:
     """Find the state after a batch in the history of a table, newest entry first; None if it is no longer there.
 
     The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
-    files are kept longer.
+    files are kept longer. `laid` reads the sentinel of the newest version: it tells the last batch that touched the table
+    even if the history does not go back so far.
 
     Raises
     ------
     StateError
-        The batch is still to come, or no commit is noted.
+        No commit is noted, or the batch is later than the last one noted and given by its number alone.
     """
     shown = list(_shown(entries, newest))
-    if not shown:
-        raise StateError(f"read {what} as of batch {txid}: its log holds no commit of a batch")
-    last = shown[0][1]
-    if txid > last.txid:
-        raise StateError(f"read {what} as of batch {txid}: it is still to come; the last batch there is {last.txid}")
-    return next((Place(version, last.snapshot(txid)) for version, note in shown if note.txid <= txid), None)
+    sentinel = None if shown else laid()
+    last = shown[0][1] if shown else None if sentinel is None else CommitNote.of_sentinel(sentinel)
+    # A snapshot is of the log: its batch is committed, whether it touched this table or not.
+    number = txid.txid if isinstance(txid, Snapshot) else txid
+    if last is None or not (last.txid or isinstance(txid, Snapshot)):  # a sentinel of batch 0 is laid before the first
+        raise StateError(f"{what}: its log holds no commit of a batch")
+    if number >= last.txid and isinstance(txid, Snapshot):
+        return Place(newest, txid)
+    if number > last.txid:
+        raise StateError(
+            f"{what}: the last batch that touched it is {last.txid}, and whether a later one is still to come only the "
+            "topology's log knows. Read it through the topology, or give a Snapshot of its log"
+        )
+    then = txid if isinstance(txid, Snapshot) else last.snapshot(txid)
+    return next((Place(version, then) for version, one in shown if one.txid <= number), None)
 
 
 def shown_batches(entries: Sequence[Mapping[str, Any]], newest: int) -> list[tuple[int, int]]:
     """Return (version, txid) for each batch of the last incarnation that a version shows, newest first."""
-    return [(version, note.txid) for version, note in _shown(entries, newest)]
+    return [(version, note.txid) for version, note in _shown(entries, newest) if note.txid]
 
 
 def _shown(entries: Sequence[Mapping[str, Any]], newest: int) -> Iterator[tuple[int, CommitNote]]:

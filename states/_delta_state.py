@@ -6,8 +6,10 @@ import os
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from states._delta_fence import newest_sentinel
 from states._delta_layout import Layout, RawKey, RawValue
 from states._delta_map import DeltaBackingMap
 from states._delta_notes import find_batch, shown_batches
@@ -15,6 +17,7 @@ from states._delta_options import DeltaOptions
 from states._delta_spark import delta_dataframe
 from states._delta_table import ABSENT, ChangeTable
 from trident.errors import StateError
+from trident.redaction import redacted
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.map_state import state_type
 from trident.state.maps import map_for
@@ -115,13 +118,14 @@ def delta_state_at(
     path, conf, kind, options
         As the state was made.
     txid
-        The batch. Its number is enough: who won each earlier batch is noted with the commits. Only of the very last batch
-        in the table nobody noted yet whether it was committed; a `Snapshot` of the log says so.
+        The batch. Its number is enough up to the last batch that touched the state: who won each earlier batch is noted
+        with the commits. Whether that last one was committed, and whether later ones were, only the log knows: a
+        `Snapshot` of it says so.
 
     Raises
     ------
     StateError
-        The batch is still to come, or is not retained any more; the message names the batches that are.
+        The batch is not known to be committed, or is not retained any more; the message names the batches that are.
     """
     return _state_at(os.fspath(path), conf, txid, state_type(kind), DeltaOptions(**options))
 
@@ -129,16 +133,18 @@ def delta_state_at(
 def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> DeltaStateAt:
     layout = Layout(kind, replace(conf, read_only=True))
     table = ChangeTable(path, layout.schema, layout.description, options, read_only=True)
-    wanted = txid.txid if isinstance(txid, Snapshot) else int(txid)
-    what = f"Delta state {path}"
-    if table.refresh() == ABSENT:
-        raise StateError(f"read {what} as of batch {wanted}: there is no table")
+    number = txid.txid if isinstance(txid, Snapshot) else int(txid)
+    what = f"read Delta state {redacted(path)} as of batch {number}"
+    if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
+        raise StateError(f"{what}: there is no table")
+    if table.version <= 0 and isinstance(txid, Snapshot):  # nothing was ever committed: no batch touched it
+        return DeltaStateAt(table, layout, txid, options.snapshot_key)
     entries = table.notes()
-    place = find_batch(entries, table.version, wanted, what)
+    place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
     old = None if place is None else table.another(read_only=True, at=place.version)
     if place is None or old is None or not old.readable():
-        raise StateError(f"read {what} as of batch {wanted}: {_retained(table, shown_batches(entries, table.version))}")
-    return DeltaStateAt(old, layout, txid if isinstance(txid, Snapshot) else place.snapshot, options.snapshot_key)
+        raise StateError(f"{what}: {_retained(table, shown_batches(entries, table.version))}")
+    return DeltaStateAt(old, layout, place.snapshot, options.snapshot_key)
 
 
 def _retained(table: ChangeTable, versions: list[tuple[int, int]]) -> str:

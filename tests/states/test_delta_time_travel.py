@@ -13,9 +13,13 @@ from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from states.delta import DeltaStateAt, delta_state_at
+from spouts import FixedBatchSpout
+from states.delta import DeltaState, DeltaStateAt, delta_state_at
+from tests.runtime.support import start
 from tests.states.delta_support import KINDS, WORDS, Log, add, commit, state_at, update
+from trident import TridentTopology
 from trident.errors import StateError
+from trident.operations import Count
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Snapshot, Winners
 from trident.state.values import CombinerValueUpdater
@@ -88,8 +92,62 @@ def test_a_batch_to_come_is_named(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="as of batch 1: there is no table"):
         state.at(1)
     commit(state, log, 4, 1, {"man": 1})
-    with pytest.raises(StateError, match="as of batch 5: it is still to come; the last batch there is 4"):
+    with pytest.raises(
+        StateError, match="as of batch 5: the last batch that touched it is 4, .* give a Snapshot of its log"
+    ):
         state.at(5)
+
+
+def test_a_committed_batch_after_the_last_that_touched_the_state_shows_that_one(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    assert state.at(Snapshot(3, Winners())).multi_get([("man",)]) == [None]
+    for number in (4, 6):
+        commit(state, log, number, 1, {"man": 1})
+    committed = log.winners
+    commit(state, log, 9, 2, {"man": 50}, record=False)
+    assert [state.at(Snapshot(number, committed)).multi_get([("man",)]) for number in (4, 5, 7, 8)] == [
+        [1],
+        [1],
+        [2],
+        [2],
+    ]
+    state.reset()
+    with pytest.raises(StateError, match="holds no commit of a batch"):
+        state.at(Snapshot(9, committed))  # it may be of before: nobody noted when the state was emptied
+
+
+def test_a_state_that_no_batch_has_touched_for_long_is_found_though_the_log_of_its_table_was_cleaned(
+    tmp_path: Path,
+) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    table = DeltaTable(str(tmp_path))
+    table.create_checkpoint()
+    for entry in (tmp_path / "_delta_log").glob("*.json"):
+        entry.unlink()
+    assert [state.at(Snapshot(number, log.winners)).multi_get([("man",)]) for number in (1, 7)] == [[1], [1]]
+
+
+def test_a_topology_reads_a_batch_that_left_the_state_alone(tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    lines = topology.new_stream("s", FixedBatchSpout("word: string, n: bigint", 1, *[("a", n) for n in range(1, 5)]))
+    few = lines.filter("n", lambda n: n == 2).group_by("word")
+    few.persistent_aggregate(DeltaState.opaque(tmp_path / "few"), Count(), "count", state_name="few")
+    with start(topology, "in_process", log_dir=str(tmp_path / "log")) as running:
+        running.process_all_available()
+        assert [running.state("few").at(txid).multi_get(["a"]) for txid in (2, 3, 4)] == [[1], [1], [1]]
+
+
+def test_a_sentinel_laid_before_the_first_batch_is_none(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    state.move_sentinel(Sentinel("inc", 0, 1), force=True)
+    with pytest.raises(StateError, match="holds no commit of a batch"):
+        state.at(1)
+    for number in (3, 4):
+        log.expected = state.read_sentinel()
+        commit(state, log, number, 1, {"man": 1})
+    assert [state.at(number).multi_get([("man",)]) for number in (1, 3, 4)] == [[None], [1], [2]]
+    assert state.at(Snapshot(2, log.winners)).multi_get([("man",)]) == [None]
 
 
 def test_batches_before_the_first_are_not_retained(tmp_path: Path) -> None:
@@ -131,7 +189,7 @@ def test_only_batches_since_the_last_restart_of_the_log_count(tmp_path: Path) ->
         state.at(3)
     commit(state, Log(), 1, 1, {"dog": 1})
     assert rows_at(state, 1) == {"dog": 1}
-    with pytest.raises(StateError, match="still to come"):
+    with pytest.raises(StateError, match="the last batch that touched it is 1"):
         state.at(3)
     state.move_sentinel(Sentinel("another", 40, 1), force=True)
     assert rows_at(state, 40) == {"dog": 1}
