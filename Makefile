@@ -23,7 +23,7 @@ help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 12
 
-demo: install java ## count the words of a stream, kill the driver, and see the counts come out exact
+demo: install java ## count the words of Python's standard library on Spark, and compare them with a plain count
 	@$(BIN)/trident demo
 
 test: install java servers ## run the test suite (ARGS="-k name" for a part of it)

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 NOT_OURS = {
     ".git", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".venv", "__pycache__", "build", "dist",
-    "trident-demo", "trident-log",
+    "trident-demo", "trident-demo-crash", "trident-log",
     "metastore_db", "spark-warehouse",
 }  # fmt: skip
 # A class of one letter in each pattern keeps this file from finding itself.

@@ -21,6 +21,7 @@ __all__ = [
     "Background",
     "complaints",
     "environment",
+    "interruptible",
     "last_txid",
     "started",
     "trident",
@@ -80,16 +81,17 @@ class Background:
     """A command that runs, in a session of its own as a shell would give it a process group of its own."""
 
     def __init__(self, words: tuple[str, ...], cwd: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "trident.cli", *words],
-            cwd=cwd,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+        with interruptible():
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trident.cli", *words],
+                cwd=cwd,
+                env=environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
 
     def signal(self, signum: int) -> None:
         """Send a signal to the whole process group, as a terminal does."""
@@ -114,6 +116,16 @@ class Background:
             except (ProcessLookupError, psutil.NoSuchProcess):
                 continue
         return found
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let what is started here heed SIGINT: of a suite that a shell runs in the background it would inherit not to."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

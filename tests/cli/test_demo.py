@@ -99,6 +99,7 @@ def test_text_that_comes_is_counted_and_text_that_changes_is_noticed(folder: Pat
 
 
 def test_kills_in_the_middle_of_commits_leave_the_counts_exact(folder: Path) -> None:
+    DemoFolder(folder / "trident-demo-crash").prepare(["/other/text"], TEXT)  # what an earlier one left is forgotten
     done = trident("demo", "text", *IN_PROCESS, "--crash", "--crashes", "2", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
     kills = [int(txid) for txid in re.findall(r"SIGKILL after the record of batch (\d+);", done.stdout)]
@@ -106,9 +107,17 @@ def test_kills_in_the_middle_of_commits_leave_the_counts_exact(folder: Path) -> 
     assert kills == sorted(kills)
     assert "exact: yes" in done.stdout
     # A kill ends an epoch, and the next driver begins one.
-    winners = json.loads(trident("log", "trident-demo/log", "--json", cwd=folder).stdout)["winners"]
+    winners = json.loads(trident("log", "trident-demo-crash/log", "--json", cwd=folder).stdout)["winners"]
     assert [each["attempt"] for each in winners] == ["1.0", "2.0", "3.0"]
     assert [each["from"] for each in winners] == [1, *(txid + 1 for txid in kills)]
+
+
+def test_a_demo_that_could_not_kill_fails(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text(LINE, encoding="utf-8")
+    done = trident("demo", "a.txt", *IN_PROCESS, "--crash", "--crashes", "3", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "exact: yes" in done.stdout
+    assert "not shown: only 0 of 3 kills" in done.stdout
 
 
 @pytest.mark.spark
@@ -123,9 +132,9 @@ def test_the_demo_on_spark_is_killed_with_its_jvm_and_exact(
     assert "exact: yes" in done.stdout
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_signal_ends_the_job_with_the_demo(folder: Path, signum: signal.Signals, code: int) -> None:
-    log_dir = folder / "trident-demo" / "log"
+    log_dir = folder / "trident-demo-crash" / "log"
     with (folder / "text" / "much.txt").open("w", encoding="utf-8") as much:
         much.write("".join(f"word{number}\n" for number in range(100_000)) * 30)  # seconds of work
     command = ("demo", "text", *IN_PROCESS, "--crash", "--crashes", "99")
@@ -135,7 +144,14 @@ def test_a_signal_ends_the_job_with_the_demo(folder: Path, signum: signal.Signal
         jobs = demo.descendants()
         os.kill(demo.process.pid, signum)
         assert demo.end()[0] == code
-    assert [job for job in jobs if job.is_running() and job.status() != psutil.STATUS_ZOMBIE] == []
+    until(lambda: not any(map(_lives, jobs)), "the job has ended")
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_the_whole_session_of_a_job_is_killed(tmp_path: Path) -> None:

@@ -125,6 +125,16 @@ def test_ctrl_c_ends_a_run_on_spark_with_all_of_its_processes(folder: Path) -> N
     _clean_end(folder, ON_SPARK, signal.SIGINT)
 
 
+def test_what_tests_start_heeds_ctrl_c_also_in_a_suite_that_ignores_it(tmp_path: Path) -> None:
+    write_module(tmp_path, "asks", "import signal; raise SystemExit(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)")
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what it runs in the background
+    try:
+        with started("explain", "asks:topology", cwd=tmp_path) as explain:
+            assert explain.end()[0] == 0
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 STUCK = """
     import pathlib, time
     from spouts import FixedBatchSpout

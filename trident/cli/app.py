@@ -276,12 +276,17 @@ def demo_command(
             show_default=False,
         ),
     ] = None,
-    state_dir: Annotated[Path, typer.Option(metavar="DIR", help="Where the counts and the log are kept.")] = Path(
-        "trident-demo"
-    ),
+    state_dir: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the counts and the log are kept. Default: trident-demo, with --crash trident-demo-crash.",
+            show_default=False,
+        ),
+    ] = None,
     engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = Engine.spark,
     crash: Annotated[
-        bool, typer.Option("--crash", help="Run the job in a process that is killed (SIGKILL) and started again.")
+        bool, typer.Option("--crash", help="Begin anew, in a process that is killed (SIGKILL) and started again.")
     ] = False,
     crashes: Annotated[int, typer.Option(metavar="N", min=1, help="How often, with --crash.")] = 5,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo has counted.")] = False,
@@ -290,14 +295,15 @@ def demo_command(
     """Count the words of real text and compare every count with a plain Python program's.
 
     The counts live in a Delta table. A second run goes on where the first one ended. With --crash the job is killed in
-    the middle of its commits, and the counts must come out exact all the same.
+    the middle of its commits, and the counts must come out exact all the same; it always begins anew.
 
-    Exit codes: 0 exact, 1 not exact or failed, 2 wrong usage, 130 ended by Ctrl-C.
+    Exit codes: 0 exact, 1 not exact, killed less often than asked for, or failed, 2 wrong usage, 130 ended by Ctrl-C.
     """
     from trident.cli.demo import Demo
 
     with reporting(debug):
-        code = Demo(paths or [], state_dir, engine.value, crashes if crash else 0, fresh).run()
+        folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
+        code = Demo(paths or [], folder, engine.value, crashes if crash else 0, fresh).run()
     raise typer.Exit(code)
 
 

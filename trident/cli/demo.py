@@ -54,7 +54,7 @@ class Demo:
     kills
         How often the job is killed.
     fresh
-        Whether to forget an earlier demo first.
+        Whether to forget an earlier demo first; one whose job is killed always does.
     """
 
     paths: Sequence[Path]
@@ -64,11 +64,11 @@ class Demo:
     fresh: bool
 
     def run(self) -> int:
-        """Count, show and check; returns the exit code: 0 exact, 1 not exact, 130 and 143 interrupted."""
+        """Count, show and check; returns the exit code: 0 exact, 1 not exact or not killed, 130 and 143 interrupted."""
         _check_environment(self.engine)
         folder = DemoFolder(self.state_dir.absolute())
         text = find_text(self.paths or standard_library())
-        if self.fresh:
+        if self.fresh or self.kills:
             folder.clear()
         batch_bytes = folder.prepare([str(path.resolve()) for path in self.paths], text)
         self._introduce(text)
@@ -76,16 +76,25 @@ class Demo:
         topology = load_topology(f"{folder.module}:topology")
         begun = time.monotonic()
         bar = _Bar(text.lines)
+        made, seconds = 0, None
         if self.kills:
-            code, seconds = self._run_with_kills(folder, topology, bar, text.size // batch_bytes), None
+            made = self._run_with_kills(folder, topology, bar, text.size // batch_bytes)
         else:
             code, seconds = self._run_once(folder, topology, bar)
+            if code:
+                say("stopped; run it again to go on from there")
+                return code
         after = folder.log()
-        if code or after is None:
-            say("stopped; run it again to go on from there")
-            return code
+        assert after is not None, "a topology that ran has a log"
         seconds = time.monotonic() - begun if seconds is None else seconds
-        return _show(folder, _counts(folder, topology), text, before, after, seconds)
+        code = _show(folder, _counts(folder, topology), text, before, after, seconds)
+        if made < self.kills:
+            say(
+                f"not shown: only {made} of {self.kills} kills, for the job came to its end before the next one. Give it "
+                "more text, or fewer --crashes",
+                "bold red",
+            )
+        return code or int(made < self.kills)
 
     def _introduce(self, text: Text) -> None:
         what = "the Python standard library" if not self.paths else ", ".join(map(str, self.paths))
@@ -104,10 +113,7 @@ class Demo:
 
         with bar:
             made = run_with_kills(folder, self.engine, self.kills, batches, bar.tell_kill, bar.show, stored)
-        if len(made) < self.kills:
-            hint = "; --fresh counts all anew" if not made else ""
-            say(f"{len(made)} of {self.kills} kills: the job came to its end before the next one{hint}")
-        return 0
+        return len(made)
 
 
 class _Bar:

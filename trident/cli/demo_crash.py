@@ -49,11 +49,19 @@ class Kill:
 class Job:
     """A run of the demo's topology in a session of its own, so that a kill takes Spark with it.
 
-    Leaving the context ends every process of the session, however it is left.
+    Leaving the context ends every process of the session, however it is left. If this process is killed itself, the job
+    ends too: it reads from a pipe whose other end is here.
     """
 
     def __init__(self, folder: DemoFolder, engine: str, scratch: Path) -> None:
-        command = [sys.executable, "-m", "trident.cli", "run", str(folder.module.absolute()) + ":topology", "--once"]
+        command = [
+            sys.executable,
+            "-m",
+            "trident.cli.with_parent",
+            "run",
+            str(folder.module.absolute()) + ":topology",
+            "--once",
+        ]
         command += ["--log-dir", str(folder.log_dir), "--conf", f"engine={engine}"]
         # All that a killed Spark leaves behind is in one folder then.
         short = len(str(scratch)) <= _LONGEST_SOCKET_FOLDER
@@ -64,7 +72,7 @@ class Job:
         self._output = (scratch / "output").open("w+b")
         self._process = subprocess.Popen(
             command,
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=self._output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -77,6 +85,8 @@ class Job:
     def __exit__(self, *error: object) -> None:
         self.kill()
         self._output.close()
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     @property
     def pid(self) -> int:

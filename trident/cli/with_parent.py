@@ -1,0 +1,32 @@
+"""`python -m trident.cli.with_parent …`: the command line in a process that ends with the one that started it.
+
+Whoever starts it leads it into a session of its own and holds the other end of its standard input. However that process
+ends, by SIGKILL too, the system closes the end that it held, and this one kills its process group. Spark's JVM is in it,
+and the workers of a JVM end with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+__all__ = ["end_with_parent"]
+
+
+def end_with_parent() -> None:
+    """From now on, end this process group when standard input ends."""
+    threading.Thread(target=_watch, name="trident-with-parent", daemon=True).start()
+
+
+def _watch() -> None:
+    while os.read(0, 1 << 10):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    from trident.cli.app import main
+
+    end_with_parent()
+    main()
