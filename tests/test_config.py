@@ -73,6 +73,10 @@ def test_every_setting_is_described() -> None:
         ({"state_recovery": "hope"}, "state_recovery='hope': expected one of 'refuse', 'adopt', 'restart'"),
         ({"spark_conf": "a=b"}, "spark_conf='a=b': expected .*Mapping"),
         ({"log_dir": 7}, "log_dir=7: expected"),
+        ({"log_dir": "s3://bucket/log"}, "log_dir='s3://bucket/log': must be a folder of a local disk"),
+        ({"log_dir": Path("s3://bucket/log")}, "log_dir='s3:/bucket/log': must be a folder of a local disk"),
+        ({"log_dir": "dbfs:/logs"}, "log_dir='dbfs:/logs': must be a folder of a local disk"),
+        ({"dead_letter_dir": "file:///tmp/dead"}, "dead_letter_dir='file:///tmp/dead': must be a folder"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:

@@ -23,6 +23,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     },
     errors.FencedError: {"what": "append to log", "own": "epoch 4", "found": "epoch 5"},
     errors.LogHeldError: {"path": "logs/t", "holder": "pid 77 on host"},
+    errors.AlreadyRunningError: {"path": "logs/t", "holder": "pid 77 on host"},
     errors.ForeignLogError: {"path": "logs/t", "found": "topology 'a'", "expected": "topology 'b'"},
     errors.CorruptLogError: {"path": "logs/t", "offset": 4096, "reason": "checksum differs"},
     errors.StaleTransactionError: {"state": "counts", "key": ("the", 1), "txid": 8, "stored_txid": 9},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
+import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,6 +16,8 @@ from trident.errors import ConfigError
 from trident.redaction import Redacted
 
 __all__ = ["Config"]
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash: what `Path` leaves of two
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,7 +51,8 @@ class Config(Redacted):
         How many rows a step may make of one partition of a batch, where it makes more of them than it got: a function,
         an aggregator, a join. One more fails the batch.
     log_dir
-        Folder of the transaction log. Default: in memory if every state lives in memory, else `trident-log/<topology>`.
+        Folder of the transaction log, on a file system with locks and hard links (a local disk; no object store). Default:
+        in memory if every state lives in memory, else `trident-log/<topology>`.
     takeover
         Take a log that another driver holds; that driver is fenced out.
     allow_inexact
@@ -125,6 +129,12 @@ class Config(Redacted):
         ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
+        for name in ("log_dir", "dead_letter_dir"):
+            if _URL.match(getattr(self, name) or ""):
+                raise ConfigError(
+                    f"{name}={getattr(self, name)!r}: must be a folder of a local disk, given as a path without a scheme. "
+                    "An object store has neither the locks nor the hard links that it needs"
+                )
         if self.message_timeout_s <= 0:
             raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
         if self.parallelism is not None and self.parallelism < 1:

@@ -16,6 +16,7 @@
     ├── FencedError              another driver has taken over; this one must stop
     ├── LogError
     │   ├── LogHeldError         another driver holds the log
+    │   │   └── AlreadyRunningError  this very process holds it
     │   ├── ForeignLogError      the log belongs to another topology
     │   └── CorruptLogError      a record in the middle of the log does not check
     ├── StateError
@@ -36,6 +37,7 @@ on its way from a worker.
 from __future__ import annotations
 
 __all__ = [
+    "AlreadyRunningError",
     "BackendError",
     "BatchFailedError",
     "CommitOrderError",
@@ -212,6 +214,18 @@ class LogHeldError(LogError):
         return (
             f"the transaction log {path} is held by {holder}. Stop that driver, or start with takeover=True "
             "(--takeover), which fences it out"
+        )
+
+
+class AlreadyRunningError(LogHeldError):
+    """The topology is running in this very process."""
+
+    def __str__(self) -> str:
+        path, holder = self.args
+        return (
+            f"the transaction log {path} is held by {holder}, which is this very process: the topology is already running "
+            "here. Call stop() on what its start() has returned, or leave its with block, and start again; with "
+            "takeover=True the running one is fenced out"
         )
 
 

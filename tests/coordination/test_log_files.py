@@ -66,6 +66,28 @@ def test_a_record_that_cannot_come_next_writes_nothing_and_the_log_goes_on(path:
     assert reopened(path).txid == 1
 
 
+def test_the_names_of_a_new_directory_and_of_those_above_it_are_durable_before_the_first_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+
+    def fsync(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        real(fd)
+
+    real = os.fsync
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = tmp_path / "a" / "b" / "log"
+    log = FileLog.open(path, TOPOLOGY)
+    assert [each for each in synced if each.is_dir()] == [tmp_path.parent, *reversed(path.parents[:3]), path]
+    log.close()
+    # Whoever made it may have died before its name was durable.
+    synced.clear()
+    (path.parent / "log2").mkdir()
+    FileLog.open(path.parent / "log2", TOPOLOGY).close()
+    assert synced[0] == path.parent
+
+
 def test_a_closed_log_refuses_records_and_closes_twice(path: Path) -> None:
     log = FileLog.open(path, TOPOLOGY)
     log.close()

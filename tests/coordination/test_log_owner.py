@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from trident.coordination import lock
 from trident.coordination.framing import LogFile
 from trident.coordination.log import FileLog, LogReader
 from trident.coordination.records import DefineRecord
-from trident.errors import FencedError, LogError, LogHeldError
+from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 
 
 def test_a_held_log_is_refused_and_the_holder_named(path: Path) -> None:
@@ -203,6 +204,28 @@ def test_a_writer_whose_directory_was_removed_stops(path: Path) -> None:
     with pytest.raises(FencedError, match="the claim epoch-00000001 is gone"):
         log.append(commit(1))
     log.close()
+
+
+def test_a_writer_whose_directory_was_restored_from_a_copy_stops(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    shutil.copytree(path, path.parent / "copy")
+    log.append(commit(2))
+    shutil.rmtree(path)
+    (path.parent / "copy").rename(path)
+    for _ in range(2):
+        with pytest.raises(FencedError, match=r"the claim epoch-00000001 is another file now \(is log_dir a copy\?\)"):
+            log.append(commit(3))
+    log.close()
+    assert reopened(path).txid == 1
+
+
+def test_a_log_of_this_very_process_is_said_to_be_held_here(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    with pytest.raises(AlreadyRunningError, match=rf"held by process {os.getpid()} .* very process.* Call stop\(\) on"):
+        FileLog.open(path, TOPOLOGY)
+    log.close()
+    assert reopened(path).epoch == 2
 
 
 def test_a_claim_nobody_can_read_is_still_named(path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_memory_log_goes_on_in_the_next_epoch_and_fences_who_had_it() -> None:
     assert (second.epoch, second.state.incarnation) == (first.epoch + 1, first.state.incarnation)
     with pytest.raises(FencedError, match="this writer is epoch 1, but epoch 2 has taken over"):
         first.check_owner()
-    with pytest.raises(LogHeldError, match="in memory is held by a running topology of this process"):
+    with pytest.raises(LogHeldError, match="in memory is held by epoch 2, which is this very process"):
         second.reopened()
     third = second.reopened(takeover=True)
     third.check_owner()

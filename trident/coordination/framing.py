@@ -21,7 +21,18 @@ import msgpack
 
 from trident.errors import CorruptLogError
 
-__all__ = ["HEAD_BYTES", "Frame", "Frames", "LogFile", "decode", "encode", "frame", "read_frames", "sync_directory"]
+__all__ = [
+    "HEAD_BYTES",
+    "Frame",
+    "Frames",
+    "LogFile",
+    "decode",
+    "encode",
+    "frame",
+    "make_directory",
+    "read_frames",
+    "sync_directory",
+]
 
 MAGIC = b"\xc1TL\xb1"  # msgpack never uses 0xc1
 HASTY = b"\xb2TL\xc1"  # the same where the frame before is not durable; no first part of it looks like the other
@@ -195,3 +206,20 @@ def sync_directory(directory: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory and those above it where they are missing, all of them durable; one that is there stays.
+
+    Its name is made durable then too: whoever made it may have ended before.
+    """
+    directory = directory.absolute()
+    missing = not directory.is_dir()
+    if missing:
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+    try:
+        sync_directory(directory.parent)
+    except OSError:
+        if missing:  # else it may be one that this user cannot list, or be mounted on what cannot be written to
+            raise

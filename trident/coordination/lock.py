@@ -6,7 +6,11 @@ holder of the highest claim is the writer. The lock is on the claim itself, not 
 the lock of the driver that was replaced must not matter any more, and that of the new one must.
 
 Claims are removed lowest first and never the highest, so a writer is still the writer exactly if the next claim does
-not exist and, looked at after that, its own does.
+not exist and, looked at after that, its own does: the file that it holds open, not one of the same name, which a copy of
+the directory brings when it is put in its place.
+
+All this asks of the file system that hard links and locks work, and that a name is seen by every machine as soon as it
+is made. Local disks do that; network file systems do as far as they cache no attributes and no names.
 """
 
 from __future__ import annotations
@@ -22,13 +26,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
-from trident.errors import FencedError, LogError, LogHeldError
+from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 
 __all__ = ["Claim", "Listing", "SegmentName", "held_by", "list_log", "os_error_text"]
 
 _SEGMENT = re.compile(r"(\d{8,})-(\d{4,})\.log$")
 _CLAIM = re.compile(r"epoch-(\d{8,})$")
 _TEMPORARY = re.compile(r"(?:epoch-)?(\d{8,})[^/]*\.tmp$")
+
+_File = tuple[int, int]  # which file it is, whatever its name: device and inode
+_held_here: set[_File] = set()
 
 
 class SegmentName(NamedTuple):
@@ -88,6 +95,8 @@ class Claim:
         self.directory, self.epoch = directory, epoch
         self._fd, self._pid = fd, os.getpid()
         self._own, self._next = (str(_claim_path(directory, number)) for number in (epoch, epoch + 1))
+        self._file = _file_of(os.fstat(fd))
+        _held_here.add(self._file)
 
     @classmethod
     def take(cls, directory: Path, takeover: bool, clock: Callable[[], float]) -> Claim:
@@ -100,7 +109,8 @@ class Claim:
         """
         before = list_log(directory)
         if not takeover and before.claims and (holder := held_by(directory, before.claims[-1])) is not None:
-            raise LogHeldError(str(directory), holder)
+            here = _file_at(str(_claim_path(directory, before.claims[-1]))) in _held_here
+            raise (AlreadyRunningError if here else LogHeldError)(str(directory), holder)
         epoch = before.epoch + 1
         claim = cls(directory, epoch, _create(directory, epoch, clock))
         # Someone may have claimed, and swept away, this very epoch and more while this process slept.
@@ -112,12 +122,12 @@ class Claim:
 
     def check(self) -> None:
         """Raise `FencedError` unless this is still the highest claim."""
-        # Where the own claim is seen, that the next one is not means that it is not there. Asked three times a batch.
-        if not os.access(self._next, os.F_OK) and os.access(self._own, os.F_OK):
-            return
         try:
-            replaced = _exists(self._next)
-            lost = not _exists(self._own)  # second: claims vanish lowest first, and only after a higher one
+            # Where the own claim is seen, that the next one is not means that it is not there. Asked three times a batch.
+            if not os.access(self._next, os.F_OK) and _file_at(self._own) == self._file:
+                return
+            replaced = _file_at(self._next) is not None
+            lost = _file_at(self._own) != self._file  # second: claims vanish lowest first, and only after a higher one
         except OSError as error:
             raise LogError(f"cannot see who writes {self.directory}: {os_error_text(error)}") from error
         if replaced or lost:
@@ -127,6 +137,7 @@ class Claim:
         """Let go of the lock. The claim's file stays: epochs are never used twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
+            _held_here.discard(self._file)
             if os.getpid() == self._pid:
                 fcntl.flock(fd, fcntl.LOCK_UN)  # closing alone would leave the lock with processes forked from here
             os.close(fd)
@@ -139,16 +150,20 @@ class Claim:
         if highest > self.epoch:
             return _describe(self.directory, highest)
         own = _claim_path(self.directory, self.epoch)
-        return f"nobody known, but the claim {own.name} is gone (was log_dir removed?), so some driver"
+        what = "another file now (is log_dir a copy?)" if own.exists() else "gone (was log_dir removed?)"
+        return f"nobody known, but the claim {own.name} is {what}, so some driver"
 
 
-def _exists(path: str) -> bool:
-    """As `Path.exists`, but what keeps it from being known is raised."""
+def _file_at(path: str) -> _File | None:
+    """Return which file has a name, None if none has; what keeps it from being known is raised."""
     try:
-        os.stat(path)  # noqa: PTH116  a `Path` passes over errors
+        return _file_of(os.stat(path))  # noqa: PTH116  asked often
     except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
+        return None
+
+
+def _file_of(status: os.stat_result) -> _File:
+    return status.st_dev, status.st_ino
 
 
 def held_by(directory: Path, epoch: int) -> str | None:

@@ -19,12 +19,12 @@ from copy import copy
 from pathlib import Path
 from typing import NoReturn, Protocol, Self
 
-from trident.coordination.framing import LogFile, decode, encode
+from trident.coordination.framing import LogFile, decode, encode, make_directory
 from trident.coordination.lock import Claim, os_error_text
 from trident.coordination.reader import LogReader, exists
 from trident.coordination.records import LogState, Record, record_from_data
 from trident.coordination.segment import SegmentWriter
-from trident.errors import FencedError, ForeignLogError, LogError, LogHeldError
+from trident.errors import AlreadyRunningError, FencedError, ForeignLogError, LogError
 
 __all__ = ["FileLog", "LogReader", "MemoryLog", "TransactionLog", "exists"]
 
@@ -76,13 +76,13 @@ class MemoryLog:
     def reopened(self, takeover: bool = False) -> MemoryLog:
         """Return the writer of the next epoch of the same log; every earlier one is fenced.
 
-        Raises `LogHeldError` if a topology of this process still writes it, unless `takeover`.
+        Raises `AlreadyRunningError` if a topology of this process still writes it, unless `takeover`.
         """
         successor = copy(self)
         with self._lock:
             if self._holders and not takeover:
-                where = f"of topology {self.state.topology!r} in memory"
-                raise LogHeldError(where, "a running topology of this process")
+                where, holder = f"of topology {self.state.topology!r} in memory", f"epoch {self.state.epoch}"
+                raise AlreadyRunningError(where, holder)
             self.state.epoch += 1
             successor.epoch, successor.closed = self.state.epoch, False
             self._holders.clear()
@@ -152,7 +152,7 @@ class FileLog:
         """
         directory = Path(path)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            make_directory(directory)
             return cls._open(directory, topology, takeover, segment_bytes, clock)
         except (FileExistsError, NotADirectoryError) as error:
             raise LogError(f"cannot keep a transaction log in {directory}: it is not a directory") from error
