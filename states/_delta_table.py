@@ -9,6 +9,7 @@ of the log are steps of their own here and never part of a commit.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from states._delta_faults import VersionMoved, columns, driver, reading, short, writing
 from states._delta_folder import TXN_IS_LAST, TableFolder, local_path
 from states._delta_layout import SEQ_COLUMN
+from states._delta_nesting import only_data_files, refuse_nesting
 from states._delta_options import DeltaOptions
 from trident.errors import BackendError, StateError
 from trident.redaction import redacted
@@ -79,10 +81,13 @@ class ChangeTable:
         self._read_only, self._at = read_only, at
         self._table: DeltaTable | None = None
         self._damaged: int | None = None  # the log entry before which a reader stays
+        self._is_alone = read_only  # a reader deletes nothing
 
     def another(self, read_only: bool = False, at: int | None = None) -> ChangeTable:
         """Return a new object for the same table, for another thread or another version."""
-        return ChangeTable(self.path, self._schema, self._description, self._options, read_only, at)
+        other = ChangeTable(self.path, self._schema, self._description, self._options, read_only, at)
+        other._is_alone = other._is_alone or self._is_alone
+        return other
 
     @property
     def version(self) -> int:
@@ -109,6 +114,9 @@ class ChangeTable:
                     self._table.update_incremental()
             return self.version
         with reading(self.name, "open"):
+            if not self._is_alone:
+                refuse_nesting(self.name, self._uri, self._local, self._is_table)
+                self._is_alone = True
             try:
                 table = self._open(self._version_to_open())
             except self._driver.exceptions.TableNotFoundError:
@@ -254,14 +262,15 @@ class ChangeTable:
         """Delete files that no version younger than `vacuum_after_hours` refers to."""
         if self._options.vacuum_after_hours is None:
             return
+        vacuum = partial(
+            self._opened().vacuum,
+            retention_hours=self._options.vacuum_after_hours,
+            enforce_retention_duration=False,
+            commit_properties=self._driver.CommitProperties(max_commit_retries=_COMPACTION_TRIES),
+        )
         with writing(self.name, "vacuum"):
-            self._opened().vacuum(
-                retention_hours=self._options.vacuum_after_hours,
-                dry_run=False,
-                enforce_retention_duration=False,
-                full=True,
-                commit_properties=self._driver.CommitProperties(max_commit_retries=_COMPACTION_TRIES),
-            )
+            # A full one also deletes what commits that failed have left, and what somebody else put there.
+            vacuum(dry_run=False, full=only_data_files(vacuum(dry_run=True, full=True)))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
@@ -275,6 +284,9 @@ class ChangeTable:
             raise self._driver.exceptions.TableNotFoundError(self.path)
         table: DeltaTable = self._driver.DeltaTable(self._uri, version=version, storage_options=self._storage)
         return table
+
+    def _is_table(self, uri: str) -> bool:
+        return bool(self._driver.DeltaTable.is_deltatable(uri, self._storage))
 
     def _version_to_open(self) -> int | None:
         if self._at is not None or self._folder is None:

@@ -31,9 +31,9 @@ def test_a_table_with_other_columns_is_refused_with_both_lists(tmp_path: Path) -
 
 
 def test_the_table_of_another_kind_or_type_is_refused(tmp_path: Path) -> None:
-    commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
+    commit(state_at(tmp_path / "a"), Log(), 1, 1, {"man": 1})
     with pytest.raises(StateError, match="expected columns"):
-        values(state_at(tmp_path, kind=StateType.TRANSACTIONAL), "man")
+        values(state_at(tmp_path / "a", kind=StateType.TRANSACTIONAL), "man")
     typed = state_at(tmp_path / "b", StateConf(value_type="binary"))
     typed.begin_commit(1)
     typed.multi_put([("k",)], [b"x"])
@@ -141,14 +141,15 @@ def test_each_commit_is_forced_to_the_disk_with_all_that_it_is_built_upon(
 ) -> None:
     forced: list[str] = []
     monkeypatch.setattr("states._delta_folder._fsync", lambda name: forced.append(name.name))
-    state, log = state_at(tmp_path), Log()
+    table = tmp_path / "table"
+    state, log = state_at(table), Log()
     commit(state, log, 1, 1, {"man": 1})
-    (first,) = (Path(file).name for file in DeltaTable(str(tmp_path)).file_uris())
-    assert forced == [f"{0:020}.json", first, f"{1:020}.json", tmp_path.name, "_delta_log"]
+    (first,) = (Path(file).name for file in DeltaTable(str(table)).file_uris())
+    assert forced == [f"{0:020}.json", first, f"{1:020}.json", table.name, "_delta_log"]
     forced.clear()
-    DeltaTable(str(tmp_path)).delete("word = 'nobody'")
+    DeltaTable(str(table)).delete("word = 'nobody'")
     commit(state, log, 2, 1, {"man": 1})
-    assert f"{version_of(tmp_path):020}.json" in forced
+    assert f"{version_of(table):020}.json" in forced
     quick = state_at(tmp_path / "quick", fsync=False)
     forced.clear()
     commit(quick, Log(), 1, 1, {"man": 1})

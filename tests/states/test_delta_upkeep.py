@@ -304,12 +304,13 @@ def test_a_thousand_small_batches_leave_few_files_and_a_table_that_opens_at_once
 
 
 def test_commits_themselves_write_no_checkpoint(tmp_path: Path) -> None:
-    state, log = state_at(tmp_path, checkpoint_interval=2, background_maintenance=False), Log()
+    table = tmp_path / "table"
+    state, log = state_at(table, checkpoint_interval=2, background_maintenance=False), Log()
     commit(state, log, 1, 1, {"man": 1})
-    assert log_files(tmp_path, ".parquet") == []
+    assert log_files(table, ".parquet") == []
     commit(state, log, 2, 1, {"man": 1})
-    assert len(log_files(tmp_path, ".parquet")) == 1
-    shutil.copytree(tmp_path, tmp_path / "copy")
+    assert len(log_files(table, ".parquet")) == 1
+    shutil.copytree(table, tmp_path / "copy")
     assert values(state_at(tmp_path / "copy"), "man") == [2]
 
 
