@@ -9,6 +9,7 @@ import pytest
 
 from tests.cli.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
 from trident.coordination.lock import held_by, list_log
+from trident.coordination.log import FileLog
 
 IN_PROCESS = ("--engine", "in_process")
 ON_SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
@@ -181,12 +182,24 @@ def test_a_log_that_is_held_is_refused_and_a_takeover_ends_its_holder(folder: Pa
 
         with started("run", "counts:endless", "--takeover", *IN_PROCESS, cwd=folder) as second:
             code, _, problems = first.end()
-            assert code == 1
+            assert code == 3
             assert "has taken over" in problems
             before = last_txid(log_dir)
             until(lambda: last_txid(log_dir) > before, "the second driver goes on")
             second.signal(signal.SIGINT)
             assert second.end()[0] == 130
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_an_idle_run_that_is_replaced_ends_with_a_code_of_its_own(folder: Path, debug: bool) -> None:
+    log_dir = folder / "trident-log" / "counts"
+    with started("run", "counts:topology", *IN_PROCESS, *(["--debug"] if debug else []), cwd=folder) as idle:
+        until(lambda: last_txid(log_dir) == 3, "all there is is committed")
+        FileLog.open(log_dir, "counts", takeover=True).close()
+        code, out, problems = idle.end()
+    assert (code, out) == (3, "")
+    assert "this writer is epoch 1, but process" in problems
+    assert ("Traceback" in problems) == debug
 
 
 @pytest.mark.spark

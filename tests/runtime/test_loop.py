@@ -41,6 +41,7 @@ from trident.runtime.parts import Parts as RunningParts
 from trident.runtime.progress import Progress
 from trident.runtime.recovery import reconcile
 from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.testing import TopologyTestDriver
 
 LIFE = ["defined", "processed", "committing", "committed", "recorded", "succeeded"]
 
@@ -215,6 +216,28 @@ def test_a_replay_waits_for_a_backoff_that_doubles_up_to_its_maximum(topology: T
             points.await_point("defined", 1, times=tries + 1)
         points.await_point("succeeded", 1)
     assert [attempt.attempt & 0xFFFFF for attempt in points.attempts("defined")] == [0, 1, 2, 3, 4]
+
+
+def test_an_idle_driver_that_was_replaced_ends(topology: TridentTopology) -> None:
+    topology.new_stream("s", letters()).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with TopologyTestDriver(topology) as driver:
+        assert driver.step() is None
+        driver._memory_log.reopened(takeover=True)
+        driver.clock.advance(1.9)
+        assert driver.step() is None  # it looks every few seconds only
+        driver.clock.advance(0.1)
+        with pytest.raises(FencedError, match="this writer is epoch 2, but epoch 3 has taken over"):
+            driver.step()
+
+
+def test_a_driver_that_was_replaced_does_not_say_that_all_is_committed(topology: TridentTopology) -> None:
+    feeder = FeederBatchSpout("x: string")
+    topology.new_stream("s", feeder).persistent_aggregate(MemoryMapState(), Count(), "count")
+    first = start(topology, "in_process")
+    feeder.feed([["a"]])
+    with start(topology, "in_process", takeover=True), pytest.raises(FencedError, match="has taken over"):
+        first.process_all_available()
+    assert not first.is_active
 
 
 # ---- failures ----------------------------------------------------------------------------------------------------------

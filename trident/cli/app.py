@@ -143,7 +143,8 @@ def run_command(
     Ctrl-C and SIGTERM end it after the commit under way; a second one ends it at once, which is as safe: the next run
     goes on from the last recorded batch either way.
 
-    Exit codes: 0 complete, 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+    Exit codes: 0 complete, 1 failed, 2 wrong usage, 3 replaced by another driver (--takeover), 130 ended by Ctrl-C, 143
+    ended by SIGTERM.
     """
     from trident.cli.run import run
     from trident.cli.target import load_topology, settings

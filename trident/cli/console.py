@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,12 +12,15 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from trident.errors import TridentError
+from trident.errors import FencedError, TridentError
 
-__all__ = ["INTERRUPTED", "problems", "reporting", "results", "say"]
+__all__ = ["INTERRUPTED", "REPLACED", "problems", "reporting", "results", "say"]
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
+
+REPLACED = 3
+"""The exit code of a driver that another one has replaced: to start it again would be of no use."""
 
 _PIPE_WIDTH = 160  # a table that goes into a file or a pipe has no screen to fit
 
@@ -38,7 +42,7 @@ def say(text: str, style: str = "", console: Console | None = None) -> None:
 
 @contextmanager
 def reporting(debug: bool = False) -> Iterator[None]:
-    """Turn errors of the framework into a message and exit code 1; with `debug` they keep their stack trace.
+    """Turn errors of the framework into a message and exit code 1 (`REPLACED`); with `debug` into a stack trace.
 
     Log records from WARNING on (from INFO on with `debug`) go to standard error.
     """
@@ -47,9 +51,10 @@ def reporting(debug: bool = False) -> Iterator[None]:
         yield
     except TridentError as error:
         if debug:
-            raise
-        say(f"error: {error}" if str(error) else f"error: {type(error).__name__}", "bold red", problems())
-        raise typer.Exit(1) from error
+            traceback.print_exc()
+        else:
+            say(f"error: {error}" if str(error) else f"error: {type(error).__name__}", "bold red", problems())
+        raise typer.Exit(REPLACED if isinstance(error, FencedError) else 1) from error
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
 

@@ -37,6 +37,8 @@ __all__ = ["BatchLoop", "Clock", "SpoutHandle"]
 
 logger = logging.getLogger(__name__)
 
+_LOOK_AT_OWNER_S = 2.0
+
 
 class Clock:
     """The time, as the loop sees it."""
@@ -139,7 +141,7 @@ class BatchLoop:
         self._stopping = threading.Event()
         self._drains: list[threading.Event] = []
         self._drain_lock = threading.Lock()
-        self._poll_at = float("-inf")
+        self._poll_at = self._look_at = float("-inf")
         self._fatal: BatchFailedError | None = None
 
     # ---- from other threads -----------------------------------------------------------------------------------------
@@ -180,7 +182,11 @@ class BatchLoop:
         return True
 
     def _begin(self) -> None:
-        self._fail_overdue()
+        now = self._clock.monotonic()
+        if now >= self._look_at:  # a driver that has nothing to commit is told of its successor by nothing else
+            self._look_at = now + _LOOK_AT_OWNER_S
+            self._log.check_owner()
+        self._fail_overdue(now)
         self._start_batches()
         self._start_commit()
         self.raise_fatal()
@@ -198,7 +204,7 @@ class BatchLoop:
 
     def _wait_s(self) -> float:
         now = self._clock.monotonic()
-        wait = 1.0  # an upper bound, so that overdue attempts are seen
+        wait = 1.0  # an upper bound, so that overdue attempts and a successor are seen
         held = self._is_held()  # until there is news of a batch
         if not held and (self._coordinator.may_start(now) or self._coordinator.start_time() > now):
             wait = min(wait, max(self._poll_at, self._coordinator.start_time()) - now)
@@ -244,7 +250,8 @@ class BatchLoop:
             now = self._clock.monotonic()
         else:
             return
-        if not self._coordinator.active():
+        if drains and not self._coordinator.active():
+            self._log.check_owner()  # a driver that was replaced knows nothing of what is committed
             self._drained(drains)
 
     def _drained(self, drains: list[threading.Event]) -> None:
@@ -433,9 +440,9 @@ class BatchLoop:
 
     # ---- failure ----------------------------------------------------------------------------------------------------
 
-    def _fail_overdue(self) -> None:
+    def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s
-        for attempt in self._coordinator.overdue(self._clock.monotonic(), limit)[:1]:
+        for attempt in self._coordinator.overdue(now, limit)[:1]:
             cause = f"not processed within message_timeout_s={limit:g} seconds"
             self._cancel(self._batches[attempt.txid])  # it may still hold the cores that the next attempt needs
             self._fail(attempt, Failure("processing", None, cause))
