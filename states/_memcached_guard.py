@@ -7,21 +7,18 @@ values must be there: values with others count as absent, so a new epoch empties
 
 from __future__ import annotations
 
-import logging
-import secrets
-
-from states._memcached_health import Baseline, Health, Record, decode_record, encode_record, loss
+from states._memcached_health import Record, decode_record, encode_record
 from states._memcached_keys import Names
 from states._memcached_options import MemcachedOptions
 from states._memcached_refusals import CHANGED, refused
 from states._memcached_servers import Connection, Servers
-from trident.errors import BackendError, EnvironmentProblem, FencedError, StateLossDetected
+from states._memcached_watch import Watch
+from trident.errors import BackendError, FencedError, StateLossDetected
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel, Txid
 
 __all__ = ["Guard"]
 
-_LOGGER = logging.getLogger(__name__)
 _MOVES = 5
 _NEVER = b"0"
 
@@ -40,13 +37,13 @@ class Guard:
     def __init__(
         self, servers: Servers, names: Names, options: MemcachedOptions, conf: StateConf, partition: int
     ) -> None:
-        self._servers, self._partition, self._state = servers, partition, conf.prefix
-        self._warns = options.on_eviction == "warn"
-        self._epoch_name, self._sentinel_name = names.epoch, names.sentinel(partition)
+        self.place = f"partition {partition} of state {conf.prefix!r} on memcached"
+        self._partition, self._state = partition, conf.prefix
+        self._watch = Watch(servers, names.epoch, options, self.place)
+        self._sentinel_name = names.sentinel(partition)
         self._home = servers.of(self._sentinel_name)
         self._own: Sentinel | None = None  # what this instance laid: it may write while the store has it
-        self._verified: Sentinel | None = None  # the sentinel that `_baseline` belongs to
-        self._baseline: Baseline = {}
+        self._verified: Sentinel | None = None  # the sentinel that the watch's baseline belongs to
         self._loss_told = False
         self._inspected = conf.read_only
 
@@ -54,7 +51,7 @@ class Guard:
         """A commit begins; without a log it takes the servers as they are now."""
         if txid.sentinel is None:
             self.reset()
-            self._baseline = self._observe(begin=True)
+            self._watch.begin()
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel; one of a foreign incarnation that names the loss, if a server has lost data since.
@@ -74,8 +71,8 @@ class Guard:
             return None
         sentinel = record.sentinel
         if sentinel != self._verified:
-            self._verified, self._baseline = sentinel, record.baseline
-        lost = self._compare(self._baseline, self._observe())
+            self._verified, self._watch.baseline = sentinel, record.baseline
+        lost = self._watch.loss()
         if lost is None:
             return sentinel
         if sentinel == self._own and not self._loss_told:
@@ -90,12 +87,12 @@ class Guard:
             if found is None and self._verified is not None and not force:
                 raise self._lost(self._loss_of_sentinel())  # it was there a moment ago: no first commit
             if found is None or force:
-                self._baseline = self._observe(begin=True)
+                self._watch.begin()
             elif not _is_forward(found.sentinel, sentinel):
                 raise FencedError(self.place, str(sentinel), str(found.sentinel))
             elif found.sentinel != self._verified:
-                self._baseline = found.baseline
-            record = Record(sentinel, self._baseline)
+                self._watch.baseline = found.baseline
+            record = Record(sentinel, self._watch.baseline)
             (reply,) = self._home.write([(self._sentinel_name, b"0", _NEVER, encode_record(record), token)])
             if reply == b"STORED":
                 self._own = self._verified = sentinel
@@ -107,27 +104,23 @@ class Guard:
 
     def reset(self) -> None:
         """Forget what this instance knew."""
-        self._own, self._verified, self._baseline = None, None, {}
+        self._own, self._verified, self._watch.baseline = None, None, {}
 
     def erase(self) -> None:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
         self.reset()
-        for connection in self._servers.connections:
-            connection.put(self._epoch_name, b"0", _new_epoch())
+        self._watch.lay_epochs()
         self._home.delete([self._sentinel_name])  # last: until then the old baseline tells that the epochs changed
 
     def flags_on(self, connection: Connection) -> bytes:
         """Return the client flags that a value on this server must have; for a put without any commit lay them."""
-        if not self._baseline:
-            self._baseline = self._observe(begin=True)
-        return b"%d" % self._baseline[connection.name].epoch
+        return self._watch.flags_on(connection)
 
     def check_epoch(self, connection: Connection, epoch: bytes) -> None:
         """Raise `StateLossDetected` if the epoch that was just read on a server is not the one of the begin."""
-        known = self._baseline.get(connection.name)
-        if known is not None and int(epoch) != known.epoch:
-            now = {connection.name: self._look_at(connection)}
-            raise self._lost(loss({connection.name: known}, now) or f"server {connection.name} has lost the epoch")
+        lost = self._watch.loss_of_epoch(connection, epoch)
+        if lost is not None:
+            raise self._lost(lost)
 
     def _read_record(self) -> tuple[Record | None, bytes | None]:
         item = self._home.gets([self._sentinel_name]).get(self._sentinel_name)
@@ -145,72 +138,25 @@ class Guard:
 
     def check_health(self) -> None:
         """Raise `StateLossDetected` if a server has forgotten anything since the state began."""
-        if self._baseline:
-            lost = self._compare(self._baseline, self._observe())
+        if self._watch.baseline:
+            lost = self._watch.loss()
             if lost is not None:
                 raise self._lost(lost)
 
-    def _compare(self, before: Baseline, now: Baseline) -> str | None:
-        """Say what was lost. Evictions that are only warned of are part of the baseline from now on."""
-        lost = loss(before, now)
-        if lost is not None and self._warns and loss(before, now, evictions=False) is None:
-            _LOGGER.warning("%s: %s; a key that was evicted starts anew", self.place, lost)
-            self._baseline = now
-            return None
-        return lost
-
-    def _observe(self, begin: bool = False) -> Baseline:
-        """Look at every server; `begin` lays an epoch where there is none."""
-        return {connection.name: self._look_at(connection, begin) for connection in self._servers.connections}
-
-    def _look_at(self, connection: Connection, begin: bool = False) -> Health:
-        name = self._epoch_name
-        found = connection.gets([name])
-        if begin and name not in found:
-            connection.write([(name, b"0", _NEVER, _new_epoch(), None)])  # or another partition did
-            found = connection.gets([name])
-        epoch = int(found[name].data) if name in found else 0
-        return Health.of(epoch, connection.statistics())
-
     def _loss_of_sentinel(self) -> str:
-        return loss(self._baseline, self._observe()) or "its sentinel is gone"
+        return self._watch.loss() or "its sentinel is gone"
 
     def _inspect(self) -> None:
-        """Look once at how each server is set up: what makes a state impossible, or unsafe."""
-        if self._inspected:
-            return
-        self._inspected = True
-        for connection in self._servers.connections:
-            settings = connection.statistics("settings")
-            if settings.get(b"cas_enabled") in (b"no", False):
-                raise EnvironmentProblem(
-                    f"memcached server {connection.name} runs without cas (option -C), so a state cannot be fenced on "
-                    "it; start it without -C"
-                )
-            if settings.get(b"evictions") == b"on" and self._partition == 0:
-                _LOGGER.warning(
-                    "memcached server %s evicts items when its memory is full, and state %r then loses keys; start it "
-                    "with -M and enough memory (-m), so that a write fails instead",
-                    connection.name,
-                    self._state,
-                )
+        if not self._inspected:
+            self._inspected = True
+            self._watch.inspect(warn=self._partition == 0)
 
     def _lost(self, found: str) -> StateLossDetected:
         self._loss_told = True  # from now on `read_sentinel` shows the store as it is
         return StateLossDetected(self.place, found)
-
-    @property
-    def place(self) -> str:
-        """The partition, for messages."""
-        return f"partition {self._partition} of state {self._state!r} on memcached"
 
 
 def _is_forward(found: Sentinel, sentinel: Sentinel) -> bool:
     if found.incarnation != sentinel.incarnation:
         return False
     return found.txid <= sentinel.txid and found.attempt <= sentinel.attempt
-
-
-def _new_epoch() -> bytes:
-    # Only the upper half of the flags: other clients take bits of the lower half for the type of the value.
-    return b"%d" % ((secrets.randbelow(0xFFFF) + 1) << 16)

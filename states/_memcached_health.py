@@ -5,7 +5,10 @@ item expires. Expiry happens only where the user asked for it; the rest leaves t
 
 - the *epoch*, a record of the state on each server, is gone or another one after a start or a flush;
 - the process, its start and the number of flushes are other ones;
-- the counters of evictions, of whomever on that server, have risen.
+- the counters of dropped items, of whomever on that server, have risen: evicted for want of memory, dropped when a page of
+  memory was moved, dropped from the disk of a server with extstore (also under `-M`), or missed there when asked for;
+- the bytes that it has sent, which only rise, have fallen: somebody reset the counters (`stats reset`), and what was
+  dropped before is unknown.
 
 The *baseline* is what they were when the state began. It lies in the sentinel's record, so what is lost between the
 lives of two drivers is found as well.
@@ -20,9 +23,17 @@ from typing import Any, NamedTuple
 from trident.errors import CorruptValueError
 from trident.state.txid import Sentinel
 
-__all__ = ["Baseline", "Health", "Record", "decode_record", "encode_record", "loss"]
+__all__ = ["Baseline", "Health", "Record", "decode_record", "encode_record", "loss", "moves_page"]
 
-_EVICTIONS = (b"evictions", b"slab_reassign_evictions_nomem", b"slab_reassign_busy_deletes")
+_EVICTIONS = (
+    b"evictions",
+    b"slab_reassign_evictions_nomem",
+    b"slab_reassign_busy_deletes",
+    b"extstore_objects_evicted",
+    b"extstore_compact_skipped",  # dropped when a page was compacted (ext_drop_unread)
+    b"extstore_compact_lost",
+    b"miss_from_extstore",  # also what the disk lost, or gave back damaged
+)
 
 
 class Health(NamedTuple):
@@ -33,13 +44,20 @@ class Health(NamedTuple):
     started: int
     flushes: int
     evictions: int
+    sent: int = 0  # bytes; records of earlier versions lack it
 
     @staticmethod
     def of(epoch: int, statistics: Mapping[bytes, Any]) -> Health:
         """Take what matters from a server's statistics."""
         started = int(statistics[b"time"]) - int(statistics[b"uptime"])
         evictions = sum(int(statistics.get(name, 0)) for name in _EVICTIONS)
-        return Health(epoch, int(statistics[b"pid"]), started, int(statistics.get(b"cmd_flush", 0)), evictions)
+        flushes, sent = int(statistics.get(b"cmd_flush", 0)), int(statistics.get(b"bytes_written", 0))
+        return Health(epoch, int(statistics[b"pid"]), started, flushes, evictions, sent)
+
+
+def moves_page(statistics: Mapping[bytes, Any]) -> bool:
+    """Whether the server is moving a page of memory: what it drops in doing so, it counts at the end."""
+    return statistics.get(b"slab_reassign_running", b"0") not in (b"0", 0, False)
 
 
 Baseline = dict[str, Health]
@@ -64,11 +82,14 @@ def loss(before: Baseline, now: Baseline, evictions: bool = True) -> str | None:
 def _loss(server: str, before: Health, now: Health, evictions: bool) -> str | None:
     if (before.pid, before.started) != (now.pid, now.started):
         return f"server {server} was restarted (process {before.pid}, now {now.pid})"
-    if before.flushes != now.flushes:
+    reset = now.sent < before.sent
+    if before.flushes != now.flushes and not reset:
         return f"server {server} was told to flush_all"
     if before.epoch != now.epoch:
         how = "is gone" if not now.epoch else "was replaced"
         return f"the record of the state on server {server} {how}"
+    if evictions and reset:
+        return f"the counters of server {server} were reset (stats reset), so what it has evicted is unknown"
     if evictions and before.evictions != now.evictions:
         number = now.evictions - before.evictions
         return f"server {server} has evicted {number} items, its own or others', since the state began there"
