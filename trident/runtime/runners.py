@@ -15,10 +15,11 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from trident.errors import TopologyError, describe
 from trident.planner.loads import StageLoad
 from trident.runtime.exchange import Frame, with_partitions
+from trident.runtime.hops import cells_of, hops_of
 from trident.runtime.job_errors import JobFailed, jvm_gone
 from trident.runtime.resources import most_shipped, profiles_of
 from trident.runtime.rows import failure_of
-from trident.runtime.tasks import cells_of, hops_of, run_level_task, run_parts_task, run_task, unpack
+from trident.runtime.tasks import gathered, run_level_task, run_parts_task, run_task
 from trident.runtime.worker import (
     Part,
     Program,
@@ -159,7 +160,7 @@ class SparkRunner:
         finally:
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
-        return merge_outputs(sorted(map(unpack, outputs), key=lambda output: (output.level, output.task)))
+        return gathered(outputs)
 
     def _job(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> RDD[bytes]:
         program = (self._id, self._pickled, attempt)
@@ -168,7 +169,7 @@ class SparkRunner:
         if not hops:
             return read.mapPartitions(partial(run_task, *program))
         capture = any(capture for _, _, capture in parts)
-        rows: RDD[Any] = read.mapPartitions(partial(run_parts_task, *program, hops[0]))
+        rows: RDD[Any] = read.mapPartitionsWithIndex(partial(run_parts_task, *program, hops[0]))
         for level, (here, after) in enumerate(zip(cells, [*hops[1:], None], strict=True)):
             task = partial(run_level_task, *program, capture, level + 1, here, after)
             rows = self._placed(level + 2, rows.partitionBy(len(here), int)).mapPartitionsWithIndex(task)

@@ -6,8 +6,8 @@ A worker process keeps the unpickled program of each topology it served, so a ba
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import cloudpickle
@@ -15,46 +15,12 @@ import cloudpickle
 from trident.arrow import ipc_of, table_of_ipc
 from trident.runtime.bounds import MOST_SHIPPED, TooManyRows, check_shippable
 from trident.runtime.exchange import Frame
+from trident.runtime.hops import Cell, Hop, Item, Sent, Source, digest_of, is_mixed, signed, two_runs
 from trident.runtime.rows import failure_of
-from trident.runtime.worker import Part, Program, TaskOutput, WorkerProgram, run_entry, run_part
+from trident.runtime.worker import Part, TaskOutput, WorkerProgram, merge_outputs, run_entry, run_part
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["Cell", "Hop", "cells_of", "hops_of", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
-
-Cell = tuple[str, int]
-"""One partition of an exchange. A Spark stage has a task for each cell of its level."""
-
-Item = bytes | Frame
-"""What is sent between two stages: a frame, or an output that only passes through."""
-
-
-@dataclass(frozen=True)
-class Hop:
-    """Where a stage sends to: the task of each cell of the next level, and the exchanges of the levels after that."""
-
-    cells: dict[Cell, int]
-    later: frozenset[str]
-
-
-def cells_of(program: Program) -> list[list[Cell]]:
-    """Return the cells of each level, in the order of its tasks."""
-    return [
-        [(entry, partition) for entry in level for partition in range(program.exchanges[entry].partitions or 1)]
-        for level in program.levels
-    ]
-
-
-def hops_of(program: Program) -> list[Hop]:
-    """Return the hop into each level."""
-    levels = program.levels
-    return [
-        Hop(
-            {cell: task for task, cell in enumerate(cells)},
-            frozenset(entry for rest in levels[at + 1 :] for entry in rest),
-        )
-        for at, cells in enumerate(cells_of(program))
-    ]
-
+__all__ = ["gathered", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
 
 _PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
@@ -87,11 +53,11 @@ def run_task(
 
 
 def run_parts_task(
-    program_id: str, pickled: bytes, attempt: TransactionAttempt, hop: Hop, parts: Iterator[tuple[int, Part]]
-) -> Iterator[tuple[int, Item]]:
+    program_id: str, pickled: bytes, attempt: TransactionAttempt, hop: Hop, task: int, parts: Iterator[tuple[int, Part]]
+) -> Iterator[tuple[int, Sent]]:
     """Run parts of a batch whose rows are exchanged; gives what goes to each task of the next stage."""
-    for output in _outputs(program_id, pickled, attempt, parts):
-        yield from _sent(output, hop, output.task, _most(program_id))
+    outputs = _outputs(program_id, pickled, attempt, parts)
+    return signed(task, hop, (sent for one in outputs for sent in _sent(one, hop, one.task, _most(program_id))))
 
 
 def _outputs(
@@ -116,28 +82,48 @@ def run_level_task(
     cells: list[Cell],
     hop: Hop | None,
     task: int,
-    items: Iterator[tuple[int, Item]],
+    items: Iterator[tuple[int, Sent]],
 ) -> Iterator[Any]:
     """Run one cell of a level, and pass on what goes further; the last stage (no hop) gives the bytes of outputs."""
-    entry, partition = cells[task]
+    sent = _run_cell(program_id, pickled, attempt, capture, level, cells[task], hop, task, items)
+    return (item for _, item in sent) if hop is None else signed(task, hop, sent)
+
+
+def _run_cell(
+    program_id: str,
+    pickled: bytes,
+    attempt: TransactionAttempt,
+    capture: bool,
+    level: int,
+    cell: Cell,
+    hop: Hop | None,
+    task: int,
+    items: Iterator[tuple[int, Sent]],
+) -> Iterator[tuple[int, Item]]:
     frames: list[Frame] = []
-    for _, item in items:
+    sources: set[Source] = set()
+    for _, (source, item) in items:
+        sources.add(source)
         if isinstance(item, bytes):
-            yield item if hop is None else (task % len(hop.cells), item)
-        elif (item.target, item.partition) == cells[task]:
+            yield task, item
+        elif item is not None and (item.target, item.partition) == cell:
             frames.append(item._replace(data=table_of_ipc(item.data)))
-        elif hop is None:
-            raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {cells[task]}")
-        else:
+        elif item is not None:
+            if hop is None:
+                raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {cell}")
             yield _address(item, hop, task), item
-    try:
-        worker = _worker(program_id, pickled)
-    except Exception as error:  # noqa: BLE001  as above
-        output = TaskOutput(failure=failure_of("prepare", error), level=level)
+    if is_mixed(sources):
+        output = TaskOutput(failure=two_runs(level), level=level)
     else:
-        output = replace(run_entry(worker, attempt, entry, partition, frames, capture, level), task=task)
+        try:
+            worker = _worker(program_id, pickled)
+        except Exception as error:  # noqa: BLE001  as above
+            output = TaskOutput(failure=failure_of("prepare", error), level=level)
+        else:
+            output = run_entry(worker, attempt, *cell, frames, capture, level)
+    output = replace(output, task=task, sources=digest_of(sources))
     if hop is None:
-        yield _packed(output, _most(program_id))
+        yield task, _packed(output, _most(program_id))
     else:
         yield from _sent(output, hop, task, _most(program_id))
 
@@ -155,11 +141,11 @@ def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[
             output = _failed(output, frame.target, error)
             break
         yield _address(frame, hop, task), frame._replace(data=data)
-    yield task % len(hop.cells), _packed(output if output.failure else replace(output, frames=here), most)
+    yield task, _packed(output if output.failure else replace(output, frames=here), most)
 
 
 def _address(frame: Frame, hop: Hop, task: int) -> int:
-    return hop.cells.get((frame.target, frame.partition), task % len(hop.cells))
+    return hop.cells.get((frame.target, frame.partition), task)
 
 
 def _most(program_id: str) -> int:
@@ -177,7 +163,18 @@ def _packed(output: TaskOutput, most: int) -> bytes:
 
 
 def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
-    return TaskOutput(failure=failure_of(step, error, retry=False), level=output.level, task=output.task)
+    return TaskOutput(
+        failure=failure_of(step, error, retry=False), level=output.level, task=output.task, sources=output.sources
+    )
+
+
+def gathered(packed: Iterable[bytes]) -> TaskOutput:
+    """Put what all tasks of a batch gave together; tasks of a level that read different runs of a task fail it."""
+    outputs = sorted(map(unpack, packed), key=lambda output: (output.level, output.task))
+    read = {(output.level, output.sources) for output in outputs}
+    levels = [level for level, _ in read]
+    mixed = [level for level in levels if levels.count(level) > 1]
+    return TaskOutput(failure=two_runs(min(mixed))) if mixed else merge_outputs(outputs)
 
 
 def pack(output: TaskOutput) -> bytes:

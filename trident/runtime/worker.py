@@ -72,6 +72,8 @@ class TaskOutput:
     level, task
         Where it comes from: the level (0: a spout) and the number of the task in it. Of several failures the lowest is the
         cause; outputs are put together in this order, whatever way they came.
+    sources
+        On Spark, a digest of the runs of the tasks before it that it read: that of all tasks of a level.
     """
 
     sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class TaskOutput:
     frames: list[Frame] = field(default_factory=list)
     level: int = 0
     task: int = 0
+    sources: str = ""
     metrics: dict[str, int] = field(default_factory=dict)
 
 
