@@ -59,6 +59,7 @@ LAYERS = (
     Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.kernels",)),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
     Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors")),
+    Layer(("trident.drpc.connections",), ("uvicorn",)),
     Layer(
         ("trident.runtime", "trident.drpc"),
         (
@@ -71,7 +72,7 @@ LAYERS = (
             *INTERFACES,
             *GRAPH,
         ),
-        deferred=("uvicorn", "trident.drpc.http"),
+        deferred=("uvicorn", "trident.drpc.http", "trident.drpc.connections"),
     ),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),

@@ -38,6 +38,13 @@ def words(requests: Stream, counts: TridentState) -> Stream:
     )
 
 
+def echo() -> TridentTopology:
+    """Answers every request with its text."""
+    topology = TridentTopology("echo")
+    topology.new_drpc_stream("echo")
+    return topology
+
+
 def answers(topology: TridentTopology, args: Sequence[str], function: str = "f") -> list[Any]:
     """What requests that are answered together are answered with."""
     executor = Executor(make_request_plan(topology.graph(), function), Config(), None)

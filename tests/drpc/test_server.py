@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.drpc.support import word_counts
+from tests.drpc.support import echo, word_counts
 from tests.drpc.test_local import failing, occupied
 from tests.runtime.support import GATES, start
 from trident import TridentTopology
@@ -60,17 +60,13 @@ def test_the_tutorials_words_are_counted_over_http() -> None:
 
 
 def test_parallel_clients_get_their_own_answers() -> None:
-    topology = TridentTopology("echo")
-    topology.new_drpc_stream("echo")
-    with served(topology) as (_, server), DRPCClient(server.url) as client, ThreadPoolExecutor(16) as pool:
+    with served(echo()) as (_, server), DRPCClient(server.url) as client, ThreadPoolExecutor(16) as pool:
         args = [f"request {number} – ü" for number in range(800)]
         assert list(pool.map(lambda one: client.execute("echo", one), args)) == [[[one]] for one in args]
 
 
 def test_a_client_keeps_its_connection_and_makes_a_new_one_when_the_server_was_restarted() -> None:
-    topology = TridentTopology("echo")
-    topology.new_drpc_stream("echo")
-    with LocalDRPC(topology) as drpc, DRPCServer(drpc, port=0) as server, DRPCClient(server.url) as client:
+    with LocalDRPC(echo()) as drpc, DRPCServer(drpc, port=0) as server, DRPCClient(server.url) as client:
         client.execute("echo", "a")
         connection = client._connection().sock
         assert connection is not None
@@ -149,9 +145,7 @@ def test_more_requests_than_may_be_in_work_are_refused() -> None:
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_request_that_is_too_long_is_refused(chunked: bool) -> None:
-    topology = TridentTopology("echo")
-    topology.new_drpc_stream("echo")
-    with served(topology, max_request_bytes=100) as (_, server):
+    with served(echo(), max_request_bytes=100) as (_, server):
         body: Any = iter([b"a" * 60, b"a" * 60]) if chunked else b"a" * 101
         status, problem, _ = ask(server, "POST", "/drpc/echo", body)
         assert (status, problem["error"]["reason"]) == (413, "too_large")
@@ -159,9 +153,7 @@ def test_a_request_that_is_too_long_is_refused(chunked: bool) -> None:
 
 
 def test_only_who_has_the_token_may_ask() -> None:
-    topology = TridentTopology("echo")
-    topology.new_drpc_stream("echo")
-    with served(topology, token="geheim") as (_, server):
+    with served(echo(), token="geheim") as (_, server):
         assert DRPCClient(server.url, token="geheim").execute("echo", "a") == [["a"]]
         for client in (DRPCClient(server.url), DRPCClient(server.url, token="geheimer"), DRPCClient(server.url, "ü")):
             with client, pytest.raises(DRPCExecutionException, match=r"\(unauthorized\)"):
@@ -188,9 +180,7 @@ def test_only_who_has_the_token_may_ask() -> None:
 def test_what_cannot_be_answered_is_explained(
     method: str, path: str, body: Any, kind: str, status: int, said: str
 ) -> None:
-    topology = TridentTopology("echo")
-    topology.new_drpc_stream("echo")
-    with served(topology) as (_, server):
+    with served(echo()) as (_, server):
         answer = ask(server, method, path, body, Content_Type=kind)
         assert answer[0] == status
         assert said in answer[1]["error"]["cause"]
@@ -218,10 +208,8 @@ def test_every_value_has_a_form_in_json(name: str) -> None:
 
 
 def test_a_stopped_server_leaves_no_thread_and_frees_the_port() -> None:
-    topology = TridentTopology("echo")
-    topology.new_drpc_stream("echo")
     before = set(threading.enumerate())
-    with served(topology) as (_, server):
+    with served(echo()) as (_, server):
         assert DRPCClient(server.url).execute("echo", "a") == [["a"]]
         port = server.port
     assert set(threading.enumerate()) - before == set()
@@ -250,7 +238,13 @@ def test_an_address_in_use_is_refused() -> None:
             DRPCServer(drpc, port=port)
 
 
-@pytest.mark.parametrize("limit", [{"timeout_s": 0}, {"max_request_bytes": 0}, {"max_concurrency": 0}, {"token": ""}])
+LIMITS = [
+    *({name: 0} for name in ("timeout_s", "max_request_bytes", "max_concurrency", "max_connections")),
+    {"token": ""},
+]
+
+
+@pytest.mark.parametrize("limit", LIMITS)
 def test_impossible_limits_are_refused(limit: dict[str, Any]) -> None:
     with LocalDRPC(failing()) as drpc, pytest.raises(ConfigError, match="of a DRPC server must"):
         DRPCServer(drpc, port=0, **limit)

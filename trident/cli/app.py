@@ -179,6 +179,12 @@ def drpc_command(
     max_concurrency: Annotated[
         int, typer.Option(metavar="N", min=1, help="How many requests may be in work; more are refused.")
     ] = 512,
+    max_connections: Annotated[
+        int,
+        typer.Option(
+            metavar="N", min=1, help="How many connections may be open: at most half of the free file descriptors."
+        ),
+    ] = 1024,
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="How many threads answer each function.")] = 1,
     conf: Conf = None,
     log_dir: LogDir = None,
@@ -197,7 +203,7 @@ def drpc_command(
         from trident.cli.drpc import Serving, serve
 
         config = settings(conf or [], {"log_dir": log_dir})
-        serving = Serving(host, port, token, timeout, max_request_bytes, max_concurrency)
+        serving = Serving(host, port, token, timeout, max_request_bytes, max_concurrency, max_connections)
         code = serve(load_topology(target), config, serving, threads)
     raise typer.Exit(code)
 

@@ -29,6 +29,7 @@ class Serving:
     timeout_s: float = 30.0
     max_request_bytes: int = 1 << 20
     max_concurrency: int = 512
+    max_connections: int = 1024
 
     @contextmanager
     def of(self, drpc: LocalDRPC) -> Iterator[DRPCServer]:
@@ -41,6 +42,7 @@ class Serving:
             timeout_s=self.timeout_s,
             max_request_bytes=self.max_request_bytes,
             max_concurrency=self.max_concurrency,
+            max_connections=self.max_connections,
         ) as server:
             say(f"{drpc.name}: serving {', '.join(drpc.functions)} at {server.url}")
             yield server

@@ -114,7 +114,12 @@ class DRPCClient:
         self, connection: http.client.HTTPConnection, method: str, path: str, body: bytes | None
     ) -> tuple[int, bytes]:
         headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
-        connection.request(method, path, body, headers)
+        try:
+            connection.request(method, path, body, headers)
+        except (BrokenPipeError, ConnectionResetError):
+            if connection.sock is None:
+                raise
+            # The server may have said why it takes no more. If it has not, reading its answer raises again.
         response = connection.getresponse()
         return response.status, response.read()
 

@@ -24,7 +24,10 @@ _STATUS = {
     "failed": 500, "unknown": 404, "invalid": 400, "unauthorized": 401, "too_large": 413, "overloaded": 503,
     "timeout": 504, "stopped": 503,
 }  # fmt: skip
-_HEADERS = {"overloaded": {"Retry-After": "1"}, "unauthorized": {"WWW-Authenticate": "Bearer"}}
+_HEADERS = {
+    "overloaded": {"Retry-After": "1"},
+    "unauthorized": {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body of a stranger is not read
+}
 
 
 def make_app(
@@ -60,7 +63,7 @@ class _Service:
                 raise DRPCExecutionException(function, cause, reason="overloaded")
             self._free -= 1
             try:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout_at(request.state.deadline):
                     answer = await self._answer(self._drpc.function(function), request)
             finally:
                 self._free += 1
@@ -101,12 +104,12 @@ class _Service:
         length = request.headers.get("content-length", "0")
         if length.isdigit() and int(length) > self._max_bytes:
             raise self._too_large(function)
-        body = b""
+        body = bytearray()
         async for chunk in request.stream():
             body += chunk
             if len(body) > self._max_bytes:
                 raise self._too_large(function)
-        return body
+        return bytes(body)
 
     def _too_large(self, function: str) -> DRPCExecutionException:
         cause = f"the request is longer than the {self._max_bytes} bytes that the server takes"

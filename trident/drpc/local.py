@@ -147,6 +147,11 @@ class DRPCFunction:
         """Ask; returns a future."""
         if not isinstance(args, str):
             raise DRPCExecutionException(self.name, f"the arguments are one text, got {args!r}", reason="invalid")
+        try:
+            args.encode()
+        except UnicodeEncodeError as error:  # a lone surrogate, which JSON can say
+            cause = f"the arguments are no text that UTF-8 can say ({error})"
+            raise DRPCExecutionException(self.name, cause, reason="invalid") from None
         return self._queue.submit(args)
 
     def forget(self, answer: Future[Answer]) -> None:

@@ -36,13 +36,20 @@ class DRPCServer:
     host, port
         Where to listen; port 0 takes a free one (see `port`).
     token
-        Asked of every request as `Authorization: Bearer <token>`; None: everybody may ask. Wanted on any host but this one.
+        Asked of every request as `Authorization: Bearer <token>`, before its body is read; None: everybody may ask. Wanted
+        on any host but this one. What answers without it: `GET /health`, which tells the topology's name, its last
+        committed batch and, where that cannot be read, the error; and what says that something is no request (400, 404 and
+        405 of other pages, 408, 431) or that there are too many connections (503).
     timeout_s
-        Seconds within which a request is answered, from its first byte on.
+        Seconds within which a request is answered, from its first byte on. A client that has not sent it by then, or does
+        not take its answer, is cut off.
     max_request_bytes
-        The longest body.
+        The longest body. (The head may have 16 KiB and 100 headers.)
     max_concurrency
         How many requests may be in work at once; more are refused at once, to be sent again later.
+    max_connections
+        How many connections may be open; those beyond are answered 503 and closed. Half of the file descriptors that are
+        free when the server starts at most: the others are for the topology beside it.
 
     Raises
     ------
@@ -62,14 +69,16 @@ class DRPCServer:
         timeout_s: float = 30.0,
         max_request_bytes: int = 1 << 20,
         max_concurrency: int = 512,
+        max_connections: int = 1024,
     ) -> None:
-        if timeout_s <= 0 or max_request_bytes < 1 or max_concurrency < 1:
-            raise ConfigError("timeout_s, max_request_bytes and max_concurrency of a DRPC server must be above 0")
+        if timeout_s <= 0 or min(max_request_bytes, max_concurrency, max_connections) < 1:
+            raise ConfigError("timeout_s and the limits of a DRPC server must be above 0")
         if token == "":
             raise ConfigError("the token of a DRPC server must not be empty; leave it out to let everybody ask")
         if token is None and host not in _LOCAL:
             logger.warning("DRPC is served on %s without a token: whoever reaches the port may ask", host)
-        self._server = _server(drpc, token, timeout_s, max_request_bytes, max_concurrency)
+        limits = (timeout_s, max_request_bytes, max_concurrency)
+        self._server = _server(drpc, token, limits, max_connections)
         self._socket = _listening(host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]
@@ -104,31 +113,30 @@ class DRPCServer:
             self._socket.close()
 
 
-def _server(
-    drpc: LocalDRPC, token: str | None, timeout_s: float, max_request_bytes: int, max_concurrency: int
-) -> uvicorn.Server:
+def _server(drpc: LocalDRPC, token: str | None, limits: tuple[float, int, int], max_connections: int) -> uvicorn.Server:
     try:
         import uvicorn
 
+        from trident.drpc.connections import BoundedServer, affordable
         from trident.drpc.http import make_app
     except ImportError as error:
         raise EnvironmentProblem(
             f"the DRPC server needs packages that are missing ({error}); pip install 'trident-spark[drpc]'"
         ) from error
-    app: Any = make_app(drpc, token, timeout_s, max_request_bytes, max_concurrency)
-    return uvicorn.Server(
-        uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE_S,
-            timeout_graceful_shutdown=_GRACE_S,
-        )
+    app: Any = make_app(drpc, token, *limits)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="error",  # or clients fill the log with what they send wrongly
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACE_S,
     )
+    return BoundedServer(config, limits[0], affordable(max_connections))
 
 
 def _listening(host: str, port: int) -> socket.socket:
