@@ -29,7 +29,7 @@ from trident.errors import EnvironmentProblem
 from trident.state.interfaces import StateConf, StateSpec, StateType
 from trident.state.map_state import map_state
 from trident.state.serialized import SerializedMap
-from trident.state.serializers import serializer_for
+from trident.state.serializers import keeps_attempts, serializer_for
 
 __all__ = ["CassandraMapFactory", "CassandraOptions", "CassandraState"]
 
@@ -89,6 +89,11 @@ class CassandraMapFactory:
             ) from error
         backing = CassandraBackingMap(self.options, conf, partition_index)
         return SerializedMap(backing, serializer_for(self.options.serializer, self.kind))
+
+    @property
+    def keeps_attempts(self) -> bool:
+        """Whether stored values say which attempt wrote them."""
+        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
 
 
 def _spec(kind: StateType, target: str | Sequence[str] | CassandraOptions, given: dict[str, Any]) -> StateSpec:

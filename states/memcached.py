@@ -30,7 +30,7 @@ from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateTyp
 from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state
 from trident.state.read_through import ReadThroughMap
 from trident.state.serialized import SerializedMap
-from trident.state.serializers import serializer_for
+from trident.state.serializers import keeps_attempts, serializer_for
 
 __all__ = ["MemcachedMap", "MemcachedOptions", "MemcachedState"]
 
@@ -105,6 +105,11 @@ class _MemcachedMapFactory:
         serializer = serializer_for(self.options.serializer, self.kind)
         return SerializedMap(MemcachedMap(self.options, conf, partition_index), serializer)
 
+    @property
+    def keeps_attempts(self) -> bool:
+        """Whether stored values say which attempt wrote them."""
+        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
+
 
 @dataclass(frozen=True)
 class _CachedMapFactory:
@@ -117,3 +122,9 @@ class _CachedMapFactory:
         if conf.read_only:
             return durable  # the cache answers inside commits only
         return ReadThroughMap(durable, MemcachedCache(self.options, conf, self.kind))
+
+    @property
+    def keeps_attempts(self) -> bool | None:
+        """Whether the durable map does."""
+        known: bool | None = getattr(self.durable, "keeps_attempts", None)
+        return known

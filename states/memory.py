@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from states._memory_columns import FoundColumns, OpaqueColumns
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
-from trident.state.interfaces import Key, StateConf, StateSpec, StateType
+from trident.state.interfaces import Key, StateConf, StateSpec, StateType, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Sentinel
@@ -198,7 +198,7 @@ class MemoryMap(SnapshottableMap):
 
     def __init__(self, kind: StateType, data: MemoryData, name: str = "state", partition: int = 0) -> None:
         self.data = data
-        columnar = kind is StateType.OPAQUE and not data.max_size
+        columnar = state_type(kind) is StateType.OPAQUE and not data.max_size
         backing = ColumnarMemoryMap(data) if columnar else MemoryBackingMap[Any](data)
         super().__init__(map_for(kind, backing, name, partition), MEMORY_SNAPSHOT_KEY)
 

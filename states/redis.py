@@ -35,7 +35,7 @@ from trident.state.codec import decode_keys
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType
 from trident.state.map_state import map_state
 from trident.state.serialized import SerializedMap
-from trident.state.serializers import serializer_for
+from trident.state.serializers import keeps_attempts, serializer_for
 from trident.state.txid import Sentinel, Txid
 
 __all__ = ["RedisBackingMap", "RedisOptions", "RedisState"]
@@ -81,6 +81,11 @@ class _RedisMapFactory:
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
         backing = RedisBackingMap(self.options, conf, partition_index)
         return SerializedMap(backing, serializer_for(self.options.serializer, self.kind))
+
+    @property
+    def keeps_attempts(self) -> bool:
+        """Whether stored values say which attempt wrote them."""
+        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
 
 
 def _spec(kind: StateType, url_or_options: str | RedisOptions, changes: dict[str, Any]) -> StateSpec:

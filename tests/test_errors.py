@@ -15,6 +15,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.InexactPairingError: {
         "stream": "lines", "spout_kind": "opaque", "state": "counts", "state_kind": "transactional",
     },
+    errors.DirtyReadError: {"query": "lines/query", "state": "counts", "state_kind": "transactional", "fed": "sum"},
     errors.TopologyChangedError: {"topology": "t", "changes": "  state 'n': kind opaque -> custom"},
     errors.BatchFailedError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},
     errors.RetriesUsedUpError: {"txid": 71, "attempts": 3, "step": "each Split", "row": "[a=1]", "cause": "KeyError: x"},

@@ -5,6 +5,7 @@
     TridentError
     ├── TopologyError            the declaration is wrong; raised at the call, before any job starts
     │   ├── InexactPairingError  a spout and a state that cannot be exact together (the guarantee matrix)
+    │   │   └── DirtyReadError   a query may read what a failed attempt wrote, and feeds a state that is to be exact
     │   └── TopologyChangedError states or streams are not what the log was written with
     ├── ConfigError              an unknown or impossible setting
     ├── EnvironmentProblem       no Java, a Java that is too old, a missing driver package
@@ -45,6 +46,7 @@ __all__ = [
     "CorruptLogError",
     "CorruptValueError",
     "DRPCExecutionException",
+    "DirtyReadError",
     "EnvironmentProblem",
     "FailedException",
     "FencedError",
@@ -84,11 +86,28 @@ class InexactPairingError(TopologyError):
 
     def __str__(self) -> str:
         stream, spout_kind, state, state_kind = self.args
+        kind, _, lack = state_kind.partition(" ")  # "opaque without attempts"
         return (
-            f"stream {stream!r} has a {spout_kind} spout and feeds state {state!r}, which is {state_kind}: "
-            f"the pairing ({spout_kind} spout, {state_kind} state) is not exact after a replay. "
-            "Use an opaque state (exact with transactional and opaque spouts), or accept double counts "
-            "with allow_inexact=True"
+            f"stream {stream!r} has {_with_article(spout_kind)} spout and feeds state {state!r}, which is {state_kind}: "
+            f"the pairing ({spout_kind} spout, {f'{kind} state {lack}'.strip()}) is not exact after a replay. "
+            "Use an opaque state that stores the attempts, as all do but with serializer='storm' (exact with "
+            "transactional and opaque spouts), or accept double counts with allow_inexact=True"
+        )
+
+
+class DirtyReadError(InexactPairingError):
+    """A query may read what a failed attempt wrote, and feeds a state that is to be exact; `allow_inexact` was not given."""
+
+    def __init__(self, query: str, state: str, state_kind: str, fed: str) -> None:
+        super().__init__(query, state, state_kind, fed)
+
+    def __str__(self) -> str:
+        query, state, state_kind, fed = self.args
+        return (
+            f"query {query!r} reads state {state!r}, which is {state_kind}, before the batch has updated it, and feeds state "
+            f"{fed!r}: in a replay it may read what a failed attempt wrote, for only an opaque state can be read as of the "
+            f"batch before, so {fed!r} is not exact. Make {state!r} opaque, query it behind its own update "
+            "(new_values_stream()), or accept wrong values with allow_inexact=True"
         )
 
 
@@ -353,6 +372,10 @@ class SpoutError(TridentError):
 
 class ReplayMismatchError(SpoutError):
     """A spout that promised identical replay cannot give the same batch again."""
+
+
+def _with_article(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def describe(error: BaseException) -> str:

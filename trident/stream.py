@@ -186,7 +186,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
     def state_query(self, state: TridentState, *args: Any) -> Stream:
         """Look tuples up in a state: `(state, [in,] query_function, out)`; what it emits is appended.
 
-        Different from Storm: a query in batch t sees the state exactly as after batch t-1, also in a replay.
+        Different from Storm: a query in batch t sees an opaque state exactly as after batch t-1, also in a replay. Of any
+        other it may see what a failed attempt wrote, so its answers must not feed a state: `start` refuses that
+        (`DirtyReadError`), unless the query is behind the state's own update, or the state is one that nobody updates.
         """
         inputs, function, out = self._operation_args(args)
         if out is None or not hasattr(function, "batch_retrieve") or isinstance(function, type):

@@ -153,7 +153,8 @@ class TridentTopology(TridentNames):
         Raises
         ------
         InexactPairingError
-            A spout feeds a state with which it cannot be exact, and `allow_inexact` is not set.
+            A spout feeds a state with which it cannot be exact, and `allow_inexact` is not set. A `DirtyReadError` if the
+            state is fed by a query that may read what a failed attempt wrote.
         TopologyChangedError
             A state or a stream is not what the log was written with, and `allow_changed_topology` is not set.
         LogHeldError, ForeignLogError, CorruptLogError, LogError

@@ -54,6 +54,8 @@ EXACT = [
 REPEATING_TRANSACTIONAL = Pairing("repeating", "transactional")
 INEXACT = Pairing("changing", "transactional")
 STORM = Pairing("changing", "storm")
+STORM_REPEATED = Pairing("transactional", "storm")
+"""Exact: what a failed attempt wrote, an identical replay writes too."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,7 @@ class Case:
     @property
     def is_exact(self) -> bool:
         """Whether the end must be exact. An opaque spout that happens to repeat itself is as good as transactional."""
-        return self.pairing in (*EXACT, REPEATING_TRANSACTIONAL)
+        return self.pairing in (*EXACT, REPEATING_TRANSACTIONAL, STORM_REPEATED)
 
     def arm(self) -> Arm:
         """Return where the first life ends. What P14 interrupts is the recovery of a half written batch."""

@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from tests.crash.case import EXACT, INEXACT, REPEATING_TRANSACTIONAL, STORM, Case, Pairing
+from tests.crash.case import EXACT, INEXACT, REPEATING_TRANSACTIONAL, STORM, STORM_REPEATED, Case, Pairing
 from tests.crash.fuse import POINTS
 from tests.crash.lives import DriverServer, Outcome, run_here, run_in_processes
 
-PAIRINGS = [*EXACT, REPEATING_TRANSACTIONAL, INEXACT, STORM]
+PAIRINGS = [*EXACT, REPEATING_TRANSACTIONAL, STORM_REPEATED, INEXACT, STORM]
 SPARK_POINT = "P3"
 IN_A_FILE = {"P11", "P13"}
 """Points that only a log in files has."""

@@ -101,6 +101,9 @@ class CrashingState(SnapshottableMap):
 class StormOpaqueMap(OpaqueMap):
     """Storm's three fields: it knows no attempts, so whatever an earlier batch wrote counts as committed."""
 
+    def keeps_attempts(self) -> bool:
+        return False
+
     def begin_commit(self, txid: int) -> None:
         super().begin_commit(txid)
         commit = Txid.of(txid)

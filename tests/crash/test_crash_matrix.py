@@ -11,7 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.case import BATCHES, EXACT, INEXACT, REPEATING_TRANSACTIONAL, STORM, TXID, Case, Pairing
+from tests.crash.case import (
+    BATCHES,
+    EXACT,
+    INEXACT,
+    REPEATING_TRANSACTIONAL,
+    STORM,
+    STORM_REPEATED,
+    TXID,
+    Case,
+    Pairing,
+)
 from tests.crash.driver import observer
 from tests.crash.fuse import POINTS, Arm, Fuse
 from tests.crash.lives import ROOT, DriverServer, Outcome, life_of, run_here, run_in_processes, run_killed_at_random
@@ -75,6 +85,11 @@ def test_a_worker_killed_as_it_hands_over_is_counted_once(
     check(Outcome(case).finish(tmp_path, LogReader(tmp_path / "log").refresh()), outcomes)
 
 
+def test_a_state_without_attempts_is_exact_where_replays_are_identical(tmp_path: Path, outcomes: list[Outcome]) -> None:
+    for point in DIES:
+        check(run_here(Case(point, STORM_REPEATED, how="die"), tmp_path / point), outcomes)
+
+
 def test_a_driver_that_was_not_forked_dies_and_goes_on_alike(tmp_path: Path, outcomes: list[Outcome]) -> None:
     case = Case("P9", EXACT[3], "delta")
     outcome = Outcome(case)
@@ -104,10 +119,13 @@ def test_a_driver_killed_by_the_clock_loses_nothing(
 
 
 def test_a_pairing_that_is_not_exact_is_refused(tmp_path: Path) -> None:
-    for pairing in (INEXACT, REPEATING_TRANSACTIONAL):
+    kinds = {INEXACT: "transactional", REPEATING_TRANSACTIONAL: "transactional", STORM: "opaque without attempts"}
+    for pairing, kind in kinds.items():
         case = Case("P0", pairing)
         graph, config = case.topology(tmp_path).graph(), case.config(tmp_path, allow_inexact=False)
-        with pytest.raises(InexactPairingError, match="opaque spout and feeds state 'weights', which is transactional"):
+        with pytest.raises(
+            InexactPairingError, match=f"has an opaque spout and feeds state 'weights', which is {kind}:"
+        ):
             start(graph, config)
 
 

@@ -8,14 +8,17 @@ import json
 import pytest
 
 from spouts import FixedBatchSpout
+from states.cassandra import CassandraState
+from states.memcached import MemcachedState
 from states.memory import MemoryMapState
+from states.redis import RedisState
 from tests.explain.topologies import everything, stock, word_count
 from tests.runtime.support import dict_state
 from trident import TridentTopology
 from trident.errors import InexactPairingError
 from trident.operations import Count
 from trident.spout import SpoutType
-from trident.state import StateType
+from trident.state import StateSpec, StateType, StormOpaqueSerializer
 
 
 def test_a_state_is_described() -> None:
@@ -56,6 +59,26 @@ def test_a_map_of_ones_own_is_named() -> None:
     stream.persistent_aggregate(dict_state({}), Count(), "c").parallelism_hint(3)
     (state,) = topology.describe()
     assert (state["store"], state["partitions"]) == ("tests.runtime.support.<lambda>", 3)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        RedisState.opaque("redis://localhost", serializer="storm"),
+        CassandraState.opaque("localhost", keyspace="k", serializer=StormOpaqueSerializer()),
+        MemcachedState.opaque(serializer="storm"),
+        MemcachedState.cache_for(RedisState.opaque("redis://localhost", serializer="storm")),
+    ],
+)
+def test_a_layout_without_attempts_is_not_exact_with_an_opaque_spout(spec: StateSpec) -> None:
+    for promise, exact in ((SpoutType.OPAQUE, False), (SpoutType.TRANSACTIONAL, True)):
+        topology = TridentTopology("t")
+        spout = FixedBatchSpout("n: bigint", 1, [1])
+        spout.spout_type = promise
+        topology.new_stream("in", spout).persistent_aggregate(spec, Count(), "c")
+        pairing = topology.describe()[0]["streams"]["in"]
+        assert (pairing["exact"], pairing["cell"]) == (exact, f"({promise.value} spout, opaque state without attempts)")
+        assert ("what a failed attempt wrote stays" in pairing["why"]) is not exact
 
 
 def test_a_description_is_plain_data() -> None:

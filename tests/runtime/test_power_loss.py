@@ -14,6 +14,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from tests.runtime.support import counted, dict_state, start
+from tests.state.faults import DictMap
 from trident import Fields, TridentTopology
 from trident.coordination.framing import LogFile, read_frames
 from trident.coordination.log import FileLog, LogReader
@@ -22,6 +23,15 @@ from trident.operations import Count
 from trident.runtime import running
 from trident.runtime.loop import Clock
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.state import (
+    CachedMap,
+    MicroBatchIBackingMap,
+    ReadThroughMap,
+    SerializedMap,
+    StateSpec,
+    StormOpaqueSerializer,
+    map_state,
+)
 
 
 class SyncedFile(LogFile):
@@ -108,11 +118,19 @@ def count_words(
     """Run all batches on the log; return the state."""
     topology = TridentTopology("t")
     words = topology.new_stream("s", GrowingSpout(batches)).group_by("word")
-    words.persistent_aggregate(dict_state(entries, kind, 1), Count(), "count", state_name="counts")
+    state = storm_state(entries) if kind == "storm" else dict_state(entries, kind, 1)
+    words.persistent_aggregate(state, Count(), "count", state_name="counts")
     with start(topology, "in_process", observer, log_dir=str(log_dir), max_spout_pending=1) as running_topology:
         running_topology.process_all_available()
         counts = running_topology.state("counts").multi_get([(word,) for word in WORDS])
     return {word: count for word, count in zip(WORDS, counts, strict=True) if count}
+
+
+def storm_state(entries: dict[Any, Any], wrap: Callable[[Any], Any] = lambda backing: backing) -> StateSpec:
+    """Return an opaque state whose values lie there as Storm writes them: without the attempt."""
+    return map_state(
+        lambda conf, partition, count: wrap(SerializedMap(DictMap(entries), StormOpaqueSerializer())), num_partitions=1
+    )
 
 
 def remains(folder: Path, target: Path, keep_last: bool) -> None:
@@ -156,6 +174,42 @@ def test_after_a_power_loss_an_opaque_state_is_exact_though_a_definition_is_lost
     assert found["ant"] == (1 if kept else 2)
 
 
+@pytest.mark.parametrize("keep_last", [False, True], ids=["synced", "holes"])
+@pytest.mark.parametrize("point", ["defined", "processed", "committing", "committed", "syncing", "recorded"])
+def test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact(
+    tmp_path: Path, point: str, keep_last: bool
+) -> None:
+    entries: dict[Any, Any] = {}
+    left: dict[Any, Any] = {}
+
+    def lose_power(reached: str, attempt: TransactionAttempt) -> None:
+        if (reached, attempt.txid) == ("committed", 2) and point == "syncing":
+            SyncedFile.before_sync.append(lambda: lose_power("syncing", attempt))
+        elif (reached, attempt.txid) == (point, 2):
+            remains(tmp_path / "log", tmp_path / "left", keep_last)
+            left.update(entries)
+
+    count_words(entries, "storm", FIRST, tmp_path / "log", lose_power)
+    assert count_words(left, "storm", SECOND, tmp_path / "left") == committed_words(tmp_path / "left")
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda backing: CachedMap(backing, 9),
+        lambda backing: MicroBatchIBackingMap(backing, 1, 1),
+        lambda backing: ReadThroughMap(backing, mock.Mock()),
+    ],
+    ids=["cached", "chunked", "read-through"],
+)
+def test_a_map_in_front_hides_no_missing_attempt(wrap: Callable[[Any], Any], tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    words = topology.new_stream("s", GrowingSpout(FIRST)).group_by("word")
+    words.persistent_aggregate(storm_state({}, wrap), Count(), "count")
+    with start(topology, "in_process", log_dir=str(tmp_path)) as running_topology:
+        assert running_topology._parts.committer.counts_on_replays
+
+
 def test_a_batch_whose_time_is_lost_gets_another_one_though_the_clock_is_behind(tmp_path: Path) -> None:
     entries: dict[Any, Any] = {}
     for clock_ms in (1_000_000, 999_000):
@@ -174,8 +228,8 @@ def test_a_batch_whose_time_is_lost_gets_another_one_though_the_clock_is_behind(
     assert [record.spouts["$time"]["now"] for record in LogReader(tmp_path).refresh().history] == [1_000_000] * 2
 
 
-def test_a_batch_on_opaque_states_takes_one_sync_and_on_others_two(tmp_path: Path) -> None:
-    for kind, syncs in (("opaque", 1), ("transactional", 2)):
+def test_a_batch_on_states_that_store_the_attempt_takes_one_sync_and_on_others_two(tmp_path: Path) -> None:
+    for kind, syncs in (("opaque", 1), ("transactional", 2), ("storm", 2)):
         at: list[int] = []
 
         def note(point: str, attempt: TransactionAttempt, at: list[int] = at) -> None:

@@ -197,7 +197,7 @@ def test_a_contract_without_a_factory_says_so() -> None:
 
 
 def test_a_spec_is_checked_as_its_own_kind_only() -> None:
-    with pytest.raises(ValueError, match="a transactional StateSpec cannot be checked as opaque"):
+    with pytest.raises(ValueError, match="a StateSpec that is transactional cannot be checked as opaque"):
         backend_suite(MemoryMapState.transactional(), kinds=["opaque"])
 
 

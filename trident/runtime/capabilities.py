@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trident.errors import InexactPairingError, TopologyError
+from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
 from trident.graph import Graph, PersistNode, WindowNode
 from trident.planner import Plan
-from trident.planner.guarantees import EXACT, spout_type_of
-from trident.state.interfaces import StateType
+from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
+from trident.state.interfaces import SnapshotReadable, StateType, kind_of
 
-__all__ = ["check_capabilities", "check_pairings", "counts_on_replays"]
+__all__ = ["check_capabilities", "check_pairings", "check_reads", "counts_on_replays", "kinds_of"]
+
+States = Mapping[str, Sequence[Any]]
 
 
-def check_capabilities(plan: Plan, states: Mapping[str, Sequence[Any]]) -> None:
+def check_capabilities(plan: Plan, states: States) -> None:
     """Refuse a state that lacks what the topology does with it, before anything runs."""
-    for node in plan.commits:
-        if not isinstance(node, PersistNode):
-            continue
+    kinds = kinds_of(plan, states)
+    for node in _persists(plan):
         needed = ["begin_commit", "commit"]
         if isinstance(node, WindowNode):
-            _check_window(node, states[node.state][0])
+            _check_window(node, states[node.state][0], kinds[node.state])
             needed += ["multi_get", "multi_put"]
         if node.aggregation is not None:
             needed.append("multi_update" if node.aggregation.grouped else "update")
@@ -33,10 +34,29 @@ def check_capabilities(plan: Plan, states: Mapping[str, Sequence[Any]]) -> None:
                 )
 
 
-def _check_window(node: WindowNode, state: Any) -> None:
-    kind = getattr(state, "kind", None)
+def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
+    """Return the kind that each opened state, or its factory, declares; None of one that declares none.
+
+    Raises
+    ------
+    ConfigError
+        There is no such kind, or the two declare different ones.
+    """
+    kinds: dict[str, StateType | None] = {}
+    for name, partitions in states.items():
+        state, factory = partitions[0], plan.states[name].spec.factory
+        try:
+            kinds[name] = kind_of(state, factory)
+        except ConfigError as error:
+            raise ConfigError(
+                f"state {name!r} ({type(state).__name__} of {type(factory).__name__}): {error}"
+            ) from error
+    return kinds
+
+
+def _check_window(node: WindowNode, state: Any, kind: StateType | None) -> None:
     if kind is not StateType.OPAQUE:
-        found = kind.value if isinstance(kind, StateType) else "of a kind that it does not say"
+        found = kind.value if kind is not None else "of a kind that it does not say"
         raise TopologyError(
             f"state {node.state!r} ({type(state).__name__}) is {found}, but window {node.id!r} needs an opaque map: only that "
             "lets a replay take back what a failed attempt put into a window"
@@ -53,24 +73,49 @@ def _lack(node: PersistNode, name: str) -> str:
     return "it is no State"
 
 
-def check_pairings(plan: Plan, graph: Graph, states: Mapping[str, Sequence[Any]]) -> None:
+def check_pairings(plan: Plan, graph: Graph, states: States) -> None:
     """Refuse a spout and a state that are not exact together; see the guarantee matrix."""
-    for node in plan.commits:
-        if not isinstance(node, PersistNode):
-            continue
-        kind = getattr(states[node.state][0], "kind", None)
-        if not isinstance(kind, StateType):
+    kinds = kinds_of(plan, states)
+    for node in _persists(plan):
+        kind, keeps = kinds[node.state], _keeps_attempts(states[node.state][0])
+        if kind is None:
             continue  # a user's own state: what it does with a replay is its own affair
         for spout in graph.sources_of(node.id):
             promise = spout_type_of(spout.spout)
-            if (promise, kind) not in EXACT:
-                raise InexactPairingError(spout.id, promise.value, node.state, kind.value)
+            if not is_exact(promise, kind, keeps):
+                raise InexactPairingError(spout.id, promise.value, node.state, kind_text(kind, keeps))
 
 
-def counts_on_replays(plan: Plan, states: Mapping[str, Sequence[Any]]) -> bool:
+def check_reads(plan: Plan, graph: Graph, states: States) -> None:
+    """Refuse a query that may read what a failed attempt wrote, if its answers flow into a state that is to be exact."""
+    kinds = kinds_of(plan, states)
+    for query, state, into in early_reads(graph, plan.commits):
+        if isinstance(states[state][0], SnapshotReadable):
+            continue
+        for fed in into:
+            if kinds[fed] is not None:
+                kind = kinds[state]
+                raise DirtyReadError(query, state, "of a kind of its own" if kind is None else kind.value, fed)
+
+
+def counts_on_replays(plan: Plan, states: States) -> bool:
     """Whether a state is wrong if a batch that it was given in part comes back with other tuples.
 
-    An opaque one is not. Of any other, also a user's own, the definition must be durable before the state is written.
+    An opaque one that says that it keeps the attempts is not: it knows what a lost one wrote. Of any other, also a user's
+    own, the definition must be durable before the state is written.
     """
-    persists = (node for node in plan.commits if isinstance(node, PersistNode))
-    return any(getattr(states[node.state][0], "kind", None) is not StateType.OPAQUE for node in persists)
+    kinds = kinds_of(plan, states)
+    return any(
+        kinds[node.state] is not StateType.OPAQUE or not _keeps_attempts(states[node.state][0])
+        for node in _persists(plan)
+    )
+
+
+def _keeps_attempts(state: Any) -> bool | None:
+    """What a state says of its layout; None if nothing."""
+    asked = getattr(state, "keeps_attempts", None)
+    return None if asked is None else bool(asked())
+
+
+def _persists(plan: Plan) -> Iterator[PersistNode]:
+    return (node for node in plan.commits if isinstance(node, PersistNode))

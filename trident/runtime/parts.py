@@ -16,7 +16,7 @@ from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
 from trident.runtime.bounds import Bounds
-from trident.runtime.capabilities import check_capabilities, check_pairings
+from trident.runtime.capabilities import check_capabilities, check_pairings, check_reads
 from trident.runtime.changes import check_meaning, record_meaning
 from trident.runtime.commit_gate import CommitGate
 from trident.runtime.committer import Committer, Reach, committed_operations
@@ -132,6 +132,7 @@ def open_parts(parts: Parts, graph: Graph, open_log: Callable[[], TransactionLog
         check_capabilities(parts.plan, states)
         if not parts.config.allow_inexact:
             check_pairings(parts.plan, graph, states)
+            check_reads(parts.plan, graph, states)
         log = open_log()
         meaning = meaning_of(graph)
         check_meaning(graph.name, log, meaning, parts.config.allow_changed_topology)

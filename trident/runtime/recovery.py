@@ -11,6 +11,7 @@ from trident.coordination.log import TransactionLog
 from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord
 from trident.errors import StateMismatchError
 from trident.planner import Plan
+from trident.runtime.capabilities import kinds_of
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import Sentinel, Txid
 
@@ -36,11 +37,13 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
     StateMismatchError
         They do not belong together and the policy is to refuse. Nothing was written.
     """
+    kinds = kinds_of(plan, states)
     for name, partitions in states.items():
         recorded = log.state.layouts.get(name)
         count = recorded[0] if recorded is not None else len(partitions)
         laid_out = partitions if count == len(partitions) else [make(name, p, count) for p in range(count)]
-        layout = (len(partitions), getattr(getattr(partitions[0], "kind", None), "value", "custom"))
+        kind = kinds[name]
+        layout = (len(partitions), "custom" if kind is None else kind.value)
         unfinished = False
         if hasattr(partitions[0], "read_sentinel"):
             unfinished = _reconcile_state(log, name, laid_out, policy)

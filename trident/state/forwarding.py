@@ -12,7 +12,17 @@ from collections.abc import Iterable
 
 __all__ = ["BACKING_ABILITIES", "STATE_ABILITIES", "offer"]
 
-BACKING_ABILITIES = ("begin", "end", "read_sentinel", "move_sentinel", "multi_delete", "key_pages", "reset", "close")
+BACKING_ABILITIES = (
+    "begin",
+    "end",
+    "read_sentinel",
+    "move_sentinel",
+    "multi_delete",
+    "key_pages",
+    "reset",
+    "close",
+    "keeps_attempts",
+)
 """Methods that a backing map may have besides `multi_get` and `multi_put`."""
 
 STATE_ABILITIES = (
@@ -27,6 +37,7 @@ STATE_ABILITIES = (
     "key_pages",
     "get_tuples",
     "get_tuples_at",
+    "keeps_attempts",
 )
 """What a map state may have besides the methods of `MapState`."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from trident.errors import ConfigError
 from trident.redaction import Redacted
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ __all__ = [
     "StateUpdater",
     "StreamedMap",
     "ValueUpdater",
+    "kind_of",
+    "state_type",
 ]
 
 REPLAY_WINDOW_S = 86_400
@@ -60,6 +63,31 @@ class StateType(Enum):
     NON_TRANSACTIONAL = "non-transactional"
     TRANSACTIONAL = "transactional"
     OPAQUE = "opaque"
+
+
+def state_type(kind: StateType | str) -> StateType:
+    """Return the `StateType` of a name, `_` and `-` alike."""
+    if isinstance(kind, StateType):
+        return kind
+    try:
+        return StateType(kind.replace("_", "-"))
+    except (ValueError, AttributeError) as error:
+        names = ", ".join(repr(known.value) for known in StateType)
+        raise ConfigError(f"state kind {kind!r} is unknown; use one of {names}") from error
+
+
+def kind_of(*declaring: Any) -> StateType | None:
+    """Return the kind that objects declare by their attribute `kind`, as a `StateType` or its name; None if none does.
+
+    Raises
+    ------
+    ConfigError
+        There is no such kind, or they do not declare the same one.
+    """
+    kinds = {state_type(kind): None for kind in (getattr(one, "kind", None) for one in declaring) if kind is not None}
+    if len(kinds) > 1:
+        raise ConfigError(f"two kinds are declared, {' and '.join(repr(kind.value) for kind in kinds)}; declare one")
+    return next(iter(kinds), None)
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,6 +141,9 @@ class State(Protocol):
     called for a partition without input. `commit` ends the updates of this partition; the batch as a whole is committed
     only by its record in the log. After an exception from either, the same or another instance gets `begin_commit`
     with the same txid and a higher attempt.
+
+    A state says what it does with a replay by an attribute `kind`, a `StateType` or its name (`"opaque"`), on itself, on
+    its factory or on both; the factory's is known before anything is opened. One that says none is taken as it is.
     """
 
     def begin_commit(self, txid: int) -> None:
@@ -138,9 +169,14 @@ class StateSpec:
 
     @property
     def kind(self) -> StateType | None:
-        """The kind that the factory names, before anything is opened; None of a user's own state."""
-        kind = getattr(self.factory, "kind", None)
-        return kind if isinstance(kind, StateType) else None
+        """The kind that the factory declares, before anything is opened; None where it declares none."""
+        return kind_of(self.factory)
+
+    @property
+    def keeps_attempts(self) -> bool | None:
+        """Whether stored values say which attempt wrote them, as far as the factory knows; None: not known yet."""
+        known: bool | None = getattr(getattr(self.factory, "backing_map_factory", None), "keeps_attempts", None)
+        return known
 
 
 class ValueUpdater(Protocol[V]):

@@ -85,7 +85,8 @@ class StormOpaqueSerializer(JSONOpaqueSerializer):
 
     The guarantee is Storm's, which is weaker. The attempt is not stored, so every value of an earlier batch counts as
     committed. If an attempt fails after it wrote a key, and the replay (of an opaque spout) no longer contains that
-    key, the failed attempt's value stays and is built upon (H1). Whatever the replay does contain is exact.
+    key, the failed attempt's value stays and is built upon (H1). Whatever the replay does contain is exact. So an opaque spout
+    is refused with it, and what a transactional one has defined is synced before anything is read.
     """
 
     def __init__(self) -> None:

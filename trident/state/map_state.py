@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from trident.errors import ConfigError
 from trident.state.cached import CachedMap
-from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType
+from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
 
@@ -83,14 +83,3 @@ def map_state(
             "entries, num_partitions is None or at least 1"
         )
     return StateSpec(MapStateFactory(backing_map_factory, state_type(kind), cache, snapshot_key), num_partitions)
-
-
-def state_type(kind: StateType | str) -> StateType:
-    """Return the `StateType` of a name, `_` and `-` alike."""
-    if isinstance(kind, StateType):
-        return kind
-    try:
-        return StateType(kind.replace("_", "-"))
-    except (ValueError, AttributeError) as error:
-        names = ", ".join(repr(known.value) for known in StateType)
-        raise ConfigError(f"state kind {kind!r} is unknown; use one of {names}") from error

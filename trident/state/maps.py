@@ -33,6 +33,7 @@ from trident.state.interfaces import (
     Resettable,
     StateType,
     ValueUpdater,
+    state_type,
 )
 from trident.state.keys import one_nan
 from trident.state.removals import Removals
@@ -231,6 +232,11 @@ class OpaqueMap(_CommittedMap):
         self._columnar = backing if isinstance(backing, ColumnarMap) else None
         self.keeps_columns = self._columnar is not None  # may `multi_combine` be of use?
         self._combined: StoredColumns | None = None  # what this commit wrote as columns; not yet in `_written`
+
+    def keeps_attempts(self) -> bool:
+        """Whether the store tells later which attempt wrote a value: unless the backing map says no."""
+        asked = getattr(self.backing, "keeps_attempts", None)
+        return asked is None or bool(asked())
 
     def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Combine) -> Any | None:
         """Update distinct keys as `multi_update` does, all at once: numbers in columns.
@@ -442,6 +448,6 @@ _KINDS: dict[StateType, Callable[..., _CommittedMap]] = {
 }
 
 
-def map_for(kind: StateType, backing: IBackingMap[Any], name: str, partition: int) -> Any:
+def map_for(kind: StateType | str, backing: IBackingMap[Any], name: str, partition: int) -> Any:
     """Return the map of `kind` over `backing`."""
-    return _KINDS[kind](backing, name, partition)
+    return _KINDS[state_type(kind)](backing, name, partition)

@@ -10,7 +10,7 @@ from typing import Any
 from trident.errors import CorruptValueError
 from trident.state.forwarding import BACKING_ABILITIES, offer
 from trident.state.interfaces import IBackingMap, Key, StreamedMap
-from trident.state.serializers import Serializer
+from trident.state.serializers import Serializer, keeps_attempts
 
 __all__ = ["SerializedMap"]
 
@@ -32,6 +32,10 @@ class SerializedMap:
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
         return self._get(keys, self.serializer.deserialize, self._deserialize_many)
+
+    def keeps_attempts(self) -> bool:
+        """Whether the serializer gives an opaque value back with its attempt."""
+        return keeps_attempts(self.serializer)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Serialize and write; a value that cannot be serialized raises `CorruptValueError` with its key.

@@ -5,7 +5,7 @@ name      classes                  for
 ========  =======================  ==================================================================================
 `codec`   `CodecSerializer`        every type, exactly; the default
 `json`    `JSONOpaqueSerializer`…  other programs that read the store
-`storm`   `StormOpaqueSerializer`  a store that Storm's programs go on using; weaker where a batch is opaque (see there)
+`storm`   `StormOpaqueSerializer`  a store that Storm's programs go on using; not exact with opaque spouts (see there)
 ========  =======================  ==================================================================================
 """
 
@@ -35,6 +35,7 @@ __all__ = [
     "JSONTransactionalSerializer",
     "Serializer",
     "StormOpaqueSerializer",
+    "keeps_attempts",
     "serializer_for",
 ]
 
@@ -43,7 +44,8 @@ class Serializer(Protocol):
     """Turns what a map stores into bytes and back.
 
     It may also have `serialize_many(objs) -> list[bytes]` and `deserialize_many(data) -> list`, which do the same for
-    many at once; `SerializedMap` uses them. It may have `kind`, the `StateType` whose values it writes.
+    many at once; `SerializedMap` uses them. It may have `kind`, the `StateType` whose values it writes. Whether it keeps the
+    attempt of an opaque value is found out by trying (`keeps_attempts`).
     """
 
     def serialize(self, obj: Any) -> bytes:
@@ -135,3 +137,15 @@ def serializer_for(name: str | Serializer, kind: StateType) -> Serializer:
             "give it one of that kind"
         )
     return name
+
+
+def keeps_attempts(serializer: Serializer) -> bool:
+    """Whether an opaque value comes back with its attempt. Without it a value of an attempt that lost looks committed.
+
+    Tried, not declared: what the serializer writes is what a replay finds.
+    """
+    probe = OpaqueValue(1, 1, None, None)  # what is stored of a key that was removed
+    try:
+        return bool(serializer.deserialize(serializer.serialize(probe))[:2] == probe[:2])
+    except Exception:  # noqa: BLE001 - of a user's: one that cannot write None is trusted
+        return True

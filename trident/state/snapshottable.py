@@ -10,7 +10,7 @@ from typing import Any
 
 from trident.errors import UnsupportedOperation
 from trident.state.forwarding import STATE_ABILITIES, offer
-from trident.state.interfaces import Key, MapState, SnapshotReadable, StateType, ValueUpdater
+from trident.state.interfaces import Key, MapState, SnapshotReadable, StateType, ValueUpdater, kind_of
 from trident.state.txid import Sentinel, Snapshot
 
 __all__ = ["DEFAULT_SNAPSHOT_KEY", "SnapshottableMap"]
@@ -52,8 +52,7 @@ class SnapshottableMap:
     @property
     def kind(self) -> StateType | None:
         """How the map undoes a failed attempt; None for a map that does not say."""
-        kind = getattr(self.map_state, "kind", None)
-        return kind if isinstance(kind, StateType) else None
+        return kind_of(self.map_state)
 
     def begin_commit(self, txid: int) -> None:
         """Forward to the map."""

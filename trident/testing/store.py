@@ -11,7 +11,16 @@ from typing import Any
 from uuid import uuid4
 
 from trident.errors import ConfigError, FencedError
-from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Key, Resettable, StateConf, StateSpec, StateType
+from trident.state.interfaces import (
+    BackingMapLifecycle,
+    IBackingMap,
+    Key,
+    Resettable,
+    StateConf,
+    StateSpec,
+    StateType,
+    kind_of,
+)
 from trident.state.map_state import MapStateFactory
 from trident.state.maps import map_for
 from trident.state.sentinel import ReservedKeySentinel, fenced
@@ -48,7 +57,7 @@ class Store:
         self._supplied = factory
         self.factory = opened_factory(factory)
         self._factories: dict[str, Any] = {}  # by prefix, where states cannot share a store
-        self.kind = kind or _kind_of(self.factory) or StateType.OPAQUE
+        self.kind = kind or kind_of(self.factory) or StateType.OPAQUE
         self.topology = f"contract-{_run}-{next(_numbers)}"
         self._opened: list[Any] = []
         self._confs: dict[tuple[str, int, int], tuple[StateConf, int, int]] = {}
@@ -246,11 +255,6 @@ def _needs_nothing(factory: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
-
-
-def _kind_of(factory: Any) -> StateType | None:
-    kind = getattr(factory, "kind", None)
-    return kind if isinstance(kind, StateType) else None
 
 
 @contextmanager

@@ -89,7 +89,7 @@ def _by_kind(factory: Any, kinds: Iterable[StateType | str] | None) -> dict[Stat
     found = {state_type(kind): factory for kind in kinds}
     if isinstance(factory, StateSpec) and set(found) != {Store(factory).kind}:
         raise ValueError(
-            f"a {Store(factory).kind.value} StateSpec cannot be checked as {', '.join(k.value for k in found)}"
+            f"a StateSpec that is {Store(factory).kind.value} cannot be checked as {', '.join(k.value for k in found)}"
         )
     return found
 
