@@ -24,7 +24,7 @@ class _Claim(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        return encode([*self.sentinel, self.floor, self.token])
+        return encode([*self.sentinel[:3], self.floor, self.token])
 
     @property
     def stamp(self) -> int:

@@ -45,6 +45,8 @@ class DeltaBackingMap:
         See `DeltaOptions`.
     """
 
+    commits_atomically = True  # no seal: rows and sentinel are one Delta transaction
+
     def __init__(
         self,
         path: str | os.PathLike[str],

@@ -146,7 +146,7 @@ def _percent(found: re.Match[str]) -> str:
 
 def sentinel_record(sentinel: Sentinel, renewal: int) -> bytes:
     """Return the record of a sentinel; the same one always gives the same bytes."""
-    return json.dumps([*sentinel, renewal], ensure_ascii=False, separators=(",", ":")).encode()
+    return json.dumps([*sentinel[:3], renewal], ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def sentinel_of(record: bytes, where: str) -> Sentinel:

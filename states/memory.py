@@ -21,6 +21,7 @@ from states._memory_columns import FoundColumns, OpaqueColumns
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType, state_type
 from trident.state.maps import map_for
+from trident.state.sentinel import displaced, is_forward
 from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
@@ -79,9 +80,13 @@ class MemoryData:
 class MemoryBackingMap(Generic[V]):
     """An `IBackingMap` over a dict, with a sentinel of its own and fencing between the writers of one process."""
 
+    commits_atomically = True  # no seal: the memory of a process ends as a whole, never with half of a commit
+
     def __init__(self, data: MemoryData | None = None) -> None:
         self.data = MemoryData() if data is None else data
         self._own: Sentinel | None = None
+        self._seen: Sentinel | None = None
+        self._has_seen = False
 
     def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
         """Read many keys; an entry that is read counts as used."""
@@ -136,26 +141,31 @@ class MemoryBackingMap(Generic[V]):
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the last commit that touched these data."""
-        return self.data.sentinel
+        self._seen, self._has_seen = self.data.sentinel, True
+        return self._seen
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel forward; this is the writer from now on."""
+        """Move the sentinel on from what was read or laid last; this is the writer from now on."""
         data = self.data
         with data.lock:
             found = data.sentinel
-            if found is not None and not force and not _is_forward(found, sentinel):
-                raise FencedError("move the sentinel in memory", str(sentinel), str(found))
-            data.sentinel = self._own = sentinel
+            seen = self._seen if self._has_seen else found
+            if found != seen or (found is not None and not force and not is_forward(found, sentinel)):
+                raise displaced("move the sentinel in memory", sentinel, found, seen)
+            data.sentinel = self._own = self._seen = sentinel
+            self._has_seen = True
 
     def reset(self) -> None:
         """Forget every key and the sentinel."""
         with self.data.lock:
             self.data.clear()
-            self._own = None
+            self._own, self._has_seen = None, False
 
     def _check_fence(self, doing: str) -> None:
         if self.data.sentinel != self._own:
-            raise FencedError(doing, str(self._own), str(self.data.sentinel))
+            if self._own is None:
+                raise FencedError(doing, str(self._own), str(self.data.sentinel))
+            raise displaced(doing, self._own, self.data.sentinel, self._own)
 
     def __len__(self) -> int:
         return len(self.data)
@@ -185,12 +195,6 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
         with self.data.lock:
             self._check_fence(f"put {len(found.rows)} keys to memory")
             found.columns.put_found(found, txid, attempt)
-
-
-def _is_forward(found: Sentinel, sentinel: Sentinel) -> bool:
-    if found.incarnation != sentinel.incarnation:
-        return False
-    return found.txid <= sentinel.txid and found.attempt <= sentinel.attempt
 
 
 class MemoryMap(SnapshottableMap):

@@ -23,6 +23,7 @@
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
+    │   │   └── StatePlaceError      another state keeps its values there
     │   ├── StateLossDetected        the store lost what it had acknowledged (restart, eviction, expiry)
     │   ├── CommitOrderError         begin_commit/commit called out of order
     │   ├── CorruptValueError        a stored value cannot be read
@@ -62,6 +63,7 @@ __all__ = [
     "StateError",
     "StateLossDetected",
     "StateMismatchError",
+    "StatePlaceError",
     "TopologyChangedError",
     "TopologyError",
     "TridentError",
@@ -309,6 +311,21 @@ class StateMismatchError(StateError):
             "The store was wiped, rolled back or belongs to another topology, or the log was lost. Nothing was "
             'written. Start with state_recovery="adopt" to go on with the store as it is, or with '
             'state_recovery="restart" to empty the state and begin a new incarnation'
+        )
+
+
+class StatePlaceError(StateMismatchError):
+    """Two states keep their values in the same place: the same prefix, hash, table or path."""
+
+    def __init__(self, what: str, own: str, found: str) -> None:
+        StateError.__init__(self, what, own, found)
+
+    def __str__(self) -> str:
+        what, own, found = self.args
+        return (
+            f"{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each "
+            "state a prefix, hash, table or path of its own. If the topology or the state was renamed, and nothing else "
+            'writes there, start once with state_recovery="adopt"'
         )
 
 

@@ -332,7 +332,7 @@ class Model:
     def agrees_with(self, state: LogState) -> None:
         assert state.txid == self.txid
         assert state.spouts == self.spouts
-        flat = {(name, one): found[1:] for name, all_ in state.touched.items() for one, found in all_.items()}
+        flat = {(name, one): found[1:3] for name, all_ in state.touched.items() for one, found in all_.items()}
         assert flat == self.touched
         assert {name: partitions for name, (partitions, _) in state.layouts.items()} == self.partitions
         ahead = {(txid, spout): one for txid, by_spout in state.definitions.items() for spout, one in by_spout.items()}

@@ -53,9 +53,10 @@ class SlowMap(MemoryBackingMap[Any]):
         self.store, self.partition, self.tries = store, partition, 0
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        self.tries += 1
-        if self.tries > 1:
-            self.store.tried_again.set()
+        if sentinel.txid:  # no claim of the start
+            self.tries += 1
+            if self.tries > 1:
+                self.store.tried_again.set()
         super().move_sentinel(sentinel, force)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:

@@ -31,7 +31,6 @@ from tests.runtime.support import (
     touch,
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
-from trident.coordination.coordinator import RETRY_BITS
 from trident.coordination.log import MemoryLog
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TridentError
 from trident.operations import Count, Function
@@ -41,6 +40,7 @@ from trident.runtime.parts import Parts as RunningParts
 from trident.runtime.progress import Progress
 from trident.runtime.recovery import reconcile
 from trident.spout.interfaces import SpoutType, TransactionAttempt
+from trident.state.txid import RETRY_BITS
 from trident.testing import TopologyTestDriver
 
 LIFE = ["defined", "processed", "committing", "committed", "recorded", "succeeded"]

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +14,43 @@ import pyarrow as pa
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
-from states.memory import MemoryMapState
+from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.runtime.support import Keep, RowsState, dict_state, run_all, start
 from tests.state.faults import DictMap
 from trident import BatchFailedError, TridentTopology
-from trident.coordination.log import LogReader
-from trident.errors import StateMismatchError, UnsupportedOperation
+from trident.coordination.log import FileLog
+from trident.coordination.records import AdoptRecord, LayoutRecord, Record
+from trident.errors import FencedError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.operations import Count
 from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import SENTINEL_KEY, OpaqueValue, Sentinel, StateSpec, map_state
 
 Store = dict[Any, Any]
+BeforePut = Callable[[Sequence[OpaqueValue]], None]
 
 
 class EmptyableMap(DictMap):
     def reset(self) -> None:
         self.entries.clear()
+
+
+class Killed(BaseException):
+    """As `kill -9`: nothing but what was written is left."""
+
+
+def dying_at(record: type[Record], after: int = 0) -> Any:
+    """An `append` that dies in place of writing a record of that kind, after some of them."""
+    written, left = FileLog.append, [after]
+
+    def append(self: FileLog, one: Record, durable: bool = True) -> None:
+        if isinstance(one, record):
+            left[0] -= 1
+            if left[0] < 0:
+                raise Killed
+        written(self, one, durable)
+
+    return append
 
 
 class World:
@@ -161,7 +184,7 @@ def test_a_store_that_cannot_be_emptied_says_so(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "log")
     with pytest.raises(UnsupportedOperation, match=r"empty state 't/count': a DictMap has no reset\(\)"):
         start(topology(), "in_process", log_dir=tmp_path / "log", state_recovery="restart")
-    assert len(store) == 2
+    assert len(store) == 3  # nothing was removed: a key, and the sentinel's two
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (4, 2)])
@@ -175,15 +198,16 @@ def test_another_number_of_partitions_leaves_the_keys_where_they_are(world: Worl
 
 
 @pytest.mark.parametrize("then", [2, 3])
-def test_a_start_that_was_killed_while_it_laid_sentinels_anew_is_made_up_for(world: World, then: int) -> None:
+def test_a_start_that_was_killed_while_it_claimed_places_is_made_up_for(
+    world: World, then: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.shared = True
     world.run("a", "b", "c")
     assert world.run("a")["a"] == 2
-    log = LogReader(world.log).refresh()
-    anew = Sentinel(log.incarnation, log.txid, log.winners.winner(log.txid) or 0)
-    older = next(partition for partition in range(2) if log.expected("count", partition) != anew)
-    # killed between the sentinels and the record: the store is ahead of the log
-    world.store[0][SENTINEL_KEY, older] = anew
+    with monkeypatch.context() as dies:
+        dies.setattr(FileLog, "append", dying_at(LayoutRecord))
+        with pytest.raises(Killed):
+            world.start(partitions=4)
     assert world.run("a", partitions=then)["a"] == 3
     assert world.run("a", partitions=then)["a"] == 4
 
@@ -197,9 +221,9 @@ def test_another_number_of_partitions_does_not_hide_a_lost_store(world: World) -
     assert world.store[0] == {}
 
 
-def test_a_partition_that_was_never_touched_needs_no_sentinel(world: World) -> None:
+def test_a_partition_that_was_never_touched_goes_on(world: World) -> None:
     world.run("a", partitions=4)
-    held = [partition for partition, entries in world.store.items() if entries]
+    held = [partition for partition, entries in world.store.items() if any(key[0] != SENTINEL_KEY for key in entries)]
     assert len(held) == 1
     assert world.run("a", "b", "c", "d", partitions=4) == {"a": 2, "b": 1, "c": 1, "d": 1}
 
@@ -223,9 +247,9 @@ def test_what_a_crash_left_behind_is_undone_by_the_replay(world: World) -> None:
     # As a driver leaves it that died in the middle of batch 2: one partition written, the other only begun.
     for entries in (world.store[0], world.store[1]):
         for key in list(entries):
-            if len(key) == 2:
-                entries[key] = Sentinel(incarnation, 2, attempt)
-            else:
+            if len(key) == 3:
+                entries[key] = Sentinel(incarnation, 2, attempt, "t/count", sealed=False)
+            elif key[0] != SENTINEL_KEY:
                 entries[key] = OpaqueValue(2, attempt, entries[key].curr, 99)
     with world.start() as running:
         assert world.read(running) == {"a": 1, "b": 1, "c": 1, "d": 1}
@@ -233,6 +257,172 @@ def test_what_a_crash_left_behind_is_undone_by_the_replay(world: World) -> None:
         assert world.read(running) == {"a": 2, "b": 2, "c": 1, "d": 1}
         world.feeder.feed([["c"]])
         assert world.read(running) == {"a": 2, "b": 2, "c": 2, "d": 1}
+
+
+# ---- several states, several drivers -----------------------------------------------------------------------------------
+
+
+class Two:
+    """Two states of one topology over one source; `shared`: both in the same place."""
+
+    def __init__(self, log: Path, shared: bool = False) -> None:
+        self.log, self.feeder = log, FeederBatchSpout("k: string")
+        self.stores: dict[str, Store] = {"sum": {}, "rows": {}}
+        self.places = {"sum": "sum", "rows": "sum" if shared else "rows"}
+
+    def start(self, **conf: Any) -> RunningTopology:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", self.feeder)
+        for name, place in self.places.items():
+            backing = partial(self._open, place)
+            stream.group_by("k").persistent_aggregate(map_state(backing), Count(), name)
+        return start(topology, "in_process", log_dir=self.log, **conf)
+
+    def _open(self, place: str, conf: Any, partition: int, count: int) -> EmptyableMap:
+        return EmptyableMap(self.stores[place])
+
+    def run(self, *words: str, **conf: Any) -> list[int]:
+        with self.start(**conf) as running:
+            self.feeder.feed([[word] for word in words])
+            running.process_all_available()
+            return [running.state(name).multi_get(["a"])[0] for name in self.places]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Two:
+    return Two(tmp_path / "log")
+
+
+def lose_end_of_log(log: Path, lose: Callable[[], Any]) -> None:
+    """What `lose` does is in the stores and not in the log; its epochs are free again."""
+    copy = log.with_name("copy")
+    shutil.copytree(log, copy)
+    lose()
+    shutil.rmtree(log)
+    shutil.move(copy, log)
+
+
+def lose_batch(two: Two) -> None:
+    """Its three tuples are in both stores; where the source stands is not known either."""
+    lose_end_of_log(two.log, lambda: two.run("a", "a", "a"))
+    two.feeder = FeederBatchSpout("k: string")
+
+
+def test_all_states_are_adopted_or_none(two: Two) -> None:
+    assert two.run("a", "a") == [2, 2]
+    lose_batch(two)
+    with pytest.raises(StateMismatchError, match="state 'sum'"):
+        two.start()
+    assert two.run("a", state_recovery="adopt") == [6, 6]
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_start_that_dies_while_it_adopts_is_made_up_for(
+    two: Two, after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.run("a", "a")
+    lose_batch(two)
+    with monkeypatch.context() as dies:
+        dies.setattr(FileLog, "append", dying_at(AdoptRecord, after))
+        with pytest.raises(Killed):
+            two.start(state_recovery="adopt")
+    with pytest.raises(StateMismatchError):
+        two.start()
+    assert two.run("a", state_recovery="adopt") == [6, 6]
+    assert two.run("a") == [7, 7]
+
+
+def test_a_log_that_was_rolled_back_across_a_start_is_found_however_often_it_is_started(two: Two) -> None:
+    assert two.run("a") == [1, 1]
+    lose_end_of_log(two.log, lambda: two.run("a"))
+    for _ in range(3):  # the second start has an epoch above that of the driver that was lost
+        with pytest.raises(StateMismatchError, match="of a driver that this log does not know"):
+            two.start()
+
+
+def test_a_log_that_was_rolled_back_to_its_first_start_is_found(two: Two) -> None:
+    with two.start():
+        pass
+    lose_end_of_log(two.log, lambda: two.run("a"))
+    for _ in range(2):
+        with pytest.raises(StateMismatchError, match="of a driver that this log does not know"):
+            two.start()
+
+
+def test_two_states_in_one_place_are_refused_at_the_start(tmp_path: Path) -> None:
+    two = Two(tmp_path / "log", shared=True)
+    with pytest.raises(StatePlaceError, match="'t/rows' wants to keep its values belongs to 't/sum'"):
+        two.start()
+    assert [key for key in two.stores["sum"] if key[0] != SENTINEL_KEY] == []
+
+
+@pytest.mark.parametrize("policy", ["refuse", "restart"])
+def test_a_place_of_another_topology_is_refused_and_never_emptied(tmp_path: Path, policy: str) -> None:
+    store: Store = {}
+
+    def count(name: str, **conf: Any) -> RunningTopology:
+        topology = TridentTopology(name)
+        stream = topology.new_stream("s", FixedBatchSpout("k: string", 1, ["a"])).group_by("k")
+        stream.persistent_aggregate(map_state(lambda *_: EmptyableMap(store)), Count(), "count")
+        return run_all(topology, "in_process", log_dir=tmp_path / name, **conf)
+
+    count("one")
+    before = dict(store)
+    with pytest.raises(StatePlaceError, match="'two/count' wants to keep its values belongs to 'one/count'"):
+        count("two", state_recovery=policy)
+    assert store == before
+
+
+class Fenced(MemoryBackingMap[Any]):
+    """One store for all partitions, as a server has it; each partition has a sentinel of its own."""
+
+    def __init__(self, server: dict[int, MemoryData], partition: int, before_put: BeforePut) -> None:
+        super().__init__(server.setdefault(partition, MemoryData()))
+        self.data.entries = server.setdefault(-1, MemoryData()).entries
+        self.before_put = before_put
+
+    def multi_put(self, keys: Sequence[Any], values: Sequence[OpaqueValue]) -> None:
+        self.before_put(values)
+        super().multi_put(keys, values)
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_a_takeover_with_fewer_partitions_fences_the_old_driver_in_those_that_went(
+    committed: int, tmp_path: Path
+) -> None:
+    server: dict[int, MemoryData] = {}
+    keys = list("abcdefgh")
+    asleep, awake = threading.Event(), threading.Event()
+
+    def sleep(values: Sequence[OpaqueValue]) -> None:
+        if values[0].txid > committed:
+            asleep.set()
+            assert awake.wait(30)
+
+    def topology(partitions: int, before_put: BeforePut) -> TridentTopology:
+        made = TridentTopology("t")
+
+        def backing(conf: Any, partition: int, count: int) -> Fenced:
+            return Fenced(server, partition, before_put)
+
+        spout = FixedBatchSpout("k: string", len(keys), *[(key,) for key in keys * 3])
+        stream = made.new_stream("s", spout).group_by("k")
+        stream.persistent_aggregate(map_state(backing, num_partitions=partitions), Count(), "count")
+        return made
+
+    old = start(topology(4, sleep), "in_process", log_dir=tmp_path)
+    try:
+        assert asleep.wait(30)
+        with start(topology(2, lambda values: None), "in_process", log_dir=tmp_path, takeover=True) as new:
+            new.process_all_available()
+            awake.set()
+            with pytest.raises(FencedError):
+                old.await_termination()
+            assert new.state("count").multi_get(keys) == [3] * len(keys)
+    finally:
+        awake.set()
+        with suppress(FencedError):
+            old.stop()
 
 
 # ---- the source --------------------------------------------------------------------------------------------------------

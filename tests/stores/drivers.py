@@ -9,12 +9,12 @@ from typing import Any
 
 from tests.stores.catalog import TOPOLOGY, Home
 from tests.stores.seams import Reach, SeamedState, go_on
-from trident.coordination.coordinator import RETRY_BITS
 from trident.coordination.log import MemoryLog
 from trident.coordination.records import CommitRecord, ResetRecord
 from trident.runtime.partitions import partitions_of
 from trident.runtime.views import StateView
 from trident.state import Key, OpaqueMap, Txid
+from trident.state.txid import RETRY_BITS
 
 KEYS: list[Key] = [(f"key {number:02}",) for number in range(20)]
 Batch = Mapping[Key, int | None]

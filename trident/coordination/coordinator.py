@@ -19,10 +19,9 @@ from enum import Enum
 
 from trident.errors import CommitOrderError
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.txid import RETRY_BITS
 
 __all__ = ["AttemptStatus", "MasterBatchCoordinator"]
-
-RETRY_BITS = 20
 
 
 class AttemptStatus(Enum):

@@ -25,6 +25,7 @@ from trident.coordination.reader import LogReader, exists
 from trident.coordination.records import LogState, Record, record_from_data
 from trident.coordination.segment import SegmentWriter
 from trident.errors import AlreadyRunningError, FencedError, ForeignLogError, LogError
+from trident.state.txid import Epochs
 
 __all__ = ["FileLog", "LogReader", "MemoryLog", "TransactionLog", "exists"]
 
@@ -68,7 +69,7 @@ class MemoryLog:
 
     def __init__(self, topology: str) -> None:
         self.epoch = 1
-        self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=1)
+        self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=1, epochs=Epochs())
         self.closed = False
         self._lock = threading.Lock()
         self._holders: set[int] = set()  # epochs of writers that are not closed; shared by all writers of the log
@@ -174,7 +175,7 @@ class FileLog:
             # After the claim: no later append of another driver counts, so this is all there is.
             found = reader.read_all() if exists(directory) else None
             _check_topology(directory, topology, found)
-            state = found or LogState(incarnation=secrets.token_hex(8), topology=topology)
+            state = found or LogState(incarnation=secrets.token_hex(8), topology=topology, epochs=Epochs())
             state.epoch = claim.epoch
             if found is not None and reader.torn:
                 logger.warning(

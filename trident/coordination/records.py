@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from trident.state.txid import Sentinel, Snapshot, Winners
+from trident.state.txid import Epochs, Sentinel, Snapshot, Winners
 
 __all__ = [
     "HISTORY",
@@ -22,6 +22,7 @@ __all__ = [
     "LogState",
     "Record",
     "ResetRecord",
+    "StartRecord",
     "TopologyRecord",
     "record_from_data",
 ]
@@ -82,16 +83,36 @@ class CommitRecord(Record):
 
 
 @dataclass(frozen=True)
+class StartRecord(Record):
+    """The driver of an epoch has compared log and stores; from now on it may write to the states."""
+
+    tag = "start"
+    epoch: int
+
+
+@dataclass(frozen=True)
 class LayoutRecord(Record):
     """How a state is laid out: the number of its partitions and its kind.
 
-    Of a state that the log knew already, the sentinels of all partitions were laid anew at the last committed txid.
+    Attributes
+    ----------
+    attempt
+        The sentinels of all partitions were laid anew, at the last committed txid and this attempt. None (earlier
+        versions): at the winner of that txid, if the log knew the state already.
     """
 
     tag = "layout"
     state: str
     partitions: int
     kind: str
+    attempt: int | None = None
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record as plain data, as earlier versions wrote it where it says no more."""
+        data = super().to_data()
+        if self.attempt is None:
+            del data["attempt"]
+        return data
 
 
 @dataclass(frozen=True)
@@ -140,7 +161,7 @@ class TopologyRecord(Record):
 
 _RECORDS: dict[str, type[Record]] = {
     record.tag: record
-    for record in (DefineRecord, CommitRecord, LayoutRecord, AdoptRecord, ResetRecord, TopologyRecord)
+    for record in (DefineRecord, CommitRecord, StartRecord, LayoutRecord, AdoptRecord, ResetRecord, TopologyRecord)
 }
 
 
@@ -182,6 +203,8 @@ class LogState:
         The last `HISTORY` commits, oldest first.
     declared
         "states" and "streams": what each of them means, by name; empty if no topology was recorded.
+    epochs
+        Those whose drivers may have written to the states; None: any (a log that was begun by an earlier version).
     """
 
     incarnation: str
@@ -197,6 +220,7 @@ class LogState:
     totals: dict[str, int] = field(default_factory=dict)
     history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
+    epochs: Epochs | None = None
 
     def check(self, record: Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
@@ -224,6 +248,8 @@ class LogState:
                 self.definitions.setdefault(record.txid, {})[record.spout] = record.definition
             case CommitRecord():
                 self._commit(record)
+            case StartRecord():
+                self.epochs = (self.epochs or Epochs(((0, record.epoch),))).with_epoch(record.epoch)
             case LayoutRecord():
                 self._lay_out(record)
             case AdoptRecord():
@@ -262,8 +288,10 @@ class LogState:
         self.txid = record.txid  # last: whoever sees the new txid sees its winner (see snapshot)
 
     def _lay_out(self, record: LayoutRecord) -> None:
-        before = self.layouts.get(record.state)
-        if before is not None:
+        if record.attempt is not None:
+            laid = Sentinel(self.incarnation, self.txid, record.attempt)
+            self.touched[record.state] = dict.fromkeys(range(record.partitions), laid)
+        elif record.state in self.layouts:
             laid = Sentinel(self.incarnation, self.txid, self.winners.winner(self.txid) or 0)
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid) if self.txid else {}
         self.layouts[record.state] = (record.partitions, record.kind)
@@ -293,8 +321,16 @@ class LogState:
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         values["winners"] = list(self.winners.ranges)
         values["history"] = [record.to_data() for record in self.history]
+        values["touched"] = {
+            state: {partition: sentinel[:3] for partition, sentinel in partitions.items()}
+            for state, partitions in self.touched.items()
+        }
         if not self.declared:  # as it was before there were such records, so that both can be read
             del values["declared"]
+        if self.epochs is None:
+            del values["epochs"]
+        else:
+            values["epochs"] = list(self.epochs.ranges)
         return values
 
     @classmethod
@@ -313,6 +349,7 @@ class LogState:
                 },
                 "layouts": {state: (partitions, kind) for state, (partitions, kind) in data["layouts"].items()},
                 "totals": dict(data["totals"]),
+                "epochs": Epochs.of(data["epochs"]) if "epochs" in data else None,
                 "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
             }
             return cls(**{**data, **changed})

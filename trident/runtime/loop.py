@@ -389,7 +389,7 @@ class BatchLoop:
         state = self._log.state
         return {
             name: [
-                Txid(*attempt, state.winners_of(name), state.incarnation, state.expected(name, partition))
+                Txid(*attempt, state.winners_of(name), state.incarnation, state.expected(name, partition), state.epochs)
                 for partition in range(count)
             ]
             for name, count in self._plan.partitions.items()

@@ -15,6 +15,7 @@ __all__ = ["BACKING_ABILITIES", "STATE_ABILITIES", "offer"]
 BACKING_ABILITIES = (
     "begin",
     "end",
+    "commits_atomically",
     "read_sentinel",
     "move_sentinel",
     "multi_delete",
@@ -23,12 +24,13 @@ BACKING_ABILITIES = (
     "close",
     "keeps_attempts",
 )
-"""Methods that a backing map may have besides `multi_get` and `multi_put`."""
+"""What a backing map may have besides `multi_get` and `multi_put`."""
 
 STATE_ABILITIES = (
     "multi_get_at",
     "keeps_columns",
     "multi_combine",
+    "place",
     "read_sentinel",
     "move_sentinel",
     "reset",
@@ -43,7 +45,7 @@ STATE_ABILITIES = (
 
 
 def offer(wrapper: object, delegate: object, names: Iterable[str]) -> None:
-    """Give `wrapper` each method of `names` that `delegate` has and the wrapper's own class does not define."""
+    """Give `wrapper` each method or fact of `names` that `delegate` has and the wrapper's own class does not define."""
     for name in names:
         method = getattr(delegate, name, None)
         if method is not None and not hasattr(type(wrapper), name):

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "REPLAY_WINDOW_S",
+    "AtomicMap",
     "BackingMapLifecycle",
     "FencedMap",
     "IBackingMap",
@@ -274,7 +275,10 @@ class QueryFunction(Protocol[S_contra, V]):
 
 @runtime_checkable
 class BackingMapLifecycle(Protocol):
-    """A backing map that is told about commits: to write all puts of a commit at once, or to drop a stale cache."""
+    """A backing map that is told about commits: to write all puts of a commit at once, or to drop a stale cache.
+
+    A put outside of `begin` and `end` is written when it returns; the seal of a commit is one.
+    """
 
     def begin(self, txid: Txid) -> None:
         """A commit begins; unfinished business of an earlier one is void."""
@@ -284,16 +288,43 @@ class BackingMapLifecycle(Protocol):
 
 
 @runtime_checkable
+class AtomicMap(Protocol):
+    """A backing map whose class says whether a commit is written whole or not at all.
+
+    The sentinel of any other map is sealed when the whole commit is acknowledged, so that a store that lost the end of a
+    commit is found.
+    """
+
+    commits_atomically: bool
+
+
+@runtime_checkable
 class FencedMap(Protocol):
-    """A backing map that keeps the sentinel itself, so that a writer that was replaced cannot write (R9)."""
+    """A backing map that keeps the sentinel itself, so that a writer that was replaced cannot write (R9).
+
+    All five fields of a `Sentinel` are kept; it is laid unsealed when a commit begins and again, sealed, when all puts
+    are acknowledged (see `AtomicMap`).
+    """
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of this partition, None if there is none."""
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel forward; from now on puts succeed only while it stands.
+        """Replace the sentinel that this instance read or laid last; from now on puts succeed only while it stands.
 
-        Raises `FencedError` if the store has a higher one, unless `force` (which lays the sentinel anew).
+        It is a compare-and-set, "none" included: a store that was emptied, rolled back or taken over since the read is
+        not written to. Without a read before it, the move reads by itself. A move that is sent again, because no answer
+        came, finds what was read or its own record.
+
+        Parameters
+        ----------
+        force
+            Also move it back, or to another incarnation; what was read is compared all the same.
+
+        Raises
+        ------
+        FencedError, StateLossDetected, StatePlaceError
+            The store has another sentinel; see `trident.state.sentinel.displaced`. Nothing was written.
         """
 
 

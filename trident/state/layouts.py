@@ -4,7 +4,7 @@
 opaque                  `[txid, attempt, prev, curr]`
 transactional           `[txid, value]`
 non-transactional       the bare value
-sentinel, of any kind   `[incarnation, txid, attempt]`
+sentinel, of any kind   `[incarnation, txid, attempt, place, sealed]`, or its first three
 ======================  ===================================================
 """
 
@@ -41,7 +41,9 @@ LAYOUTS: dict[StateType, Layout] = {
 
 def fields_of(obj: Any, kind: StateType) -> Any:
     """Return what is encoded: the list of the fields, or the bare value."""
-    if isinstance(obj, (OpaqueValue, TransactionalValue, Sentinel)):
+    if isinstance(obj, Sentinel):
+        return obj.fields
+    if isinstance(obj, (OpaqueValue, TransactionalValue)):
         return list(obj)
     if kind in LAYOUTS:
         raise _misfit(obj, LAYOUTS[kind].stored.__name__)
@@ -56,7 +58,7 @@ def from_fields(fields: Any, kind: StateType) -> Any:
     if isinstance(fields, list):
         if len(fields) == layout.width and are_ints(fields[: layout.ints]):
             return layout.stored(*fields)
-        if len(fields) == 3 and isinstance(fields[0], str) and are_ints(fields[1:]):
+        if len(fields) in (3, 5) and isinstance(fields[0], str) and are_ints(fields[1:3]):
             return Sentinel(*fields)
     raise _misfit(fields, layout.text)
 

@@ -4,7 +4,7 @@ The way of one commit is the same for all three::
 
     begin_commit(txid)   the sentinel is compared, then moved forward: from here on an older writer is fenced
     multi_update(...)    one read, the rule of the kind, one write (of a TransactionalMap: at the commit)
-    commit(txid)         the backing map makes the puts durable
+    commit(txid)         the backing map makes the puts durable; then the sentinel is sealed
 
 What this very commit wrote is remembered until the commit ends and laid over what the store shows, so a key may be
 updated in several calls. An updater gets an object of its own: if it changes it in place, nothing stored changes (R13).
@@ -37,7 +37,7 @@ from trident.state.interfaces import (
 )
 from trident.state.keys import one_nan
 from trident.state.removals import Removals
-from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced, is_atomic
 from trident.state.txid import Sentinel, Snapshot, Txid, Winners
 from trident.state.values import CombinerUpdates, OpaqueValue, TransactionalValue
 
@@ -53,6 +53,7 @@ class _CommittedMap(ABC):
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.partition = backing, name, partition
         self._guard = fenced(backing, partition)
+        self._is_atomic = is_atomic(backing)
         # Asked once: a look at all methods of a protocol costs as much as a small commit.
         self._lifecycle = backing if isinstance(backing, BackingMapLifecycle) else None
         self._removals = Removals(backing, self.kind)
@@ -63,15 +64,14 @@ class _CommittedMap(ABC):
         """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""
         commit = Txid.of(txid)
         self._forget()
-        sentinel = commit.sentinel
-        if sentinel is not None:
-            check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit)
+        if commit.sentinel is not None:
+            found = self._guard.read_sentinel()
+            check_sentinel(self.name, self.partition, found, commit, self.name)
         reserved_key = isinstance(self._guard, ReservedKeySentinel)
         if reserved_key:
             self._begin(commit)  # a sentinel under a reserved key is one of the puts of the commit
-        if sentinel is not None:
-            # Before the first put: whoever held the partition until now is fenced from here on.
-            self._guard.move_sentinel(sentinel)
+        # Before the first put: whoever held the partition until now is fenced from here on.
+        self._lay_sentinel(commit, sealed=self._is_atomic)
         if not reserved_key:
             self._begin(commit)
         self._removals.begin(commit)
@@ -88,6 +88,9 @@ class _CommittedMap(ABC):
         if self._lifecycle is not None:
             self._lifecycle.end(begun)
         self._removals.end(begun)
+        if not self._is_atomic:
+            # All is acknowledged: a store that loses any of it from here on loses the seal too, since that came last.
+            self._lay_sentinel(begun, sealed=True)
         self._forget()
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
@@ -146,13 +149,18 @@ class _CommittedMap(ABC):
             return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in self.backing.key_pages())
         return self.backing.key_pages()
 
+    @property
+    def place(self) -> str:
+        """What the state is called in its sentinels, so that no other state takes its place."""
+        return self.name
+
     def read_sentinel(self) -> Sentinel | None:
         """Return what the store says of this partition's last commit."""
         return self._guard.read_sentinel()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Lay the sentinel; `force` also moves it back."""
-        self._guard.move_sentinel(sentinel, force)
+        """Lay the sentinel, in the name of this state; `force` also moves it back."""
+        self._guard.move_sentinel(sentinel._replace(place=self.name), force)
 
     def reset(self) -> None:
         """Empty the partition, sentinel included; the backing map must be able to."""
@@ -170,6 +178,10 @@ class _CommittedMap(ABC):
         close = getattr(self.backing, "close", None)
         if close is not None:
             close()
+
+    def _lay_sentinel(self, commit: Txid, sealed: bool) -> None:
+        if commit.incarnation is not None:
+            self._guard.move_sentinel(Sentinel(commit.incarnation, int(commit), commit.attempt, self.name, sealed))
 
     def _begin(self, commit: Txid) -> None:
         if self._lifecycle is not None:

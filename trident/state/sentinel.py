@@ -9,69 +9,185 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trident.errors import FencedError, StateMismatchError
-from trident.state.interfaces import FencedMap, IBackingMap, Key
-from trident.state.txid import Sentinel, Txid
+from trident.errors import BackendError, FencedError, StateError, StateLossDetected, StateMismatchError, StatePlaceError
+from trident.state.interfaces import AtomicMap, FencedMap, IBackingMap, Key
+from trident.state.txid import Sentinel, Txid, epoch_of
 
-__all__ = ["SENTINEL_KEY", "ReservedKeySentinel", "check_sentinel", "fenced", "is_sentinel_key"]
+__all__ = [
+    "SENTINEL_KEY",
+    "ReservedKeySentinel",
+    "check_sentinel",
+    "displaced",
+    "fenced",
+    "is_atomic",
+    "is_forward",
+    "is_sentinel_key",
+]
 
 SENTINEL_KEY = "\x00trident-sentinel"
 
 
-def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txid) -> None:
+def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txid, place: str = "") -> None:
     """Check what the store has against what the log expects, for a commit of `txid`.
 
     Legal are: the expected sentinel itself, and one that a failed attempt of ours left behind (same incarnation, a
-    later (txid, attempt) than expected, not above this commit's, and not a winner, or the log would know the touch).
+    later (txid, attempt) than expected, not above this commit's, of a driver that this log let write, and not a winner,
+    or the log would know the touch).
+
+    Parameters
+    ----------
+    place
+        What the state is called in its own sentinels; "" compares no place.
 
     Raises
     ------
     FencedError
         The store is at or beyond this commit by a higher attempt: this writer was replaced.
+    StatePlaceError
+        Another state keeps its values there.
     StateMismatchError
         Anything else. Nothing was written.
     """
-    expected = txid.expected
+    expected, known = txid.expected, True
+    if found is not None and place and found.place not in ("", place):
+        raise StatePlaceError(f"state {state!r} partition {partition}", place, found.place)
     if found == expected:
-        return
-    if found is not None and found.incarnation == txid.incarnation:
+        # A sentinel that is laid at the start, for a batch to come, expects no end of that batch.
+        if found is None or found.sealed or found.txid >= txid:
+            return
+    elif found is not None and found.incarnation == txid.incarnation:
         at, own = (found.txid, found.attempt), (int(txid), txid.attempt)
         # A later batch by an *earlier* attempt is no successor of this writer: the end of the log was lost.
         if found.attempt > txid.attempt or (found.attempt == txid.attempt and found.txid > txid):
             raise FencedError(f"state {state!r} partition {partition}", str(txid.sentinel), str(found))
         floor = (expected.txid, expected.attempt) if expected is not None else (0, 0)
-        if floor < at <= own and (at == own or found.txid == txid or not txid.winners.won(*at)):
+        known = at == own or txid.epochs is None or epoch_of(found.attempt) in txid.epochs
+        if known and floor < at <= own and _has_lost(found, txid):
             return
-    wanted = str(expected) if expected is not None else f"no commit of incarnation {txid.incarnation}"
-    raise StateMismatchError(state, partition, wanted, str(found) if found is not None else "no commit at all")
+    elif found is not None and expected is None and found.txid == 0:
+        return  # another log's driver claimed the place and never committed: there is nothing of it
+    unknown = "" if known else ", of a driver that this log does not know"
+    raise StateMismatchError(state, partition, _wanted(txid), _described(found) + unknown)
+
+
+def _has_lost(found: Sentinel, txid: Txid) -> bool:
+    """Whether no batch of the log was committed by the attempt that laid a sentinel; batch 0 is a claim at a start."""
+    return found.txid in (0, int(txid)) or not txid.winners.won(found.txid, found.attempt)
+
+
+def _wanted(txid: Txid) -> str:
+    return str(txid.expected) if txid.expected is not None else f"no commit of incarnation {txid.incarnation}"
+
+
+def _described(found: Sentinel | None) -> str:
+    if found is None:
+        return "no commit at all"
+    return str(found) if found.sealed else f"{found}, whose last writes are missing"
+
+
+def is_forward(found: Sentinel, own: Sentinel) -> bool:
+    """Whether a sentinel may be moved from `found` to `own` without force: neither txid nor attempt falls."""
+    return found.incarnation == own.incarnation and found.txid <= own.txid and found.attempt <= own.attempt
+
+
+def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None) -> StateError | FencedError:
+    """Return the error of a writer that finds another sentinel than the one that it read or laid last.
+
+    Parameters
+    ----------
+    what
+        What was done where, or the state, partition and server alone; for the message.
+    own
+        What it laid, or wants to lay.
+    found
+        What is there now.
+    seen
+        What it read or laid last.
+    """
+    if found is None:
+        return StateLossDetected(what, f"its sentinel ({seen}) is gone")
+    if own.place and found.place not in ("", own.place):
+        return StatePlaceError(what, own.place, found.place)
+    if not is_forward(found, own) or (seen == own and found == own and found.sealed >= seen.sealed):
+        return FencedError(what, str(own), f"{found} (another run of it)" if found == own else str(found))
+    if seen is not None and is_forward(found, seen) and (found != seen or found.sealed < seen.sealed):
+        return StateLossDetected(what, f"it was rolled back from {seen} to {_described(found)}")
+    return BackendError(f"{what}: another writer moved the sentinel to {found} meanwhile; the batch may be replayed")
 
 
 class ReservedKeySentinel:
-    """Keeps the sentinel of a two-method backing map under a reserved key of that map.
+    """Keeps the sentinel of a two-method backing map under two reserved keys of that map.
 
-    It detects a wiped, rolled-back or foreign store. It cannot fence a writer that sleeps between two puts: for that a
-    map implements `FencedMap`.
+    One holds the last commit that is complete, the other the commit that has begun. The first is written only at the end:
+    then it must still be what it was at the begin, or the store was emptied or rolled back meanwhile. It cannot fence a
+    writer that sleeps between two puts: for that a map implements `FencedMap`.
     """
 
     def __init__(self, backing: IBackingMap[Any], partition: int) -> None:
         self._backing = backing
-        self._key: Key = (SENTINEL_KEY, partition)
+        self._complete: Key = (SENTINEL_KEY, partition)
+        self._begun: Key = (SENTINEL_KEY, partition, "begun")
+        self._what = f"partition {partition} of a state over a {type(backing).__name__}"
+        self._seen: tuple[Sentinel | None, Sentinel | None] | None = None
 
     def read_sentinel(self) -> Sentinel | None:
-        """Read the reserved key."""
-        (stored,) = self._backing.multi_get([self._key])
-        return None if stored is None else Sentinel(*stored)
+        """Read the last complete commit."""
+        self._seen = self._look()
+        return self._seen[0]
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Write the reserved key."""
-        self._backing.multi_put([self._key], [sentinel])
+        """Note that a commit begins (it is not sealed), or that it is complete.
+
+        Raises
+        ------
+        FencedError
+            Another writer has begun a later commit.
+        StateLossDetected
+            The store no longer has what was read or laid.
+        """
+        complete, begun = seen = self._look() if self._seen is None else self._seen
+        if force:
+            self._check_unchanged(sentinel, seen)
+            # A commit that another writer began before is refused at its end.
+            self._backing.multi_put([self._complete], [sentinel])
+            self._backing.multi_put([self._begun], [sentinel])
+            self._seen = (sentinel, sentinel)
+            return
+        for found in seen:
+            if found is not None and not is_forward(found, sentinel):
+                raise displaced(self._what, sentinel, found, found)
+        if not sentinel.sealed:
+            self._backing.multi_put([self._begun], [sentinel])
+            self._seen = (complete, sentinel)
+            return
+        if begun == sentinel:
+            self._check_unchanged(sentinel, seen)
+        self._backing.multi_put([self._complete], [sentinel])
+        self._seen = (sentinel, begun)
+
+    def _check_unchanged(self, own: Sentinel, seen: tuple[Sentinel | None, Sentinel | None]) -> None:
+        for found, before in zip(self._look(), seen, strict=True):
+            if found != before:
+                raise displaced(self._what, own, found, before)
+
+    def _look(self) -> tuple[Sentinel | None, Sentinel | None]:
+        complete, begun = self._backing.multi_get([self._complete, self._begun])
+        return (
+            None if complete is None else Sentinel(*complete),
+            None if begun is None else Sentinel(*begun),
+        )
 
 
 def fenced(backing: IBackingMap[Any], partition: int) -> FencedMap:
-    """Return the map itself if it keeps its own sentinel, else one kept under a reserved key."""
+    """Return the map itself if it keeps its own sentinel, else one kept under reserved keys."""
     return backing if isinstance(backing, FencedMap) else ReservedKeySentinel(backing, partition)
 
 
+def is_atomic(backing: IBackingMap[Any]) -> bool:
+    """Whether the map writes a commit whole or not at all."""
+    return isinstance(backing, AtomicMap) and backing.commits_atomically
+
+
 def is_sentinel_key(keys: Sequence[Key]) -> bool:
-    """Whether a request is for a sentinel that is kept under the reserved key: it is read and written by itself."""
-    return len(keys) == 1 and keys[0][:1] == (SENTINEL_KEY,)
+    """Whether a request is for sentinels that are kept under reserved keys: they are read and written by themselves."""
+    return 0 < len(keys) <= 2 and keys[0][:1] == (SENTINEL_KEY,)

@@ -10,17 +10,52 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-__all__ = ["EVERYTHING_WON", "Sentinel", "Snapshot", "Txid", "Winners"]
+__all__ = ["EVERYTHING_WON", "RETRY_BITS", "Epochs", "Sentinel", "Snapshot", "Txid", "Winners", "epoch_of"]
+
+RETRY_BITS = 20
+"""An attempt is `epoch << RETRY_BITS | retry`: no epoch's attempts are those of another one."""
+
+
+def epoch_of(attempt: int) -> int:
+    """Return the epoch of the driver that made an attempt."""
+    return attempt >> RETRY_BITS
 
 
 class Sentinel(NamedTuple):
-    """The last commit that touched one partition of a state, as the store itself records it (R8, R9)."""
+    """The last commit that touched one partition of a state, as the store itself records it (R8, R9).
+
+    Two sentinels are equal if they are of the same commit: incarnation, txid and attempt. The rest are notes on it.
+
+    Attributes
+    ----------
+    place
+        The state that keeps its values there, as `topology/state`; "" if the record does not say (older versions).
+    sealed
+        False from the begin of a commit until the store has acknowledged all of it. A store that commits a batch as one
+        transaction never shows False.
+    """
 
     incarnation: str
     txid: int
     attempt: int
+    place: str = ""
+    sealed: bool = True
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, tuple) and self[:3] == other[:3]
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self[:3])
+
+    @property
+    def fields(self) -> list[Any]:
+        """What is stored: all five, or the first three where the others say nothing."""
+        return list(self if self.place or not self.sealed else self[:3])
 
     @property
     def version(self) -> int:
@@ -81,6 +116,32 @@ class Winners:
         return Winners(tuple((first, attempt) for first, attempt in ranges), adopted)
 
 
+@dataclass(frozen=True)
+class Epochs:
+    """The epochs whose drivers may have written to the states, as ranges `(first, last)`, ascending.
+
+    A driver is among them once its start has compared log and stores. So an attempt of any other epoch was not made by
+    a driver that this log knows: the log was rolled back.
+    """
+
+    ranges: tuple[tuple[int, int], ...] = ()
+
+    def __contains__(self, epoch: int) -> bool:
+        return any(first <= epoch <= last for first, last in self.ranges)
+
+    def with_epoch(self, epoch: int) -> Epochs:
+        """Return the epochs with one more, later than all."""
+        *earlier, (first, last) = self.ranges or ((epoch, epoch),)
+        if last + 1 < epoch:
+            return Epochs((*self.ranges, (epoch, epoch)))
+        return Epochs((*earlier, (first, epoch)))
+
+    @staticmethod
+    def of(ranges: Iterable[Iterable[int]]) -> Epochs:
+        """Build from plain lists, as the log stores them."""
+        return Epochs(tuple((first, last) for first, last in ranges))
+
+
 class _EverythingWon(Winners):
     """For a plain `int` txid: no log to ask, so every earlier write stands (Storm's rule)."""
 
@@ -107,12 +168,15 @@ class Txid(int):
         The identity of the log; None for a commit without a log (no sentinel is kept then).
     expected
         The sentinel that the log says this partition has (its last committed touch); None if it was never touched.
+    epochs
+        The epochs of the drivers that may have written before; None: of any.
     """
 
     attempt: int
     winners: Winners
     incarnation: str | None
     expected: Sentinel | None
+    epochs: Epochs | None
 
     def __new__(
         cls,
@@ -121,14 +185,16 @@ class Txid(int):
         winners: Winners = EVERYTHING_WON,
         incarnation: str | None = None,
         expected: Sentinel | None = None,
+        epochs: Epochs | None = None,
     ) -> Txid:
         """Make the number and what it carries."""
         self = super().__new__(cls, txid)
         self.attempt, self.winners, self.incarnation, self.expected = attempt, winners, incarnation, expected
+        self.epochs = epochs
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Txid, (int(self), self.attempt, self.winners, self.incarnation, self.expected))
+        return (Txid, (int(self), self.attempt, self.winners, self.incarnation, self.expected, self.epochs))
 
     @staticmethod
     def of(txid: int) -> Txid:
@@ -142,7 +208,7 @@ class Txid(int):
 
     def for_partition(self, expected: Sentinel | None) -> Txid:
         """Return the same commit as seen by one partition, with the sentinel that must be found there."""
-        return Txid(int(self), self.attempt, self.winners, self.incarnation, expected)
+        return Txid(int(self), self.attempt, self.winners, self.incarnation, expected, self.epochs)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from trident.testing.updaters import Append
 __all__ = ["Schedule"]
 
 BATCHES = 8
-_MOST_TRIES = 25
+_MOST_TRIES = 50
 _KEYS: list[Key] = [(name,) for name in ("a", "b", "c", "", "1", "é", "A", "a ")]
 Batch = list[dict[Key, int]]  # the updates of a batch, call by call; no number comes twice in a schedule
 

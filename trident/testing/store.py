@@ -154,6 +154,7 @@ class Writer:
         """Move the sentinel to a commit and begin it."""
         commit = commit_of(txid, attempt)
         guard, sentinel = fenced(self.backing, self.partition), sentinel_of(txid, attempt)
+        guard.read_sentinel()  # as every commit does first
         if isinstance(guard, ReservedKeySentinel):
             self._begin(commit)
             guard.move_sentinel(sentinel)
