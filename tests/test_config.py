@@ -76,7 +76,7 @@ def test_every_setting_is_described() -> None:
         ({"log_dir": "s3://bucket/log"}, "log_dir='s3://bucket/log': must be a folder of a local disk"),
         ({"log_dir": Path("s3://bucket/log")}, "log_dir='s3:/bucket/log': must be a folder of a local disk"),
         ({"log_dir": "dbfs:/logs"}, "log_dir='dbfs:/logs': must be a folder of a local disk"),
-        ({"dead_letter_dir": "file:///tmp/dead"}, "dead_letter_dir='file:///tmp/dead': must be a folder"),
+        ({"dead_letter_dir": "file:///var/dead"}, "dead_letter_dir='file:///var/dead': must be a folder"),
     ],
 )
 def test_what_cannot_be_is_refused(settings: dict[str, Any], text: str) -> None:

@@ -97,10 +97,11 @@ class RowsSpout:
     def open(self, conf: Mapping[str, Any]) -> None:
         self.calls.append("open")
 
-    def emit_batch(self, batch_id: int, collector: TridentCollector) -> None:
+    def emit_batch(self, batch_id: int, collector: TridentCollector) -> bool | None:
         rows = self.batches.get(batch_id, [])
         for row in rows() if callable(rows) else rows:
             collector.emit(row)
+        return None
 
     def ack(self, batch_id: int) -> None:
         self.calls.append(f"ack {batch_id}")

@@ -38,6 +38,8 @@ __all__ = ["BatchLoop", "Clock", "SpoutHandle"]
 logger = logging.getLogger(__name__)
 
 _LOOK_AT_OWNER_S = 2.0
+_EMPTY_IS_ALL = 10
+"""After so many empty batches in a row the spouts are taken to have no more: they cannot say so, and may go on for ever."""
 
 
 class Clock:
@@ -72,6 +74,7 @@ class _Batch:
     output: TaskOutput = field(default_factory=TaskOutput)
     small: bool = False  # may the loop's own thread do all of it?
     inline: bool = False  # does it?
+    empty: bool = False  # are there no parts to process?
     capture: bool = False  # are tuples that raise put aside?
     drains: list[threading.Event] = field(default_factory=list)  # who waits for this batch and no later one
 
@@ -142,6 +145,7 @@ class BatchLoop:
         self._drains: list[threading.Event] = []
         self._drain_lock = threading.Lock()
         self._poll_at = self._look_at = float("-inf")
+        self._counted_from = log.state.txid  # the batch after which empty ones are counted, while somebody waits
         self._fatal: BatchFailedError | None = None
 
     # ---- from other threads -----------------------------------------------------------------------------------------
@@ -245,14 +249,28 @@ class BatchLoop:
                 self._poll_at = now + self._config.poll_interval_ms / 1000
                 break
             self._start(definitions, now)
-            if asked and not any(_of_spouts(definitions)):
-                self._batches[txid].drains = drains
+            self._look_for_end(self._batches[txid], asked, drains)
             now = self._clock.monotonic()
         else:
             return
         if drains and not self._coordinator.active():
             self._log.check_owner()  # a driver that was replaced knows nothing of what is committed
             self._drained(drains)
+
+    def _look_for_end(self, batch: _Batch, asked: bool, drains: list[threading.Event]) -> None:
+        """See whether a batch that was just begun tells that the spouts have nothing (more) now."""
+        if not batch.empty:
+            self._counted_from = batch.attempt.txid
+        elif asked and not any(_of_spouts(batch.definitions)):  # of a window alone
+            batch.drains = drains
+        elif asked:
+            # A spout that has empty batches always has one more.
+            self._poll_at = self._clock.monotonic() + self._config.poll_interval_ms / 1000
+            is_end = batch.attempt.txid - self._counted_from >= _EMPTY_IS_ALL
+            if is_end:
+                batch.drains = drains
+            if is_end or not drains:
+                self._counted_from = batch.attempt.txid
 
     def _drained(self, drains: list[threading.Event]) -> None:
         with self._drain_lock:
@@ -317,6 +335,7 @@ class BatchLoop:
         except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
             self._events.put(_Event(attempt, failure=error.failure))
             return
+        batch.empty = not parts
         small = (math.inf if size is None else size) <= self._inline_bytes
         batch.small = small and self._inline_bytes > 0 and batch.runner.here  # without tuples it has no bytes
         # Behind a large one it would wait for its commit, and keep those after it waiting.

@@ -86,7 +86,8 @@ class RunningTopology:
     def process_all_available(self) -> None:
         """Block until everything that the spouts had when this was called is committed.
 
-        Raises what ended the topology, if it ends first. An endless spout (a cycling one) never lets it return.
+        Ten empty batches in a row, of spouts that have such, count as the end of what they have. An endless spout (a
+        cycling one) never lets it return. Raises what ended the topology, if it ends first.
         """
         done = self._loop.drain()
         while not done.wait(0.05):

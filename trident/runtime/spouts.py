@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from trident.arrow import table_of
-from trident.errors import SpoutError
+from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
 from trident.planner.guarantees import spout_type_of
-from trident.spout.interfaces import Definition, IBatchSpout, ITridentSpout, TransactionAttempt
+from trident.spout.interfaces import Definition, IBatchSpout, ITridentSpout, SpoutType, TransactionAttempt
 
 __all__ = ["BatchSpoutExecutor", "as_trident_spout"]
 
@@ -28,13 +29,14 @@ class _Rows:
         self.rows: list[Sequence[Any]] = []
 
     def emit(self, values: Sequence[Any]) -> None:
-        self.rows.append(values)
+        self.rows.append(tuple(values))  # the spout may fill the same list again
 
 
 class BatchSpoutExecutor:
     """Runs an `IBatchSpout` in the driver: the rows of a batch are collected there and shipped with the job.
 
-    Different from Storm: a batch without rows is not started, so an idle spout costs no empty batches.
+    Different from Storm: a batch without rows is one only if `emit_batch` returns True, so an idle spout costs no empty
+    batches. The definition of a transactional spout holds a checksum of the rows, which a replay is compared with.
     """
 
     def __init__(self, spout: IBatchSpout) -> None:
@@ -57,12 +59,11 @@ class BatchSpoutExecutor:
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Let the spout emit the batch."""
-        collector = _Rows()
-        self._spout.emit_batch(txid, collector)
-        if not collector.rows:
+        table, stands = self._emitted(txid)
+        if not table.num_rows and not stands:
             return None
-        table = self._rows[txid] = self._table(txid, collector.rows)
-        return {"rows": table.num_rows, "bytes": table.nbytes}
+        self._rows[txid] = table
+        return self._definition(table)
 
     def size(self, definition: Definition) -> int | None:
         """Say how many bytes the rows of a batch take; None of a batch that an earlier version defined."""
@@ -72,9 +73,9 @@ class BatchSpoutExecutor:
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
         """Return the batch's rows in slices; after a restart the spout is asked to emit the batch again."""
         if attempt.txid not in self._rows:
-            collector = _Rows()
-            self._spout.emit_batch(attempt.txid, collector)
-            self._rows[attempt.txid] = self._table(attempt.txid, collector.rows)
+            again, _ = self._emitted(attempt.txid)
+            self._check_replay(attempt.txid, definition, self._definition(again))
+            self._rows[attempt.txid] = again
         table = self._rows[attempt.txid]
         size = max(1, -(-table.num_rows // max(1, parallelism)))
         return [table.slice(start, size) for start in range(0, table.num_rows, size)]
@@ -88,6 +89,26 @@ class BatchSpoutExecutor:
         """Close the spout."""
         self._spout.close()
 
+    def _emitted(self, txid: int) -> tuple[pa.Table, bool]:
+        """Let the spout emit a batch: its rows, and whether it says that this is the batch in any case."""
+        collector = _Rows()
+        stands = self._spout.emit_batch(txid, collector)
+        return self._table(txid, collector.rows), stands is True
+
+    def _definition(self, table: pa.Table) -> dict[str, int]:
+        counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
+        return counted | {"crc": _checksum(table)} if self.spout_type is SpoutType.TRANSACTIONAL else counted
+
+    def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
+        # Earlier versions noted less.
+        if any(found[each] != defined[each] for each in ("rows", "crc") if each in found and each in defined):
+            call = f"{type(self._spout).__name__}.emit_batch({txid})"
+            raise ReplayMismatchError(
+                f"{call} gave other rows than when the batch was defined: {_said(found)} in place of {_said(defined)}. A "
+                "transactional spout gives the same again. Let it do so and start again, or declare it as what it is: "
+                "spout_type = SpoutType.OPAQUE"
+            )
+
     def _table(self, txid: int, rows: list[Sequence[Any]]) -> pa.Table:
         try:
             return table_of(self.get_output_fields(), rows)
@@ -96,6 +117,18 @@ class BatchSpoutExecutor:
             raise SpoutError(
                 f"{name}.emit_batch({txid}) emitted rows that do not fit its fields ({self.get_output_fields()}): {error}"
             ) from error
+
+
+def _said(definition: dict[str, int]) -> str:
+    return f"{definition['rows']} rows" + (f" with checksum {definition['crc']:08x}" if "crc" in definition else "")
+
+
+def _checksum(table: pa.Table) -> int:
+    crc = 0
+    for column in table.columns:
+        for buffer in column.chunk(0).buffers():
+            crc = crc if buffer is None else zlib.crc32(buffer, crc)
+    return crc
 
 
 class _TableEmitter:

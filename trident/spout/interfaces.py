@@ -56,9 +56,10 @@ class BatchCoordinator(Protocol):
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix what batch `txid` contains, given the definition of the batch before (None: the first batch ever).
 
-        Returns None if there is nothing (more) to emit now; it is asked again later. Of a transactional spout the
-        definition is logged before anything reads the source, and a replay uses the logged one; an opaque spout is
-        asked again for every attempt.
+        Returns None if there is nothing (more) to emit now; it is asked again later, for the same batch unless another
+        spout has something for it. A definition without parts is an empty batch, and the next one is asked for then.
+        Of a transactional spout the definition is logged before anything reads the source, and a replay uses the logged
+        one; an opaque spout is asked again for every attempt.
         """
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
@@ -117,8 +118,13 @@ class IBatchSpout(Protocol):
     def open(self, conf: Mapping[str, Any]) -> None:
         """Called once before the first batch."""
 
-    def emit_batch(self, batch_id: int, collector: TridentCollector) -> None:
-        """Emit the rows of a batch."""
+    def emit_batch(self, batch_id: int, collector: TridentCollector) -> bool | None:
+        """Emit the rows of a batch.
+
+        Returns True to say that this is the batch, with or without rows, and that the next one is to be asked for, as
+        Storm always does. Where anything else is returned and nothing was emitted, there is nothing now, and the same
+        batch is asked for again.
+        """
 
     def ack(self, batch_id: int) -> None:
         """The batch is committed."""
