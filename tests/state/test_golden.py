@@ -29,6 +29,7 @@ from trident.coordination.records import (
     LogState,
     Record,
     ResetRecord,
+    StartRecord,
     TopologyRecord,
     record_from_data,
 )
@@ -176,6 +177,22 @@ def test_stored_values_and_sentinels() -> None:
     found = check("stored.v1", {name: serializers[name].serialize(item) for name, (_, _, item) in STORED.items()})
     for name, (_, _, item) in STORED.items():
         assert same(serializers[name].deserialize(found[name]), item)
+
+
+def test_sentinels_that_name_their_state() -> None:
+    sentinels = {"sealed": SENTINEL._replace(place="words/count"), "open": SENTINEL._replace(sealed=False)}
+    by_name = {name: serializer_for(name, StateType.OPAQUE) for name in ("codec", "json", "storm")}
+    items = {f"{by}-{note}": (one, sentinel) for by, one in by_name.items() for note, sentinel in sentinels.items()}
+    found = check("sentinel.v2", {name: one.serialize(sentinel) for name, (one, sentinel) in items.items()})
+    for name, (one, sentinel) in items.items():
+        assert tuple(one.deserialize(found[name])) == tuple(sentinel)
+
+
+def test_the_records_of_a_start() -> None:
+    records: dict[str, Record] = {"start": StartRecord(7), "layout": LayoutRecord("counts", 4, "opaque", 7 << 20)}
+    found = check("start.v1", {name: framing.encode(record.to_data()) for name, record in records.items()})
+    for name, record in records.items():
+        assert record_from_data(framing.decode(found[name])) == record
 
 
 def test_the_transaction_log(tmp_path: Path) -> None:
