@@ -10,13 +10,14 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from spouts._text_find import Limits, Rest, find_range
-from spouts._text_listing import TextSource
+from spouts._text_find import Limits, Rest, check_goes_on, find_range
+from spouts._text_listing import Listed, TextSource
 from spouts._text_positions import Position, Positions
-from spouts._text_ranges import Piece, Range, cut, open_error, position_at
+from spouts._text_ranges import Piece, Range, cut, open_error, opened, position_at
 from trident.spout.interfaces import Definition, TransactionAttempt
 
 __all__ = ["Clock", "TextFileCoordinator"]
@@ -48,6 +49,7 @@ class TextFileCoordinator:
         self._tail_idle_s, self._clock = tail_idle_s, clock
         self._positions = Positions()
         self._queue: deque[str] = deque()
+        self._stamps: dict[str, tuple[int, int]] = {}  # of files as they were when they were read or compared
         self._held: dict[str, _Seen] = {}
         self._quiet: dict[str, _Seen] = {}
         self._by_cursor = not follow
@@ -120,41 +122,45 @@ class TextFileCoordinator:
             self._positions, self._by_cursor = Positions(previous["done"]), False
         else:
             self._positions, cursor = Positions(), previous["at"]
-        sizes = self._source.sizes()
+        files = self._source.files(self._positions)
         if cursor is not None:
-            self._read_until(sizes, os.fsdecode(cursor[0]), Position(cursor[1], cursor[2]))
-        self._enqueue(sizes)
+            self._read_until(files, os.fsdecode(cursor[0]), Position(cursor[1], cursor[2]))
+        self._enqueue(files)
         self._loaded, self._last = True, previous
 
-    def _read_until(self, sizes: dict[str, int], path: str, position: Position) -> None:
+    def _read_until(self, files: dict[str, Listed], path: str, position: Position) -> None:
         """Take all files before `path` as read, the file itself up to `position`."""
-        for earlier in [one for one in sizes if one < path]:
-            size = sizes.pop(earlier)
+        for earlier in [one for one in files if one < path]:
+            size = files.pop(earlier).size
             if not self._by_cursor and size:
                 self._positions.set(earlier, position_at(earlier, size))
         self._positions.set(path, position)
 
     def _look_again(self) -> None:
-        sizes = self._source.sizes()
-        self._forget_removed(sizes)
+        files = self._source.files(self._positions)
+        self._forget_removed(files)
         self._held = {}
-        self._enqueue(sizes)
+        self._enqueue(files)
 
-    def _enqueue(self, sizes: dict[str, int]) -> None:
-        self._queue = deque(path for path, size in sizes.items() if size != self._offset(path))
+    def _enqueue(self, files: dict[str, Listed]) -> None:
+        self._queue.clear()
+        for path, (size, stamp) in files.items():
+            position = self._positions.get(path)
+            if size != (0 if position is None else position.offset):
+                self._queue.append(path)
+            elif position is not None and self._stamps.get(path) != stamp:
+                _check_same(path, size, position)
+            self._stamps[path] = stamp
 
-    def _offset(self, path: str) -> int:
-        position = self._positions.get(path)
-        return 0 if position is None else position.offset
-
-    def _forget_removed(self, sizes: dict[str, int]) -> None:
+    def _forget_removed(self, files: dict[str, Listed]) -> None:
         # A directory that lost all its files at once may be a volume that is not mounted: then its files come back.
-        alive = {os.path.dirname(path) for path in sizes}
-        gone = [path for path in self._positions if path not in sizes and os.path.dirname(path) in alive]
+        alive = {os.path.dirname(path) for path in files}
+        gone = [path for path in self._positions if path not in files and os.path.dirname(path) in alive]
         for path in gone:
             if not os.path.lexists(path):
                 self._positions.forget(path)
                 self._quiet.pop(path, None)
+                self._stamps.pop(path, None)
 
     def _define(self) -> Definition | None:
         ranges: list[Range] = []
@@ -226,6 +232,13 @@ class TextFileCoordinator:
             if any(_seen_now(path) != seen for path, seen in self._held.items()):
                 return
         self._quiet.update(self._held)
+
+
+def _check_same(path: str, size: int, position: Position) -> None:
+    """Make sure that a file that was read to its end has not been replaced by one of the same size."""
+    with suppress(OSError):  # it may be closed to readers by now
+        with opened(path) as file:
+            check_goes_on(path, file, size, position)
 
 
 def _seen_now(path: str) -> _Seen | None:

@@ -13,7 +13,7 @@ from spouts._text_positions import Position
 from spouts._text_ranges import Range, bytes_before, line_end_after, opened, position_in, too_long
 from trident.errors import ReplayMismatchError
 
-__all__ = ["Found", "Limits", "Rest", "find_range"]
+__all__ = ["Found", "Limits", "Rest", "check_goes_on", "find_range"]
 
 _WINDOW = 256 << 10
 
@@ -71,7 +71,7 @@ def find_range(
     """
     with opened(path) as file:
         status = os.fstat(file)
-        _check_goes_on(path, file, status.st_size, before)
+        check_goes_on(path, file, status.st_size, before)
         start = 0 if before is None else before.offset
         if path.endswith(".gz"):
             return _find_whole(path, file, status, start, room, alone, is_final)
@@ -89,6 +89,22 @@ def find_range(
         if size - end > limits.max_line_bytes:
             raise too_long(path, end, limits.max_line_bytes)
         return _found(path, file, start, end, Rest.HELD)
+
+
+def check_goes_on(path: str, file: int, size: int, before: Position | None) -> None:
+    """Make sure that an open file is still the one that was read up to `before`; `ReplayMismatchError` if not."""
+    if before is None:
+        return
+    if size < before.offset:
+        raise ReplayMismatchError(
+            f"the file {path} was read up to byte {before.offset} and has {size} bytes now: it was truncated or "
+            "replaced. Its lines up to there are counted already; give new content a name of its own"
+        )
+    if zlib.crc32(bytes_before(file, before.offset)) != before.crc:
+        raise ReplayMismatchError(
+            f"the file {path} was read up to byte {before.offset}, and the bytes before that are others now: it was "
+            "replaced. Give new content a name of its own"
+        )
 
 
 def _find_part(
@@ -136,21 +152,6 @@ def _found(path: str, file: int, start: int, end: int, rest: Rest) -> Found:
         return Found(None, rest, None)
     position = position_in(file, end)
     return Found(Range(path, start, end, position.crc), rest, position)
-
-
-def _check_goes_on(path: str, file: int, size: int, before: Position | None) -> None:
-    if before is None:
-        return
-    if size < before.offset:
-        raise ReplayMismatchError(
-            f"the file {path} was read up to byte {before.offset} and has {size} bytes now: it was truncated or "
-            "replaced. Its lines up to there are counted already; give new content a name of its own"
-        )
-    if size > before.offset and zlib.crc32(bytes_before(file, before.offset)) != before.crc:
-        raise ReplayMismatchError(
-            f"the file {path} was read up to byte {before.offset}, and the bytes before that are others now: it was "
-            "replaced. Give new content a name of its own"
-        )
 
 
 def _after_completion(file: int, start: int) -> int:

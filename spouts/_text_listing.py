@@ -1,4 +1,4 @@
-"""Which files a text spout reads: from directories, globs and names to sorted paths with their sizes."""
+"""Which files a text spout reads: from directories, globs and names to sorted paths with their sizes and stamps."""
 
 # Paths are text as the system gives it: a Path per file would cost more than its stat.
 # ruff: noqa: PTH100, PTH111, PTH112, PTH114, PTH116, PTH119, PTH207
@@ -8,21 +8,31 @@ from __future__ import annotations
 import glob
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from typing import NamedTuple
 
 from trident.errors import SpoutError
 
-__all__ = ["Paths", "TextSource"]
+__all__ = ["Listed", "Paths", "TextSource"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _Identity = tuple[int, int]
 
 
+class Listed(NamedTuple):
+    """A file as it was listed: its size in bytes, and what is another one as soon as the file was changed or replaced."""
+
+    size: int
+    stamp: tuple[int, int]
+
+
 @dataclass(frozen=True)
 class TextSource:
     """What the user named. Every file is listed once, under its own name before that of a symbolic link to it.
+
+    Of several names of its own (hard links) it has the one that is known already, else the first by path.
 
     Parameters
     ----------
@@ -47,8 +57,13 @@ class TextSource:
         roots = tuple(os.path.abspath(os.path.expanduser(os.fspath(one))) for one in given)
         return TextSource(roots, pattern, recursive)
 
-    def sizes(self) -> dict[str, int]:
-        """List all files: path to size in bytes, sorted by path. One `stat` a file, no file is opened.
+    def files(self, known: Container[str] = ()) -> dict[str, Listed]:
+        """List all files, sorted by path. One `stat` a file, no file is opened.
+
+        Parameters
+        ----------
+        known
+            Paths of files that were read.
 
         Raises
         ------
@@ -62,7 +77,7 @@ class TextSource:
                     walk.add(path, named=False)
             else:
                 walk.add(root, named=True)
-        return walk.finish()
+        return walk.finish(known)
 
     def __str__(self) -> str:
         inside = f" (files that match {self.pattern!r})"
@@ -74,7 +89,8 @@ class _Walk:
 
     def __init__(self, pattern: str, recursive: bool) -> None:
         self._pattern, self._recursive = pattern, recursive
-        self._sizes: dict[str, int] = {}
+        self._files: dict[str, Listed] = {}
+        self._names: dict[_Identity, set[str]] = {}  # of files that have several, maybe not all of them here
         self._seen_files: set[_Identity] = set()
         self._seen_dirs: set[_Identity] = set()
         self._dirs: list[str] = []
@@ -101,7 +117,7 @@ class _Walk:
         elif named:
             raise SpoutError(f"cannot read text files from {path}: it is neither a regular file nor a directory")
 
-    def finish(self) -> dict[str, int]:
+    def finish(self, known: Container[str]) -> dict[str, Listed]:
         """Walk all that is waiting and return what was found."""
         self._drain()
         while self._links:
@@ -109,7 +125,10 @@ class _Walk:
             for path, in_directory in links:
                 self._follow(path, in_directory)
             self._drain()
-        return dict(sorted(self._sizes.items()))
+        for names in self._names.values():
+            for other in sorted(names, key=lambda path: (path not in known, path))[1:]:
+                del self._files[other]
+        return dict(sorted(self._files.items()))
 
     def _drain(self) -> None:
         while self._dirs:
@@ -163,5 +182,8 @@ class _Walk:
             self._dirs.append(path)
 
     def _take(self, path: str, found: os.stat_result) -> None:
-        self._seen_files.add((found.st_dev, found.st_ino))
-        self._sizes[path] = found.st_size
+        identity = (found.st_dev, found.st_ino)
+        self._seen_files.add(identity)
+        self._files[path] = Listed(found.st_size, (found.st_ino, found.st_ctime_ns))
+        if found.st_nlink > 1:
+            self._names.setdefault(identity, set()).add(path)

@@ -110,7 +110,7 @@ class TextFileSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> TextFileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
-        if not self._source.sizes() and not self._allow_empty:
+        if not self._source.files() and not self._allow_empty:
             raise SpoutError(
                 f"no text file to read in {self._source}. Mend the path or the pattern, or give allow_empty=True if "
                 "files will come later"

@@ -198,6 +198,54 @@ def test_a_file_that_is_truncated_while_it_is_read_is_refused(tmp_path: Path) ->
         list(emitted)
 
 
+@pytest.mark.parametrize("how", ["anew", "in place", "with its old times"])
+def test_a_file_that_was_read_and_replaced_by_one_of_the_same_size_is_found(tmp_path: Path, how: str) -> None:
+    path = write(tmp_path / "a", b"1\n2\n")
+    write(tmp_path / "b", b"3\n")
+    spout = TextFileSpout(tmp_path)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    assert coordinator.initialize_transaction(2, first) is None
+    times = path.stat()
+    if how == "in place":
+        path.write_bytes(b"1\n5\n")
+    else:
+        write(tmp_path / ".new", b"1\n5\n").rename(path)
+    if how == "with its old times":
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    # A new coordinator is one of a start after it happened.
+    for each in (coordinator, coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            ReplayMismatchError, match=f"{path} was read up to byte 4, and the bytes before that are ot"
+        ):
+            each.initialize_transaction(2, first)
+    write(tmp_path / ".new", b"1\n2\n").rename(path)
+    for each in (coordinator, spout.get_coordinator({})):
+        assert each.initialize_transaction(2, first) is None
+
+
+def test_a_file_that_was_read_is_compared_again_only_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a", b"1\n")
+    coordinator = TextFileSpout(tmp_path).get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    opened: list[Any] = []
+    real = os.open
+
+    def counting(path: Any, *options: Any) -> int:
+        opened.append(path)
+        return real(path, *options)
+
+    monkeypatch.setattr(os, "open", counting)
+    assert coordinator.initialize_transaction(2, first) is None
+    assert opened == []
+    path.chmod(0o600)
+    for _ in range(2):
+        assert coordinator.initialize_transaction(2, first) is None
+    assert opened == [str(path)]
+
+
 def test_a_file_that_was_read_in_part_and_is_another_now_stops_the_spout(tmp_path: Path) -> None:
     path = write(tmp_path / "a", b"1\n2\n3\n")
     spout = TextFileSpout(path, max_batch_bytes=4)

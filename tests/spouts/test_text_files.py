@@ -111,6 +111,25 @@ def test_links_are_read_once_and_loops_end(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_file_of_several_names_is_read_once_also_as_names_come_and_go(tmp_path: Path, follow: bool) -> None:
+    path = write(tmp_path / "b", b"1\n")
+    (tmp_path / "c").hardlink_to(path)
+    spout = TextFileSpout([tmp_path, tmp_path / "b"], follow=follow, with_source=True)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    assert rows_of(spout, coordinator, first) == [("1", str(path), 0)]
+    if follow:
+        (tmp_path / "a").hardlink_to(path)  # before it by path
+        assert coordinator.initialize_transaction(2, first) is None
+        append(path, b"2\n")
+    for again in (coordinator, spout.get_coordinator({})):
+        second = again.initialize_transaction(2, first)
+        assert (second is not None) == follow
+        if second is not None:
+            assert rows_of(spout, again, second) == [("2", str(path), 2)]
+
+
 def test_max_batch_bytes_bounds_a_batch_at_line_ends(tmp_path: Path) -> None:
     write(tmp_path / "a", b"aaa\nbbb\nccc\n")
     write(tmp_path / "b", b"ddd\n")
