@@ -8,7 +8,7 @@ from typing import Any
 
 from trident.errors import BackendError, EnvironmentProblem
 
-__all__ = ["driver", "is_transient", "refused"]
+__all__ = ["driver", "is_moving", "is_transient", "refused"]
 
 # The code of an error, which Redis before 7 hides in the text of the error of a script.
 _CODE = re.compile(
@@ -16,18 +16,26 @@ _CODE = re.compile(
     r"CROSSSLOT|MOVED|ASK)\b"
 )
 _TRANSIENT = frozenset({"READONLY", "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK"})
+_MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
 _LATER = _TRANSIENT | {"OOM", "MISCONF", "NOREPLICAS"}
 _ADVICE = {
-    "OOM": "raise maxmemory, or free memory; the batch may be replayed",
+    "OOM": "raise maxmemory, or free memory",
     "READONLY": "the server is a replica: give the address of the primary, or wait until the failover is over",
-    "LOADING": "the server is loading its data; the batch may be replayed",
+    "LOADING": "the server is loading its data; wait until it has",
     "NOAUTH": "the server asks for a password: give username and password in the URL or the options",
     "WRONGPASS": "check username and password",
     "NOPERM": "grant the user the commands and keys that docs/states/redis.md lists",
     "WRONGTYPE": "the key is used for something else: give the state another prefix or hash_key, or delete the key",
     "CROSSSLOT": "the server is a cluster: use redis+cluster:// or cluster=True",
-    "MOVED": "the server is a node of a cluster: use redis+cluster:// or cluster=True",
+    "MOVED": "the server is a node of a cluster: use redis+cluster:// or cluster=True; if that is given, its slots are being "
+    "moved: wait until they have arrived",
+    "TRYAGAIN": "a slot is being moved to another node: wait until it has arrived (redis-cli --cluster check shows it)",
+    "ASK": "a slot is being moved to another node: wait until it has arrived (redis-cli --cluster check shows it)",
+    "CLUSTERDOWN": "wait until the cluster has recovered, or mend it (redis-cli --cluster check shows what is wrong)",
+    "NOREPLICAS": "wait until the replicas are back",
+    "MISCONF": "the server cannot save its data: look into its log",
 }
+_LOST = "is the server up, can it be reached, and is its address right?"
 
 
 @cache
@@ -51,13 +59,18 @@ def is_transient(error: Exception) -> bool:
     return isinstance(error, (errors.ConnectionError, errors.TimeoutError)) or _code(error) in _TRANSIENT
 
 
+def is_moving(error: Exception) -> bool:
+    """Whether a cluster is moving slots, or replaces a node: that is over in seconds."""
+    return _code(error) in _MOVING
+
+
 def refused(error: Exception, doing: str, server: str) -> BackendError:
     """Return the error of a call that is given up. It names neither user nor password."""
     code = _code(error)
     retryable = is_transient(error) or code in _LATER
     text = str(error).rstrip(".")
     found = text if not code or code in text else f"{code} {text}"
-    default = "the batch may be replayed" if retryable else "the batch cannot succeed before this is mended"
+    default = _LOST if retryable else "nothing can be read or written before this is mended"
     return BackendError(f"{doing} on Redis {server}: {found}; {_ADVICE.get(code, default)}", retryable)
 
 

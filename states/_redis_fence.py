@@ -10,13 +10,14 @@ whatever still has the old one is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
+from states._redis_exchange import Exchange
 from states._redis_layout import BUCKETS_FIELD, Layout, sentinel_of, sentinel_record
 from states._redis_scripts import DROP, MOVE, RENEW
-from states._redis_wire import Call, Exchange
+from states._redis_wire import Call
 from trident.errors import ConfigError, FencedError, StateLossDetected
 from trident.state.txid import Sentinel
 
@@ -43,11 +44,11 @@ class Fence:
         self._own: Sentinel | None = None
         self._renewal = 0
 
-    def command(self, script: bytes, bucket: int, *arguments: bytes) -> tuple[Any, ...]:
-        """Return the call of a script that writes while the sentinel is this writer's own."""
-        keys = [self._layout.sentinel_keys[bucket]]
-        if self._layout.hashed:
-            keys.append(self._layout.stems[bucket])
+    def command(
+        self, script: bytes, bucket: int, names: Sequence[bytes], arguments: Sequence[bytes] = ()
+    ) -> tuple[Any, ...]:
+        """Return the call of a script that writes under these names while the sentinel is this writer's own."""
+        keys = [self._layout.sentinel_keys[bucket], *names]
         own = b"" if self._own is None else sentinel_record(self._own, self._renewal)
         return (b"EVALSHA", script, len(keys), *keys, self._field, own, *arguments)
 
@@ -83,7 +84,7 @@ class Fence:
 
         def call(bucket: int) -> Call:
             command = (b"HMGET", layout.sentinel_keys[bucket], self._field, BUCKETS_FIELD)
-            return Call(bucket, lambda: command, partial(take, bucket))
+            return Call(bucket, lambda: command, partial(take, bucket), reads=True)
 
         self._run("read the sentinel", map(call, range(layout.buckets)))
         found = [copy for copy in copies.values() if copy is not None]
@@ -97,7 +98,7 @@ class Fence:
         """Check that the state is spread over as many buckets as the options say, if it was ever written."""
         if self._layout.clustered:
             key = self._layout.sentinel_keys[0]
-            self._run("read the layout", [Call(0, lambda: (b"HGET", key, BUCKETS_FIELD), self._check_buckets)])
+            self._run("read the layout", [Call(0, lambda: (b"HGET", key, BUCKETS_FIELD), self._check_buckets, True)])
 
     def move(self, sentinel: Sentinel, force: bool) -> None:
         """Move every copy, that of bucket 0 first; this is the writer from now on."""
@@ -143,7 +144,7 @@ class Fence:
         self._exchange.run(f"{doing} of {self._what}", calls)
 
     def _calls(self, script: bytes, take: Callable[[Any], None]) -> list[Call]:
-        return [Call(bucket, partial(self.command, script, bucket), take) for bucket in range(self._layout.buckets)]
+        return [Call(bucket, partial(self.command, script, bucket, ()), take) for bucket in range(self._layout.buckets)]
 
     def _sentinel(self, record: bytes) -> Sentinel:
         return sentinel_of(record, f"the sentinel of {self._place} (key {self._layout.sentinel_keys[0]!r})")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+from states._redis_exchange import Exchange
 from states._redis_options import RedisOptions
-from states._redis_wire import Link
+from states._redis_wire import Call, Link, Servers
 from trident.errors import StateLossDetected
 
 __all__ = ["Health", "persistence_risk"]
@@ -14,6 +16,24 @@ __all__ = ["Health", "persistence_risk"]
 _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, str]] = set()
 _CONFIG = ("save", "appendfsync")
+_STATS = (b"INFO", b"stats")
+
+
+class _Counters(NamedTuple):
+    """How many keys a server has evicted, and how many commands it has had, which tells whether both began anew."""
+
+    evicted: int
+    commands: int
+
+    @classmethod
+    def of(cls, info: dict[str, str]) -> _Counters | None:
+        """Read them from INFO; None where the server does not say."""
+        evicted, commands = info.get("evicted_keys"), info.get("total_commands_processed")
+        return None if evicted is None or commands is None else cls(int(evicted), int(commands))
+
+    def differ(self, before: _Counters) -> bool:
+        """Whether keys were evicted since, or may have been."""
+        return self.evicted != before.evicted or self.commands < before.commands
 
 
 class Health:
@@ -31,12 +51,7 @@ class Health:
 
     def __init__(self, options: RedisOptions, what: str, writes: bool) -> None:
         self._options, self._what, self._writes = options, what, writes
-        self._seen: dict[str, tuple[str, int]] = {}  # server -> its run and the evictions that are known of
-
-    @property
-    def watching(self) -> bool:
-        """Whether a server may evict keys of the state."""
-        return bool(self._seen)
+        self._seen: dict[str, tuple[str, _Counters]] = {}  # server -> its run, and what is known of
 
     def greet(self, link: Link) -> None:
         """Ask a server what it keeps, and warn once in this process of what it may lose."""
@@ -48,54 +63,73 @@ class Health:
         risk = persistence_risk(info, config)
         if risk:
             _warn_once(link.name, risk)
-        policy = info.get("maxmemory_policy", "noeviction")
-        if self._may_evict(policy, info):
-            self._begin(link, info, policy)
+        if self._may_evict(info):
+            _warn_once(
+                link.name,
+                f"maxmemory-policy {info['maxmemory_policy']} evicts keys of the state when memory runs out, and an evicted "
+                "key starts anew. Evictions are found at the end of a commit (evicted_keys of INFO); set maxmemory-policy "
+                "noeviction to have such a commit refused instead",
+            )
+        counted = _Counters.of(info)
+        if counted is not None:
+            run, before = info.get("run_id", ""), self._seen.get(link.name)
+            # Evictions before the first look are nobody's; those of a new run are all after it.
+            if before is None or before[0] != run:
+                self._seen[link.name] = (run, counted if before is None else _Counters(0, 0))
 
-    def evictions(self, link: Link) -> int:
-        """Return how many keys the server evicted since this was asked or seen before."""
-        if link.name not in self._seen:
-            return 0
-        (answer,) = link.ask((b"INFO",))
-        info = _info(answer)
-        run, before = self._seen[link.name]
-        now = int(info.get("evicted_keys", 0))
-        evicted = now - before if info.get("run_id", "") == run else now
-        if self._options.allow_eviction:  # else they count until the sentinel is removed because of them
-            self._seen[link.name] = (info.get("run_id", ""), now)
-        return max(evicted, 0)
-
-    def judge(self, evicted: int) -> None:
-        """Say what the evictions of a commit mean.
+    def check_evictions(self, exchange: Exchange, servers: Servers) -> None:
+        """Ask each server, all at once, how many keys it has evicted. Memory may be bounded at any time: so at each commit.
 
         Raises
         ------
         StateLossDetected
-            Keys were evicted, and `allow_eviction` was not given.
+            Keys were evicted since this writer connected, or the counters were reset so that nobody knows; and
+            `allow_eviction` was not given.
         """
-        if not evicted:
-            return
-        found = f"{evicted} keys were evicted (maxmemory-policy); the evicted ones start anew"
-        if not self._options.allow_eviction:
-            raise StateLossDetected(f"state {self._what}", found)
-        _warn_once(f"state {self._what}", found)
+        doing = f"look for evictions of {self._what}"
+        now: dict[str, _Counters] = {}
 
-    def _may_evict(self, policy: str, info: dict[str, str]) -> bool:
+        def take(bucket: int, answer: bytes) -> None:
+            counted = _Counters.of(_info(answer))
+            if counted is not None:
+                now[servers.link(bucket).name] = counted
+
+        def one_of_each() -> dict[str, int]:
+            return {servers.link(bucket).name: bucket for bucket in reversed(range(self._options.buckets))}
+
+        asked = [bucket for name, bucket in exchange.look(doing, one_of_each).items() if name in self._seen]
+        exchange.run(doing, [Call(bucket, lambda: _STATS, partial(take, bucket), True) for bucket in asked])
+        suspect = {name for name, counted in now.items() if counted.differ(self._seen[name][1])}
+        memory = dict(exchange.each(doing, _memory, servers.links)) if suspect else {}
+        for name, counted in now.items():
+            run, before = self._seen[name]
+            if name in suspect:
+                self._judge(name, counted, before, memory.get(name, {}))
+            self._seen[name] = (run, counted)
+
+    def _judge(self, name: str, now: _Counters, before: _Counters, memory: dict[str, str]) -> None:
+        # A volatile policy takes keys that expire. Any other may have been set back by now.
+        if memory.get("maxmemory_policy", "").startswith("volatile") and self._options.ttl_s is None:
+            return
+        found = f"{now.evicted - before.evicted} keys were evicted (maxmemory-policy); the evicted ones start anew"
+        if now.commands < before.commands:
+            if not now.evicted and not self._may_evict(memory):
+                return
+            found = "its counters were reset (CONFIG RESETSTAT) while it may evict keys, so nobody knows whether it did"
+        if not self._options.allow_eviction:
+            raise StateLossDetected(f"state {self._what} on Redis {name}", found)
+        _warn_once(f"{name}, state {self._what}", found)
+
+    def _may_evict(self, info: dict[str, str]) -> bool:
+        policy = info.get("maxmemory_policy", "noeviction")
         if info.get("maxmemory", "0") == "0":
             return False
         return policy.startswith("allkeys") or (policy.startswith("volatile") and self._options.ttl_s is not None)
 
-    def _begin(self, link: Link, info: dict[str, str], policy: str) -> None:
-        run, now = info.get("run_id", ""), int(info.get("evicted_keys", 0))
-        before = self._seen.get(link.name)
-        # Evictions before the first look are nobody's; those of a new run are all after it.
-        self._seen[link.name] = (run, now if before is None else 0) if before is None or before[0] != run else before
-        _warn_once(
-            link.name,
-            f"maxmemory-policy {policy} evicts keys of the state when memory runs out, and an evicted key starts anew. "
-            "Evictions are found at the end of a commit (evicted_keys of INFO); set maxmemory-policy noeviction to have "
-            "such a commit refused instead",
-        )
+
+def _memory(link: Link) -> tuple[str, dict[str, str]]:
+    (answer,) = link.ask((b"INFO", b"memory"))
+    return link.name, _info(answer)
 
 
 def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str:

@@ -1,4 +1,8 @@
-"""Lists what a state has: SCAN over the servers for strings, HSCAN for hashes."""
+"""Lists what a state has: SCAN over the servers for strings, HSCAN for hashes.
+
+A cursor means nothing to another process, and a key may move from a server that is still to come to one that is done. So
+where a connection broke or a slot was moved meanwhile, all is listed once more.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
+from states._redis_exchange import Exchange
 from states._redis_layout import Layout
-from states._redis_wire import Call, Exchange, Link, Servers
+from states._redis_wire import Call, Link, Servers
 from trident.errors import BackendError
 
 __all__ = ["Names", "names_of"]
@@ -16,11 +21,21 @@ Names = list[bytes]
 
 _PAGE = 1000
 _START = b"0"
+_PASSES = 5
 
 
 def names_of(exchange: Exchange, servers: Servers, layout: Layout, what: str) -> Iterator[Names]:
     """Iterate over pages of names; a name may come twice, and names of something else may come too."""
     doing = f"list the keys of {what}"
+    for _ in range(_PASSES):
+        before = exchange.look(doing, servers.placement)
+        yield from _pass(exchange, servers, layout, doing)
+        if exchange.look(doing, servers.placement) == before:
+            return
+    raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
+
+
+def _pass(exchange: Exchange, servers: Servers, layout: Layout, doing: str) -> Iterator[Names]:
     if layout.hashed:
         for bucket in range(layout.buckets):
             yield from _fields(exchange, bucket, layout.stems[bucket], doing)
@@ -33,7 +48,7 @@ def _fields(exchange: Exchange, bucket: int, key: bytes, doing: str) -> Iterator
     answers: list[list[Any]] = []
     cursor = _START
     while True:
-        exchange.run(doing, [Call(bucket, partial(_hscan, key, cursor), answers.append)])
+        exchange.run(doing, [Call(bucket, partial(_hscan, key, cursor), answers.append, True)])
         cursor, pairs = answers.pop()
         yield pairs[::2]
         if cursor == _START:
@@ -59,7 +74,7 @@ def _names(exchange: Exchange, servers: Servers, server: str, pattern: bytes, do
     while True:
         pages = exchange.each(doing, page, that_server)
         if not pages:
-            raise BackendError(f"{doing}: node {server} has left the cluster; list them again")
+            return  # it has left the cluster, so there will be another pass
         ((cursor, names),) = pages
         yield names
         if cursor == _START:

@@ -56,7 +56,8 @@ class RedisOptions(Redacted):
     connect_timeout_s, timeout_s
         Seconds to wait for a connection, and for each answer.
     retries
-        How often a call is sent again after a lost connection or a timeout, before the batch fails; 0: never.
+        How often a call is sent again after a lost connection or a timeout, before the batch fails; 0: never. While a
+        cluster moves slots or replaces a node it is sent again for `timeout_s`, whatever this says.
     backoff_s, max_backoff_s
         Seconds before the first of these, and at most before a later one; each waits twice as long, with jitter.
     max_keys_per_call

@@ -1,11 +1,11 @@
 """The Lua scripts. Each reads the sentinel and acts in one call, which Redis runs as a whole (R9).
 
-Every script gets the hash of the sentinels as KEYS[1] (and the hash of the state, where there is one, as KEYS[2]), and the
-field of the partition's sentinel and the writer's own record as ARGV[1] and ARGV[2]. It answers 1, or the record that it
-found instead, or nil where there was none. A writer without a sentinel has '' for its record and is not compared.
+Every script gets the hash of the sentinels as KEYS[1], and the field of the partition's sentinel and the writer's own
+record as ARGV[1] and ARGV[2]. It answers 1, or the record that it found instead, or nil where there was none. A writer
+without a sentinel has '' for its record and is not compared.
 
-The keys themselves are arguments, not KEYS: in a cluster they are in the slot of KEYS[1] by their tag, and one list goes to
-MSET as it is, where two would have to be woven together in Lua.
+KEYS[2 …] are all other keys that it touches. Only so does a node of a cluster know, while their slot is being moved, whether
+it still has all of them: it runs the script with all of them or not at all.
 """
 
 from __future__ import annotations
@@ -32,25 +32,35 @@ def _script(source: str) -> bytes:
     return digest
 
 
-PUT = _script(_FENCE + "redis.call('MSET', unpack(ARGV, 3)) return 1")
-"""ARGV[3 …]: name, value, name, value …"""
+PUT = _script(
+    _FENCE
+    + """\
+local pairs = {}
+for i = 2, #KEYS do
+  pairs[2 * i - 3] = KEYS[i]
+  pairs[2 * i - 2] = ARGV[i + 1]
+end
+redis.call('MSET', unpack(pairs))
+return 1"""
+)
+"""KEYS[2 …]: names; ARGV[3 …]: the value of each."""
 
-PUT_TTL = _script(_FENCE + "for i = 4, #ARGV, 2 do redis.call('SET', ARGV[i], ARGV[i + 1], 'EX', ARGV[3]) end return 1")
-"""ARGV[3]: seconds; ARGV[4 …]: as for PUT."""
+PUT_TTL = _script(_FENCE + "for i = 2, #KEYS do redis.call('SET', KEYS[i], ARGV[i + 2], 'EX', ARGV[3]) end return 1")
+"""ARGV[3]: seconds; KEYS[2 …], ARGV[4 …]: as for PUT."""
 
 HASH_PUT = _script(_FENCE + "redis.call('HSET', KEYS[2], unpack(ARGV, 3)) return 1")
-"""ARGV[3 …]: as for PUT."""
+"""KEYS[2]: the hash; ARGV[3 …]: field, value, field, value …"""
 
 HASH_PUT_TTL = _script(
     _FENCE + "redis.call('HSET', KEYS[2], unpack(ARGV, 4)) redis.call('EXPIRE', KEYS[2], ARGV[3]) return 1"
 )
-"""ARGV[3]: seconds; ARGV[4 …]: as for PUT."""
+"""ARGV[3]: seconds; KEYS[2], ARGV[4 …]: as for HASH_PUT."""
 
-DELETE = _script(_FENCE + "redis.call('UNLINK', unpack(ARGV, 3)) return 1")
-"""ARGV[3 …]: names."""
+DELETE = _script(_FENCE + "redis.call('UNLINK', unpack(KEYS, 2)) return 1")
+"""KEYS[2 …]: names."""
 
 HASH_DELETE = _script(_FENCE + "redis.call('HDEL', KEYS[2], unpack(ARGV, 3)) return 1")
-"""ARGV[3 …]: names."""
+"""KEYS[2]: the hash; ARGV[3 …]: fields."""
 
 MOVE = _script(
     """\

@@ -22,6 +22,7 @@ from operator import is_
 from typing import Any
 
 from states._redis_errors import driver
+from states._redis_exchange import Exchange
 from states._redis_fence import Fence
 from states._redis_health import Health
 from states._redis_layout import Layout, Part, default_prefix, interleaved, lay, pick
@@ -29,7 +30,7 @@ from states._redis_listing import names_of
 from states._redis_options import RedisOptions
 from states._redis_scripts import DELETE, HASH_DELETE, HASH_PUT, HASH_PUT_TTL, PUT, PUT_TTL
 from states._redis_servers import servers_of
-from states._redis_wire import Call, Exchange
+from states._redis_wire import Call
 from trident.errors import StateLossDetected, UnsupportedOperation
 from trident.state.codec import decode_keys
 from trident.state.interfaces import Key, StateConf, StateSpec, StateType
@@ -155,7 +156,7 @@ class RedisBackingMap:
         def take(part: Part, answer: list[bytes | None]) -> None:
             lay(values, part.where, decode(pick(keys, part.where), answer))
 
-        calls = (Call(part.bucket, partial(self._get, part), partial(take, part)) for part in self._parts(keys))
+        calls = (Call(part.bucket, partial(self._get, part), partial(take, part), True) for part in self._parts(keys))
         self._exchange.run(f"read {len(keys)} keys of {self._what}", calls)
         return values
 
@@ -178,9 +179,8 @@ class RedisBackingMap:
         doing = f"delete {len(keys)} keys"
         self._refuse_read_only(doing)
         take = partial(self._fence.check, doing)
-        script = HASH_DELETE if self._layout.hashed else DELETE
         calls = (
-            Call(part.bucket, partial(self._fence.command, script, part.bucket, *part.names), take)
+            Call(part.bucket, partial(self._delete, part), take)
             for part in self._layout.parts(keys, self._options.max_keys_per_call)
         )
         self._exchange.run(f"{doing} of {self._what}", calls, self._fence.renewals)
@@ -199,7 +199,7 @@ class RedisBackingMap:
         """Begin a commit: nothing is to be done."""
 
     def end(self, txid: Txid) -> None:
-        """End the commit; every put is acknowledged. Where the server may evict keys, look whether it did.
+        """End the commit; every put is acknowledged. Look whether keys were evicted.
 
         Raises
         ------
@@ -207,13 +207,8 @@ class RedisBackingMap:
             It did. The sentinel is removed, so a replay does not go on as if nothing were lost.
         """
         self._named = ([], [])
-        if not self._health.watching:
-            return
-        evicted = self._exchange.each(
-            f"look for evictions of {self._what}", self._health.evictions, self._servers.links
-        )
         try:
-            self._health.judge(sum(evicted))
+            self._health.check_evictions(self._exchange, self._servers)
         except StateLossDetected:
             self._fence.drop()
             raise
@@ -281,12 +276,17 @@ class RedisBackingMap:
         return (b"MGET", *part.names)
 
     def _put(self, bucket: int, names: list[bytes], values: Sequence[bytes]) -> tuple[Any, ...]:
-        pairs = interleaved(names, values)
         ttl = self._options.ttl_s
-        if ttl is None:
-            return self._fence.command(HASH_PUT if self._layout.hashed else PUT, bucket, *pairs)
-        script = HASH_PUT_TTL if self._layout.hashed else PUT_TTL
-        return self._fence.command(script, bucket, b"%d" % ttl, *pairs)
+        before = [] if ttl is None else [b"%d" % ttl]
+        if not self._layout.hashed:
+            return self._fence.command(PUT if ttl is None else PUT_TTL, bucket, names, [*before, *values])
+        script = HASH_PUT if ttl is None else HASH_PUT_TTL
+        return self._fence.command(script, bucket, [self._layout.stems[bucket]], before + interleaved(names, values))
+
+    def _delete(self, part: Part) -> tuple[Any, ...]:
+        if self._layout.hashed:
+            return self._fence.command(HASH_DELETE, part.bucket, [self._layout.stems[part.bucket]], part.names)
+        return self._fence.command(DELETE, part.bucket, part.names)
 
     def _bounded(self, names: list[bytes], values: Sequence[bytes]) -> Iterator[tuple[list[bytes], Sequence[bytes]]]:
         """Halve what has too many bytes for one call."""

@@ -9,6 +9,7 @@ import pytest
 from states._cassandra_session import Connection, borrow, give_back
 from tests.servers import Server
 from tests.states.cassandra_support import Home
+from tests.states.redis_cluster import Cluster, cluster_in
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +32,17 @@ def cql(connected: Home) -> Iterator[Connection]:
     connection = borrow(connected.options)
     yield connection
     give_back(connection)
+
+
+@pytest.fixture(scope="session")
+def redis_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with cluster_in(lambda: tmp_path_factory.mktemp("node"), 3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(redis_cluster: Cluster) -> Cluster:
+    """Three primaries, empty. Who moves slots moves them back."""
+    for client in redis_cluster.clients:
+        client.flushall()
+    return redis_cluster

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
 from typing import Any
 from zlib import crc32
 
@@ -11,7 +9,7 @@ import pytest
 import redis
 
 from states.redis import RedisBackingMap, RedisOptions, RedisState
-from tests.servers import Server, free_ports, start_redis
+from tests.states.redis_cluster import Cluster, Move
 from trident.errors import BackendError, ConfigError, FencedError, StateLossDetected
 from trident.state.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
@@ -20,52 +18,6 @@ from trident.testing.log import Log
 
 KEYS: list[Key] = [(f"word {number}",) for number in range(500)]
 SENTINEL = Sentinel("inc", 1, 5)
-_SLOTS = (0, 5461, 10923, 16384)
-
-
-class Cluster:
-    """Three primaries."""
-
-    def __init__(self, nodes: list[Server], buses: list[int]) -> None:
-        self.nodes = nodes
-        self.clients: list[Any] = [redis.Redis(port=node.port) for node in nodes]
-        for number, client in enumerate(self.clients):
-            client.execute_command("CLUSTER", "ADDSLOTSRANGE", _SLOTS[number], _SLOTS[number + 1] - 1)
-            client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port, buses[0])
-        self.wait()
-
-    @property
-    def url(self) -> str:
-        return "redis+cluster://" + ",".join(node.address for node in self.nodes)
-
-    def wait(self) -> None:
-        deadline = time.monotonic() + 30
-        while any(client.cluster("INFO")["cluster_state"] != "ok" for client in self.clients):
-            assert time.monotonic() < deadline
-
-    def sizes(self) -> list[int]:
-        return [client.dbsize() for client in self.clients]
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    nodes: list[Server] = []
-    buses = free_ports(3)
-    try:
-        for bus in buses:
-            work = tmp_path_factory.mktemp("node")
-            nodes.append(start_redis(work, "--cluster-enabled", "yes", "--cluster-port", bus, "--save", ""))
-        yield Cluster(nodes, buses)
-    finally:
-        for node in nodes:
-            node.stop()
-
-
-@pytest.fixture
-def cluster(running: Cluster) -> Cluster:
-    for client in running.clients:
-        client.flushall()
-    return running
 
 
 def map_at(cluster: Cluster, topology: str = "words", partition: int = 0, **options: Any) -> RedisBackingMap:
@@ -165,9 +117,8 @@ def test_slots_that_have_moved_are_found_where_they_are(cluster: Cluster) -> Non
     backing.move_sentinel(SENTINEL)
     backing.multi_put(KEYS, [b"one"] * len(KEYS))
     slot = redis.crc.key_slot(b"{words/counts:0}")
-    source = next(number for number in range(3) if slot < _SLOTS[number + 1])
-    target = (source + 1) % 3
-    _migrate(cluster, slot, source, target, complete=True)
+    move = Move(cluster, slot)
+    move.whole()
     try:
         assert backing.multi_get(KEYS) == [b"one"] * len(KEYS)
         backing.multi_put(KEYS, [b"two"] * len(KEYS))
@@ -175,7 +126,7 @@ def test_slots_that_have_moved_are_found_where_they_are(cluster: Cluster) -> Non
         assert backing.read_sentinel() == SENTINEL
     finally:
         backing.reset()
-        _migrate(cluster, slot, target, source, complete=True)
+        move.back()
     backing.close()
 
 
@@ -186,26 +137,25 @@ def test_a_key_that_moves_during_a_listing_is_listed_once(cluster: Cluster) -> N
     listed = list(next(pages))
     bucket = crc32(encode_keys(listed[:1])[0]) % 64
     slot = redis.crc.key_slot(b"{words/counts:%d}" % bucket)
-    source = next(number for number in range(3) if slot < _SLOTS[number + 1])
-    target = (source + 1) % 3
-    _migrate(cluster, slot, source, target, complete=True)
+    move = Move(cluster, slot)
+    move.whole()
     try:
         for page in pages:
             listed.extend(page)
         assert sorted(listed) == sorted(KEYS)
     finally:
         backing.reset()
-        _migrate(cluster, slot, target, source, complete=True)
+        move.back()
     backing.close()
 
 
 def test_a_slot_that_is_being_moved_is_asked_for_at_its_target(cluster: Cluster) -> None:
     backing = map_at(cluster)
+    backing._exchange._patience_s = 0.1
     backing.move_sentinel(SENTINEL)
-    slot = redis.crc.key_slot(b"{words/counts:0}")
-    source = next(number for number in range(3) if slot < _SLOTS[number + 1])
-    target = (source + 1) % 3
-    _migrate(cluster, slot, source, target, complete=False)
+    move = Move(cluster, redis.crc.key_slot(b"{words/counts:0}"))
+    move.open()
+    move.carry_all()
     try:
         assert backing.read_sentinel() == SENTINEL
         # Redis itself answers no call for several keys of a slot under way unless all are on one side.
@@ -213,9 +163,9 @@ def test_a_slot_that_is_being_moved_is_asked_for_at_its_target(cluster: Cluster)
             backing.multi_get(KEYS)
         assert caught.value.retryable
     finally:
-        _migrate(cluster, slot, source, target, complete=True)
+        move.close()
         backing.reset()
-        _migrate(cluster, slot, target, source, complete=True)
+        move.back()
     backing.close()
 
 
@@ -256,17 +206,3 @@ def test_an_opaque_state_counts_in_a_cluster(cluster: Cluster) -> None:
     reader: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
     assert reader.multi_get_at(KEYS, log.snapshot()) == [2] * len(KEYS)
     reader.close()
-
-
-def _migrate(cluster: Cluster, slot: int, source: int, target: int, complete: bool) -> None:
-    """Move a slot with its keys; not `complete`: the keys are moved, and the nodes do not know it yet."""
-    at = [client.execute_command("CLUSTER", "MYID") for client in cluster.clients]
-    old, new = cluster.clients[source], cluster.clients[target]
-    new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", at[source])
-    old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", at[target])
-    keys = old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 10_000)
-    if keys:
-        old.execute_command("MIGRATE", "127.0.0.1", cluster.nodes[target].port, "", 0, 10_000, "KEYS", *keys)
-    if complete:
-        for client in (new, old, *cluster.clients):
-            client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", at[target])

@@ -283,7 +283,7 @@ def test_connections_may_break_at_any_call(redis_server: Server, client: Any, ha
 def test_what_a_broken_connection_delivers_late_is_refused(redis_server: Server, client: Any) -> None:
     backing = map_at(redis_server)
     backing.move_sentinel(ATTEMPT)
-    late = backing._fence.command(PUT, 0, b"words/counts:\x01\x91\xa3the", b"late")
+    late = backing._fence.command(PUT, 0, [b"words/counts:\x01\x91\xa3the"], [b"late"])
     backing.multi_put(Interrupted(KEYS, 20, lambda: client.client_kill_filter(_type="normal")), [b"once"] * len(KEYS))
     backing.multi_put([("the",)], [b"later"])
     assert client.execute_command(*eval_of(late)) == b'["inc",1,5,1]'
@@ -351,6 +351,16 @@ def test_an_unknown_host_is_named() -> None:
     with pytest.raises(BackendError, match=r"on Redis no-such-host\.invalid:7000/2") as caught:
         backing.read_sentinel()
     assert "hush" not in str(caught.value)
+
+
+def test_a_server_that_is_down_is_named_and_no_batch_is_spoken_of(start: Callable[..., Server]) -> None:
+    server = start()
+    server.kill()
+    backing = RedisBackingMap(RedisOptions(f"redis://{server.address}", retries=0), CONF)
+    with pytest.raises(BackendError, match=rf"Redis {server.address}: .*refused; is the server up") as caught:
+        backing.read_sentinel()
+    assert caught.value.retryable
+    assert "batch" not in str(caught.value)
 
 
 def test_a_wrong_or_missing_password_is_named_and_not_shown(start: Callable[..., Server]) -> None:
@@ -551,16 +561,54 @@ def test_keys_that_expire_may_be_evicted_by_a_volatile_policy(start: Callable[..
     state.close()
 
 
-def test_a_commit_costs_one_request_more_only_where_keys_may_be_evicted(start: Callable[..., Server]) -> None:
-    for policy, expected in (("noeviction", 0), ("allkeys-lru", 3)):
-        server = start("--maxmemory", "1gb", "--maxmemory-policy", policy)
-        state, log = state_at(server), Log()
+def test_evictions_after_maxmemory_was_set_while_a_writer_was_connected_are_found(start: Callable[..., Server]) -> None:
+    server = start()
+    state, log = state_at(server), Log()
+    count(state, log)  # no maxmemory, so nothing can be evicted yet
+    txid = log.next()
+    state.begin_commit(txid)
+    state.multi_put(KEYS, [2] * len(KEYS))
+    with redis.Redis(port=server.port) as raw:
+        raw.config_set("maxmemory-policy", "allkeys-random")
+        assert evict(server, 8 << 20) > 0
+        raw.config_set("maxmemory-policy", "noeviction")  # as if nothing had been
+    with pytest.raises(StateLossDetected, match=r"[0-9]+ keys were evicted"):
+        state.commit(txid)
+    log.fail()
+    with pytest.raises(StateMismatchError):
         count(state, log)
-        with redis.Redis(port=server.port) as raw:
-            raw.config_resetstat()
-            for _ in range(3):
-                count(state, log)
-            stats = raw.info("commandstats")
-        assert stats.get("cmdstat_info", {"calls": 0})["calls"] == expected
-        assert stats["cmdstat_evalsha"]["calls"] == 6
-        state.close()
+    state.close()
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "allkeys-lru"])
+def test_a_commit_asks_once_for_evictions(start: Callable[..., Server], policy: str) -> None:
+    server = start("--maxmemory", "1gb", "--maxmemory-policy", policy)
+    state, log = state_at(server), Log()
+    count(state, log)
+    with redis.Redis(port=server.port) as raw:
+        before = raw.info("commandstats")
+        for _ in range(3):
+            count(state, log)
+        after = raw.info("commandstats")
+    calls = {name: after[name]["calls"] - before[name]["calls"] for name in ("cmdstat_info", "cmdstat_evalsha")}
+    assert calls == {"cmdstat_info": 3 + 1, "cmdstat_evalsha": 3 * 3}  # one INFO is that of this test
+    state.close()
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "allkeys-random"])
+def test_counters_that_were_reset_hide_no_evictions(start: Callable[..., Server], policy: str) -> None:
+    server = start("--maxmemory", "1gb", "--maxmemory-policy", policy)
+    state, log = state_at(server), Log()
+    count(state, log)
+    txid = log.next()
+    state.begin_commit(txid)
+    with redis.Redis(port=server.port) as raw:
+        if policy != "noeviction":
+            assert evict(server, 8 << 20) > 0
+        raw.config_resetstat()
+    if policy == "noeviction":
+        state.commit(txid)
+    else:
+        with pytest.raises(StateLossDetected, match="counters were reset"):
+            state.commit(txid)
+    state.close()

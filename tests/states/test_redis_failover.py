@@ -1,0 +1,88 @@
+"""The Redis state on a cluster whose nodes are replaced by their replicas."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+
+from states.redis import RedisState
+from tests.states.redis_cluster import SLOTS, Cluster, Move, wait_for
+from trident.errors import BackendError
+from trident.state.interfaces import Key, StateConf
+from trident.testing.log import Log
+
+KEYS: list[Key] = [(f"word {number}",) for number in range(40)]
+PRIMARY, SPARE, REPLICA = range(3)
+
+
+@pytest.fixture
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One primary, a node without slots, and a replica of the first."""
+    cluster = Cluster(lambda: tmp_path_factory.mktemp("node"))
+    try:
+        cluster.join(0, SLOTS)
+        cluster.join()
+        cluster.replicate(PRIMARY)
+        cluster.wait()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+def state_at(cluster: Cluster, **options: Any) -> Any:
+    spec = RedisState.opaque(cluster.url, cluster_buckets=4, backoff_s=0.01, **options)
+    return spec.factory.make_state(StateConf("words", "counts"), 0, 1)
+
+
+def count(state: Any, log: Log) -> None:
+    """Run one commit that adds 1 to each key."""
+    txid = log.next()
+    state.begin_commit(txid)
+    state.multi_put(KEYS, [(value or 0) + 1 for value in state.multi_get(KEYS)])
+    state.commit(txid)
+    log.record()
+
+
+def replace(cluster: Cluster) -> None:
+    """Make the replica the primary once it has everything, and wait until all know."""
+    offset = cluster.clients[PRIMARY].info("replication")["master_repl_offset"]
+    wait_for(lambda: cluster.clients[REPLICA].info("replication")["slave_repl_offset"] >= offset)
+    cluster.clients[REPLICA].execute_command("CLUSTER", "FAILOVER", "TAKEOVER")
+    wait_for(lambda: all(cluster.owner(0, node) == REPLICA for node in range(3)))
+
+
+def test_a_replica_that_is_up_to_date_takes_over_within_a_topology_s_life(cluster: Cluster) -> None:
+    state, log = state_at(cluster), Log()
+    count(state, log)
+    replace(cluster)
+    count(state, log)
+    assert state.multi_get(KEYS) == [2] * len(KEYS)
+    state.close()
+
+
+def test_keys_that_left_a_node_which_was_then_replaced_are_not_taken_for_absent(cluster: Cluster) -> None:
+    state, log = state_at(cluster), Log()
+    count(state, log)
+    backing = state.map_state.backing.backing
+    backing._exchange._patience_s = 0.05
+    move = Move(cluster, redis.crc.key_slot(b"{words/counts:0}"), SPARE)
+    move.open()
+    values = [key for key in move.left() if not key.endswith(b":sentinels")]
+    move.carry(values)
+    assert values
+    replace(cluster)  # the replica knows nothing of the move
+    for act in (lambda: state.multi_get(KEYS), lambda: count(state, log)):
+        with pytest.raises(BackendError, match="redis-cli --cluster fix") as caught:
+            act()
+        assert caught.value.retryable
+    log.fail()
+    subprocess.run(
+        ["redis-cli", "--cluster", "fix", cluster.nodes[SPARE].address], check=True, stdout=subprocess.DEVNULL
+    )
+    count(state, log)
+    assert state.multi_get(KEYS) == [2] * len(KEYS)
+    state.close()
