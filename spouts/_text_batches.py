@@ -236,9 +236,8 @@ class TextFileCoordinator:
 
 def _check_same(path: str, size: int, position: Position) -> None:
     """Make sure that a file that was read to its end has not been replaced by one of the same size."""
-    with suppress(OSError):  # it may be closed to readers by now
-        with opened(path) as file:
-            check_goes_on(path, file, size, position)
+    with suppress(OSError), opened(path) as file:  # it may be closed to readers by now
+        check_goes_on(path, file, size, position)
 
 
 def _seen_now(path: str) -> _Seen | None:
