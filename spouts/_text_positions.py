@@ -57,6 +57,9 @@ class Positions:
     def __iter__(self) -> Iterator[str]:
         return iter(self._live)
 
+    def __contains__(self, path: object) -> bool:
+        return path in self._live
+
     def get(self, path: str) -> Position | None:
         """Return how far a file was read, None if it never was."""
         return self._live.get(path)
