@@ -12,7 +12,6 @@ import typer
 
 from trident import __version__
 from trident.cli.console import reporting, say
-from trident.config import NO_URL, is_url
 
 __all__ = ["app", "main"]
 
@@ -42,12 +41,6 @@ class Engine(StrEnum):
     spark = "spark"
     in_process = "in_process"
     auto = "auto"
-
-
-def _local(folder: Path | None) -> Path | None:
-    if folder is not None and is_url(str(folder)):
-        raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
-    return folder
 
 
 Target = Annotated[
@@ -246,9 +239,7 @@ def get_command(
 
 @app.command("log", epilog="Example: `trident log trident-log/word-count --last 3`")
 def log_command(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", callback=_local, help="Folder of the log.", show_default=False)
-    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the log.", show_default=False)],
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -296,7 +287,6 @@ def demo_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            callback=_local,
             help="Where the counts and the log are kept. Default: trident-demo, with --crash trident-demo-crash.",
             show_default=False,
         ),
