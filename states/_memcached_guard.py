@@ -1,8 +1,9 @@
 """What guards a state in Memcached: the sentinel of a partition, the epochs, and what each server looked like at first.
 
-The sentinel's record is replaced only if it is what this instance read or laid last, "none" included. At the begin of a commit the servers must look as when the state began, and so they must at its end, after all reads and
-writes; see `_memcached_health` for what is compared. The epoch of a server is also what the client flags of the state's
-values must be there: values with others count as absent, so a new epoch empties the state.
+The sentinel's record is replaced only if it is what this instance read or laid last, "none" included. At the begin of a
+commit the servers must look as when the state began, and so they must at its end, after all reads and writes; see
+`_memcached_health` for what is compared. The epoch of a server is also what the client flags of the state's values must
+be there: values with others count as absent, so a new epoch empties the state.
 """
 
 from __future__ import annotations
