@@ -40,8 +40,8 @@ class Config(Redacted):
     retry_backoff_ms, retry_backoff_max_ms
         Wait before the second try of a batch; doubles with each further one up to the maximum.
     on_poison
-        `"stop"`, or `"dead_letter"`: on the last try of a batch, tuples whose operation raises are written to
-        `dead_letter_dir` (with error and txid) and left out.
+        `"stop"`, or `"dead_letter"`: on the last try of a batch, tuples whose operation raises are left out and written to
+        `dead_letter_dir`, whole, with step and error; `trident dead-letters` shows them and puts them back.
     dead_letter_dir
         Default `<log_dir>/dead_letters`; one JSON-lines file per batch that has any.
     max_rows_per_tuple

@@ -13,10 +13,18 @@ from trident import __version__
 from trident.cli.app import app
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "command-line.md"
-COMMANDS = ("run", "get", "drpc", "log", "explain", "demo")
+COMMANDS = ("run", "get", "drpc", "log", "dead-letters", "explain", "demo")
 
 
 def help_of(*words: str) -> str:
+    """Return the help of a command; of one that has commands of its own theirs as well."""
+    own = [_shown(*words)]
+    if words == ("dead-letters",):
+        own += [_shown(*words, name) for name in ("list", "show", "replay")]
+    return "".join(own)
+
+
+def _shown(*words: str) -> str:
     result = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
     assert result.exit_code == 0
     return result.output

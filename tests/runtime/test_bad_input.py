@@ -487,7 +487,7 @@ def test_poisoned_tuples_are_put_aside_on_the_last_try(
     (file,) = (tmp_path / "letters").iterdir()
     letters = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     expected = {"txid": 1, "step": "lines/each", "tuple": "[line='bad']", "error": "ValueError: cannot read 'bad' ü"}
-    assert letters == [expected] * 2
+    assert [{name: letter[name] for name in expected} for letter in letters] == [expected] * 2
 
 
 def test_poisoned_tuples_behind_a_state_are_put_aside_as_well(
@@ -513,7 +513,8 @@ def test_poisoned_tuples_behind_a_state_are_put_aside_as_well(
 def test_dead_letters_are_beside_the_log_by_default(topology: TridentTopology, tmp_path: Path) -> None:
     keep(lines(topology, "bad").each("line", poisonous, "word"))
     run_all(topology, "in_process", log_dir=tmp_path, on_poison="dead_letter")
-    assert [path.name for path in (tmp_path / "dead_letters").iterdir()] == ["000000000001.jsonl"]
+    (file,) = (tmp_path / "dead_letters").iterdir()
+    assert file.name.startswith("000000000001.")
     run_all(topology, "in_process", log_dir=tmp_path, on_poison="dead_letter")
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from trident import __version__
+from trident.cli import dead_letters_commands
 from trident.cli.console import reporting, say
 
 __all__ = ["app", "main"]
@@ -25,6 +26,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.add_typer(dead_letters_commands.app, name="dead-letters")
 
 
 class Recovery(StrEnum):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
+from trident.coordination.letters import LETTERS, with_letters
 from trident.state.txid import Epochs, Sentinel, Snapshot, Winners
 
 __all__ = [
@@ -58,7 +59,8 @@ class CommitRecord(Record):
     Attributes
     ----------
     spouts
-        Definition of each spout that had one in this batch.
+        Definition of each spout that had one in this batch; under `LETTERS` the dead letters that it put back, which
+        this record marks as put back.
     touched
         State name -> partitions that had input.
     counts
@@ -205,6 +207,8 @@ class LogState:
         "states" and "streams": what each of them means, by name; empty if no topology was recorded.
     epochs
         Those whose drivers may have written to the states; None: any (a log that was begun by an earlier version).
+    put_back
+        The dead letters that committed batches have put back.
     """
 
     incarnation: str
@@ -221,6 +225,7 @@ class LogState:
     history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
     epochs: Epochs | None = None
+    put_back: dict[int, list[list[int]]] = field(default_factory=dict)
 
     def check(self, record: Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
@@ -277,7 +282,7 @@ class LogState:
 
     def _commit(self, record: CommitRecord) -> None:
         self.winners = self.winners.with_winner(record.txid, record.attempt)
-        self.spouts.update(record.spouts)
+        self._define_last(record.spouts)
         sentinel = Sentinel(self.incarnation, record.txid, record.attempt)
         for state, partitions in record.touched.items():
             self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))
@@ -286,6 +291,13 @@ class LogState:
         self.history.append(record)
         self.definitions.pop(record.txid, None)
         self.txid = record.txid  # last: whoever sees the new txid sees its winner (see snapshot)
+
+    def _define_last(self, definitions: Mapping[str, Any]) -> None:
+        """Take up the definitions of a batch that counts as committed; None: the spout had nothing, and stays."""
+        self.spouts.update({spout: one for spout, one in definitions.items() if one is not None})
+        letters = self.spouts.pop(LETTERS, None)
+        if letters:
+            self.put_back = with_letters(self.put_back, letters)
 
     def _lay_out(self, record: LayoutRecord) -> None:
         if record.attempt is not None:
@@ -309,8 +321,7 @@ class LogState:
             self.adopted[record.state] = txid
         # An adopted batch counts as committed, so the source goes on after it: as defined, where that was logged.
         for passed in sorted(each for each in self.definitions if each <= txid):
-            given = self.definitions.pop(passed)  # None: the spout had nothing, so it stays where it was
-            self.spouts.update({spout: one for spout, one in given.items() if one is not None})
+            self._define_last(self.definitions.pop(passed))
         self.touched[record.state] = {
             partition: Sentinel(self.incarnation, *laid) for partition, laid in record.sentinels.items()
         }
@@ -325,8 +336,9 @@ class LogState:
             state: {partition: sentinel[:3] for partition, sentinel in partitions.items()}
             for state, partitions in self.touched.items()
         }
-        if not self.declared:  # as it was before there were such records, so that both can be read
-            del values["declared"]
+        for name in ("declared", "put_back"):  # as it was before there were such records, so that both can be read
+            if not values[name]:
+                del values[name]
         if self.epochs is None:
             del values["epochs"]
         else:

@@ -20,7 +20,8 @@ from trident.planner import Exchange, Plan
 from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.capabilities import counts_on_replays
 from trident.runtime.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
-from trident.runtime.exchange import apply_exchange
+from trident.runtime.exchange import Frame, apply_exchange
+from trident.runtime.put_back import put_backs_of
 from trident.runtime.rows import Emitted, Failure, Poison, Run, StepFailed, columns_of, failing_at
 from trident.runtime.steps import apply_query
 from trident.runtime.views import StateView
@@ -131,30 +132,34 @@ class Committer:
         run = Run(_attempt_of(txids), Poison(capture, done.captured, self._bounds), self._static_state)
         for node in self._plan.commits:
             tables = given.sinks.pop(node.id, [])
+            run.poison.entry, run.poison.partition, run.poison.partitions = node.id, 0, 1
+            arrived = _take_frames(given, node.id)
             if isinstance(node, WindowNode):
                 answers = self._window(node, tables, txids[node.state][0], now_ms, run, done)
             elif isinstance(node, PersistNode):
                 answers = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
+                tables += [frame.data for frame in arrived if not frame.step]  # dead letters of the query itself
                 answers = self._query(node, tables, txids[node.state][0], run.poison)
             else:
-                self._exchange(node, given, run)
+                self._exchange(node, arrived, given, run)
                 continue
-            fragment = self._plan.fragments[node.id]
+            fragment, letters = self._plan.fragments[node.id], put_backs_of(arrived)
             rows = [answers] if answers is not None and answers.num_rows else []
-            if rows or fragment.blocking:
-                send(fragment, rows, self._exchanges, run, 0, given)
+            if rows or fragment.blocking or letters:
+                send(fragment, rows, self._exchanges, run, 0, given, letters)
         return done
 
-    def _exchange(self, node: ExchangeNode, given: TaskOutput, run: Run) -> None:
+    def _exchange(self, node: ExchangeNode, arrived: list[Frame], given: TaskOutput, run: Run) -> None:
         """Run all partitions of an exchange behind a state; its rows came from workers, states, or both."""
         exchange, fragment = self._exchanges[node.id], self._plan.fragments[node.id]
-        frames = [frame for frame in given.frames if frame.target == node.id]
-        given.frames = [frame for frame in given.frames if frame.target != node.id]
-        for partition in range(exchange.partitions or 1):
+        run.poison.partitions = exchange.partitions or 1
+        for partition in range(run.poison.partitions):
+            run.poison.partition = partition
+            frames = [frame for frame in arrived if frame.partition == partition]
             with failing_at(node.id):
-                table = apply_exchange(exchange, [frame for frame in frames if frame.partition == partition], run)
-            send(fragment, [table], self._exchanges, run, partition, given)
+                table = apply_exchange(exchange, frames, run)
+            send(fragment, [table], self._exchanges, run, partition, given, put_backs_of(frames))
 
     def _query(self, node: QueryNode, tables: list[pa.Table], txid: Txid, poison: Poison) -> pa.Table | None:
         if not tables:
@@ -206,6 +211,14 @@ class Committer:
             fired = update_window(node, state, tables, now_ms, run)
         done.touched[node.state], done.keys[node.state] = [0], given
         return fired
+
+
+def _take_frames(given: TaskOutput, target: str) -> list[Frame]:
+    if not given.frames:
+        return []
+    taken = [frame for frame in given.frames if frame.target == target]
+    given.frames = [frame for frame in given.frames if frame.target != target]
+    return taken
 
 
 def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:

@@ -1,53 +1,209 @@
-"""Where tuples go whose operation raises on the last try of their batch (`on_poison="dead_letter"`)."""
+"""Where tuples go whose operation raises on the last try of their batch (`on_poison="dead_letter"`), and the way back.
+
+A batch that puts tuples aside has a file of its own, `<txid>.<attempt>.<incarnation>.jsonl`, written and made durable before
+the batch's record. The record decides: only the file of the attempt that won counts, so that one of an attempt (or of a
+driver) that came to nothing neither counts nor replaces another. Which letters were put back the log says as well; a file
+is never changed.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
+import logging
 import os
-from collections.abc import Sequence
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from trident.config import Config
-from trident.errors import LogError
-from trident.runtime.rows import Failure
+from trident.coordination.framing import make_directory, sync_directory
+from trident.coordination.letters import Ranges, count_of
+from trident.coordination.records import LogState
+from trident.errors import CorruptValueError, LogError
+from trident.runtime.rows import Aside, Failure
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.codec import decode, encode
 
-__all__ = ["DeadLetters", "dead_letters_of"]
+__all__ = ["DeadLetter", "DeadLetters", "Request", "dead_letters_of", "waiting"]
+
+logger = logging.getLogger(__name__)
+
+_REQUESTS = "replay"
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """A tuple that was put aside.
+
+    Attributes
+    ----------
+    txid, attempt, number
+        The batch, and which of its dead letters this is.
+    failure
+        Step, error and traceback, and the tuple, typed, as it was at the input of the step.
+    """
+
+    txid: int
+    attempt: int
+    number: int
+    failure: Failure
+
+    @property
+    def id(self) -> str:
+        """The batch and the number, as people name a dead letter."""
+        return f"{self.txid}-{self.number}"
+
+    @property
+    def aside(self) -> Aside:
+        """The tuple and where it was."""
+        assert self.failure.aside is not None, "only what was put aside is a dead letter"
+        return self.failure.aside
+
+    def to_line(self) -> str:
+        """Return the letter as JSON: to be read, but for the typed tuple, which is bytes of the codec."""
+        failure, aside = self.failure, self.aside
+        return json.dumps(
+            {
+                "txid": self.txid, "attempt": self.attempt, "number": self.number,
+                "step": failure.step, "tuple": failure.row, "error": failure.cause, "details": failure.details,
+                "entry": aside.entry, "port": aside.port, "partition": aside.partition, "partitions": aside.partitions,
+                "values": base64.b64encode(encode(dict(aside.values))).decode(),
+            },
+            ensure_ascii=False,
+        )  # fmt: skip
+
+    @staticmethod
+    def of_line(line: str) -> DeadLetter:
+        """Read what `to_line` gave; ValueError, KeyError or `CorruptValueError` if it is not that."""
+        data = json.loads(line)
+        values = decode(base64.b64decode(data["values"], validate=True))
+        aside = Aside(values, *(data[name] for name in ("entry", "port", "partition", "partitions")))
+        failure = Failure(data["step"], data["tuple"], data["error"], details=data["details"], aside=aside)
+        return DeadLetter(data["txid"], data["attempt"], data["number"], failure)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Dead letters that somebody asked to be put back, and the file that says so."""
+
+    path: Path
+    letters: Ranges
 
 
 class DeadLetters:
-    """One JSON-lines file per batch in a folder: `{"txid", "step", "tuple", "error"}`.
+    """The dead letters of a topology, in a folder: of the running driver, which writes them, and of readers.
 
-    The file is named by the txid and written before the batch's record, so a batch that is tried again replaces it.
+    `captures` says whether tuples are put aside at all; those of earlier runs are put back also where they are not.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self._folder = Path(folder)
+    def __init__(self, folder: str | os.PathLike[str], captures: bool = True) -> None:
+        self.folder, self.captures = Path(folder), captures
 
-    def write(self, attempt: TransactionAttempt, captured: Sequence[Failure]) -> None:
-        """Make a batch's dead letters durable; `LogError` if that cannot be done."""
-        path = self._folder / f"{attempt.txid:012d}.jsonl"
-        lines = [
-            json.dumps(
-                {"txid": attempt.txid, "step": one.step, "tuple": one.row, "error": one.cause}, ensure_ascii=False
-            )
-            for one in captured
-        ]
+    # ---- the driver -------------------------------------------------------------------------------------------------
+
+    def write(self, attempt: TransactionAttempt, captured: Sequence[Failure], incarnation: str) -> None:
+        """Make an attempt's dead letters durable; `LogError` if that cannot be done."""
+        path = self._path(attempt.txid, attempt.attempt, incarnation)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_suffix(".tmp")
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write("\n".join(lines) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        except OSError as error:
+            letters = (DeadLetter(*attempt, number, failure) for number, failure in enumerate(captured))
+            text = "".join(letter.to_line() + "\n" for letter in letters)
+            make_directory(self.folder)
+            _write(path, text)
+        except (OSError, CorruptValueError) as error:
             raise LogError(
                 f"cannot write {len(captured)} dead letters of batch {attempt.txid} to {path}: {error}. The batch is "
                 "not committed; make room or change dead_letter_dir, and start again"
             ) from error
 
+    def sweep(self, log: LogState) -> None:
+        """Remove files of batches that an earlier driver did not commit: they are done anew."""
+        for path in (*self._files(log.incarnation), *self._files(log.incarnation, "tmp")):
+            if _numbers(path)[0] > log.txid:
+                logger.info("removing the dead letters %s: their batch was not committed", path)
+                path.unlink(missing_ok=True)
 
-def dead_letters_of(config: Config, topology: str) -> DeadLetters | None:
-    """Return where a topology's dead letters go; None if it has none."""
-    return DeadLetters(config.dead_letter_folder(topology)) if config.on_poison == "dead_letter" else None
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def all(self, log: LogState) -> Iterator[DeadLetter]:
+        """Iterate over the dead letters of committed batches, put back or not, oldest batch first."""
+        for path in self._files(log.incarnation):
+            txid, attempt = _numbers(path)
+            if txid <= log.txid and log.winners.winner(txid) == attempt:
+                yield from _read(path)
+
+    def of_batch(self, log: LogState, txid: int) -> list[DeadLetter]:
+        """Return the dead letters of a committed batch; none if it has none, or its file is gone."""
+        attempt = log.winners.winner(txid) if txid <= log.txid else None
+        path = self._path(txid, attempt or 0, log.incarnation)
+        return _read(path) if attempt is not None and path.exists() else []
+
+    # ---- asking for them back ---------------------------------------------------------------------------------------
+
+    def request(self, log: LogState, letters: Ranges) -> Path:
+        """Ask, durably, that letters be put back: by the driver that runs, or else by the next one."""
+        folder = self.folder / _REQUESTS
+        path = folder / f"{uuid.uuid4().hex}.json"
+        make_directory(folder)
+        asked = {str(txid): [list(one) for one in ranges] for txid, ranges in letters.items()}
+        _write(path, json.dumps({"incarnation": log.incarnation, "letters": asked}))
+        return path
+
+    def requests(self, log: LogState) -> list[Request]:
+        """Return what was asked for and is of this log; one that cannot be read is told and left alone."""
+        found = []
+        try:
+            paths = sorted(Path(entry) for entry in os.scandir(self.folder / _REQUESTS) if entry.name.endswith(".json"))
+        except OSError:
+            return []
+        for path in paths:
+            try:
+                data = json.loads(path.read_text(encoding="utf-8"))
+                letters = {int(txid): ranges for txid, ranges in data["letters"].items()}
+                if data["incarnation"] == log.incarnation:
+                    found.append(Request(path, letters))
+            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+                logger.warning("%s asks for no dead letters that could be understood: %s", path, error)
+        return found
+
+    # ---- files ------------------------------------------------------------------------------------------------------
+
+    def _path(self, txid: int, attempt: int, incarnation: str) -> Path:
+        return self.folder / f"{txid:012d}.{attempt}.{incarnation}.jsonl"
+
+    def _files(self, incarnation: str, suffix: str = "jsonl") -> list[Path]:
+        return sorted(self.folder.glob(f"*.*.{incarnation}.{suffix}"), key=_numbers)
+
+
+def _numbers(path: Path) -> tuple[int, int]:
+    txid, attempt, *_ = path.name.split(".")
+    return int(txid), int(attempt)
+
+
+def _read(path: Path) -> list[DeadLetter]:
+    try:
+        return [DeadLetter.of_line(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except (OSError, ValueError, KeyError, TypeError, CorruptValueError) as error:
+        raise LogError(f"cannot read the dead letters in {path}: {error}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    """Let a durable file appear, whole or not at all."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("w", encoding="utf-8", errors="backslashreplace") as file:  # an error may say a lone surrogate
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_directory(path.parent)
+
+
+def waiting(log: LogState) -> int:
+    """Return how many dead letters there are that no committed batch has put back."""
+    return log.totals.get("dead_letters", 0) - count_of(log.put_back)
+
+
+def dead_letters_of(config: Config, topology: str) -> DeadLetters:
+    """Return where a topology's dead letters are."""
+    return DeadLetters(config.dead_letter_folder(topology), config.on_poison == "dead_letter")

@@ -34,6 +34,8 @@ class Frame(NamedTuple):
         Where the rows come from: frames are put in this order, so a replay sees the rows in the same order.
     data
         The rows: a table, or its bytes between processes.
+    step
+        Where in the fragment behind the exchange dead letters come in; empty: the rows are input of the exchange.
     """
 
     target: str
@@ -41,6 +43,7 @@ class Frame(NamedTuple):
     partition: int
     order: tuple[str, int, int]
     data: Any
+    step: str = ""
 
 
 def with_partitions(exchanges: Mapping[str, Exchange], parallelism: int) -> dict[str, Exchange]:
@@ -110,7 +113,8 @@ def apply_exchange(exchange: Exchange, frames: Iterable[Frame], run: Run) -> pa.
     """Return the rows that one partition gives, whatever frames came: the entry's table of the fragment behind it."""
     by_port: dict[int, list[pa.Table]] = {port: [] for port in range(len(exchange.inputs))}
     for frame in sorted(frames, key=lambda frame: (frame.port, frame.order)):
-        by_port[frame.port].append(frame.data)
+        if not frame.step:
+            by_port[frame.port].append(frame.data)
     inputs = [
         pa.concat_tables(by_port[port]) if by_port[port] else schema_of(fields).empty_table()
         for port, fields in enumerate(exchange.inputs)

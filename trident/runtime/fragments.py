@@ -12,6 +12,7 @@ from trident.graph import AggregateNode, MergeNode
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.aggregates import partial
 from trident.runtime.in_batch import aggregate
+from trident.runtime.put_back import PutBacks, with_rows
 from trident.runtime.rows import Run, failing_at
 from trident.runtime.steps import apply_step
 from trident.runtime.window_input import window_input
@@ -28,16 +29,26 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield pa.concat_tables(all_of_them)
 
 
-def run_fragment(fragment: Fragment, table: pa.Table, run: Run) -> Iterator[tuple[Sink, pa.Table]]:
-    """Apply a fragment's steps to a table of its entry; give the sinks' inputs, combiners of a state already in part."""
+def run_fragment(
+    fragment: Fragment, table: pa.Table, run: Run, letters: PutBacks | None = None
+) -> Iterator[tuple[Sink, pa.Table]]:
+    """Apply a fragment's steps to a table of its entry; give the sinks' inputs, combiners of a state already in part.
+
+    `letters` come in on the way.
+    """
     tables = {fragment.entry: table}
     for step in fragment.steps:
         with failing_at(step.id):  # a kernel that has no answer for a column, or a static state that cannot be opened
-            tables[step.id] = run_step(step, [tables[source] for source in step.sources], run)
+            sources = [tables[source] for source in step.sources]
+            if letters:
+                sources[0] = with_rows(sources[0], letters.get((step.id, 0)))
+            tables[step.id] = run_step(step, sources, run)
     for sink in fragment.sinks:
         data = tables[sink.source]
         if fragment.columns[sink.source] != sink.fields.names:
             data = data.select(list(sink.fields.names))
+        if letters:
+            data = with_rows(data, letters.get((sink.target, sink.port)))
         if sink.aggregation is not None and sink.aggregation.combines:
             with failing_at(sink.target):
                 data = partial(sink.target, sink.aggregation, data, run.poison)

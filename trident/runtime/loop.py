@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from trident.config import Config
 from trident.coordination.coordinator import MasterBatchCoordinator
+from trident.coordination.letters import LETTERS
 from trident.coordination.log import TransactionLog
 from trident.coordination.records import CommitRecord, DefineRecord
 from trident.errors import BatchFailedError, FencedError, RetriesUsedUpError, describe
@@ -27,6 +28,7 @@ from trident.runtime.commit_gate import CommitGate
 from trident.runtime.committer import Committed, Committer
 from trident.runtime.dead_letters import DeadLetters
 from trident.runtime.progress import BatchTimes, Progress
+from trident.runtime.replays import Replays
 from trident.runtime.rows import Failure, StepFailed, failing_at, failure_of
 from trident.runtime.runners import Part, Runner
 from trident.runtime.worker import TaskOutput
@@ -132,6 +134,7 @@ class BatchLoop:
         self._pool, self._commit_thread = pool, commit_thread
         self._progress, self._clock, self._dead_letters = progress, clock, dead_letters
         self._observe = observer or (lambda point, attempt: None)
+        self._replays = None if dead_letters is None else Replays(plan, dead_letters, log.state)
         self._time = BatchTime.of(plan)
         self._sync_definitions = committer.counts_on_replays
         self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
@@ -236,6 +239,8 @@ class BatchLoop:
         now = self._clock.monotonic()
         if drains:
             self._poll_at = now
+            if self._replays is not None:
+                self._replays.look_now()
         while self._poll_at <= now and self._coordinator.may_start(now) and not self._is_held():
             txid = self._coordinator.next_txid
             # Of a logged batch the log may say "nothing" for a spout that has more by now.
@@ -300,6 +305,9 @@ class BatchLoop:
                 with failing_at(name):
                     definitions[name] = spout.coordinator.initialize_transaction(txid, self._previous(name, txid))
         given = {name: definition for name, definition in definitions.items() if definition is not None}
+        letters = logged.get(LETTERS) if logged else self._letters_wanted()
+        if letters is not None:
+            given[LETTERS] = letters
         time = None
         if self._time is not None:
             earlier = self._previous(TIME, txid)
@@ -310,11 +318,17 @@ class BatchLoop:
         for name, definition in definitions.items():
             if name not in logged and self._spouts[name].spout_type is SpoutType.TRANSACTIONAL:
                 self._log.append(DefineRecord(txid, name, definition), self._sync_definitions)
+        if letters is not None and LETTERS not in logged:
+            self._log.append(DefineRecord(txid, LETTERS, letters), self._sync_definitions)
         if time is None:
             return given
         if TIME not in logged:
             self._log.append(DefineRecord(txid, TIME, {"now": time["now"]}), self._sync_definitions)
         return {**given, TIME: time}
+
+    def _letters_wanted(self) -> Definition | None:
+        """The dead letters that a batch which is not yet begun puts back."""
+        return None if self._replays is None else self._replays.next(self._log.state, self._clock.monotonic())
 
     def _previous(self, spout: str, txid: int) -> Definition | None:
         """The spout's last definition before batch `txid`: of a batch in flight, else the last committed one."""
@@ -347,13 +361,18 @@ class BatchLoop:
 
     def _cut(self, batch: _Batch) -> list[Part]:
         last_try = self._coordinator.failures(batch.attempt.txid) + 1 >= self._config.max_batch_attempts
-        batch.capture = capture = self._dead_letters is not None and last_try
+        letters = self._dead_letters
+        batch.capture = capture = letters is not None and letters.captures and last_try
         parts: list[Part] = []
         for name, definition in _of_spouts(batch.definitions):
             with failing_at(name):
                 parallelism = self._hints[name] or batch.runner.parallelism
                 cut = self._spouts[name].coordinator.parts(batch.attempt, definition, parallelism)
             parts.extend((name, part, capture) for part in cut)
+        if self._replays is not None and LETTERS in batch.definitions:
+            with failing_at("dead letters"):
+                put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
+                parts.extend((entry, part, capture) for entry, part in put_back)
         return parts
 
     def _size_of(self, definitions: dict[str, Definition]) -> int | None:
@@ -434,7 +453,7 @@ class BatchLoop:
         captured = [*batch.output.captured, *committed.captured]
         if captured and self._dead_letters is not None:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
-            self._dead_letters.write(attempt, captured)
+            self._dead_letters.write(attempt, captured, self._log.state.incarnation)
         counts = {"tuples": batch.output.tuples, "dead_letters": len(captured)}
         record = CommitRecord(
             attempt.txid, attempt.attempt, batch.definitions, committed.touched, counts, self._clock.wall_ms()
@@ -450,7 +469,9 @@ class BatchLoop:
         metrics = dict(batch.output.metrics)
         add_counts(metrics, committed.metrics)
         self._drained(batch.drains)
-        self._progress.committed(attempt, batch.times, batch.output.tuples, committed.keys, record.at_ms, metrics)
+        self._progress.committed(
+            attempt, batch.times, batch.output.tuples, committed.keys, record.at_ms, metrics, len(captured)
+        )
 
     def _finish_commit(self) -> None:
         """Wait for the commit that is under way, if any, and record it: a clean stop leaves no half batch behind."""
@@ -503,8 +524,8 @@ class BatchLoop:
 
 
 def _of_spouts(definitions: Mapping[str, Definition]) -> Iterator[tuple[str, Definition]]:
-    """The definitions without the time of the batch, which no spout reads."""
-    return ((name, definition) for name, definition in definitions.items() if name != TIME)
+    """The definitions without the time of the batch and the dead letters that it puts back, which no spout reads."""
+    return ((name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS))
 
 
 def _largest_hint(plan: Plan, spout: str) -> int:

@@ -32,7 +32,7 @@ class _Calls:
     """What a function emitted for the rows of a table."""
 
     def __init__(self, step: str, node: EachNode, table: pa.Table) -> None:
-        self._step, self._node = step, node
+        self._step, self._node, self._table = step, node, table
         columns = [table.column(name).to_pylist() for name in node.inputs.names]
         self._rows: list[tuple[Any, ...]] = list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
         self._emitted: list[Any] = []
@@ -61,7 +61,7 @@ class _Calls:
                 self._check()  # of what was emitted until then: it comes first
                 self._checked = before
                 del emitted[before:]  # a tuple that is put aside leaves nothing of itself behind
-                poison(self._step, self._tuple(self._rows[len(counts)]), error)
+                poison(self._step, self._tuple(self._rows[len(counts)]), error, self._table, len(counts))
             counts.append(len(emitted) - before)
 
     def parents(self) -> pa.Array:

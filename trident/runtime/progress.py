@@ -62,8 +62,9 @@ class Progress:
         keys: Mapping[str, int],
         at_ms: int,
         metrics: Mapping[str, int],
+        dead_letters: int = 0,
     ) -> None:
-        """A batch is committed."""
+        """A batch is committed; `dead_letters` of its tuples were put aside."""
         entry = {
             "name": self._name,
             "batchId": attempt.txid,
@@ -74,6 +75,7 @@ class Progress:
             "durationMs": times.durations_ms(),
             "recordedAt": times.recorded,
             "stateKeysUpdated": dict(keys),
+            "deadLetters": dead_letters,
             "metrics": dict(metrics),
         }
         with self._lock:

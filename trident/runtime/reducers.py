@@ -28,7 +28,7 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: Run) -> pa
                 out.take_back(before)
                 raise
 
-        iterate(node.id, table, node.inputs[index], run.poison, visit)
+        iterate(node.id, table, node.inputs[index], run.poison, visit, port=index)
     with failing_at(node.id):
         folds.complete()
     return pa.table(out.columns(), schema=schema_of(node.fields))

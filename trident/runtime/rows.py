@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +16,40 @@ from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
-__all__ = ["Emitted", "Failure", "Poison", "Run", "StepFailed", "failing_at", "failure_of", "iterate", "tuples_of"]
+__all__ = [
+    "Aside",
+    "Emitted",
+    "Failure",
+    "Poison",
+    "Run",
+    "StepFailed",
+    "failing_at",
+    "failure_of",
+    "iterate",
+    "tuples_of",
+]
 
 _MAX_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A tuple that was put aside: all that is needed to put it back.
+
+    Attributes
+    ----------
+    values
+        All columns that it had at the input of the step that raised, by name.
+    entry, port, partition, partitions
+        The fragment in which that was: where it begins, and in which of how many partitions; at an exchange, as which
+        of its inputs.
+    """
+
+    values: Mapping[str, Any]
+    entry: str
+    port: int = 0
+    partition: int = 0
+    partitions: int = 1
 
 
 @dataclass(frozen=True)
@@ -33,6 +64,8 @@ class Failure:
         False where another try cannot help (a wrong arity, a value of a wrong type).
     details
         The traceback.
+    aside
+        The tuple, where it was put aside.
     """
 
     step: str
@@ -41,6 +74,7 @@ class Failure:
     retry: bool = True
     reported: bool = False
     details: str = ""
+    aside: Aside | None = None
 
 
 class StepFailed(Exception):
@@ -81,19 +115,24 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
 class Poison:
     """What to do with a tuple whose operation raises: fail the batch, or put the tuple aside (on the last try).
 
-    `bounds` says how many rows a tuple, and a step, may give; one more, and the operation raises.
+    `bounds` says how many rows a tuple, and a step, may give; one more, and the operation raises. `entry`, `partition`
+    and `partitions` say where the tuples are.
     """
 
     capture: bool = False
     captured: list[Failure] = field(default_factory=list)
     bounds: Bounds = DEFAULT_BOUNDS
+    entry: str = ""
+    partition: int = 0
+    partitions: int = 1
 
-    def __call__(self, step: str, row: object, error: Exception) -> None:
-        """Handle one exception: raises `StepFailed`, or keeps the tuple and returns."""
+    def __call__(self, step: str, row: object, error: Exception, table: pa.Table, at: int, port: int = 0) -> None:
+        """Handle one exception, of row `at` of a table: raises `StepFailed`, or keeps the tuple and returns."""
         failure = failure_of(step, error, row)
         if not self.capture or isinstance(error, (FailedException, StepFailed)):
             raise StepFailed(failure) from error
-        self.captured.append(failure)
+        (values,) = table.slice(at, 1).to_pylist()
+        self.captured.append(replace(failure, aside=Aside(values, self.entry, port, self.partition, self.partitions)))
 
 
 @dataclass(frozen=True)
@@ -220,16 +259,21 @@ def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:
 
 
 def iterate(
-    step: str, table: pa.Table, fields: Fields, poison: Poison, visit: Callable[[int, TridentTuple], None]
+    step: str,
+    table: pa.Table,
+    fields: Fields,
+    poison: Poison,
+    visit: Callable[[int, TridentTuple], None],
+    port: int = 0,
 ) -> None:
-    """Call user code for every row; what it raises names the step and the row."""
+    """Call user code for every row; what it raises names the step and the row. `port`: which input of it the table is."""
     for at, row in enumerate(tuples_of(table, fields)):
         try:
             visit(at, row)
         except StepFailed as error:
             raise StepFailed(with_row(error.failure, row)) from error
         except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
-            poison(step, row, error)
+            poison(step, row, error, table, at, port)
 
 
 def as_values(emitted: Any) -> Sequence[Any]:

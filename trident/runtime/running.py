@@ -19,7 +19,7 @@ from trident.graph import Graph, PersistNode
 from trident.planner import Plan, make_plan
 from trident.planner.loads import commit_loads
 from trident.runtime.commit_gate import CommitGate
-from trident.runtime.dead_letters import dead_letters_of
+from trident.runtime.dead_letters import dead_letters_of, waiting
 from trident.runtime.kernels import only_kernels
 from trident.runtime.loop import BatchLoop, Clock
 from trident.runtime.parts import Parts, close_all, open_parts
@@ -115,7 +115,10 @@ class RunningTopology:
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters."""
+        """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters.
+
+        `deadLetters` are those of all runs that wait to be put back.
+        """
         log = self._log.state
         message = "running" if self.is_active else ("stopped" if self._error is None else f"failed: {self._error}")
         return {
@@ -126,6 +129,7 @@ class RunningTopology:
             "tuples": self._progress.tuples,
             "failures": self._progress.failures,
             "lastFailure": None if self._progress.last_failure is None else self._progress.last_failure.cause,
+            "deadLetters": waiting(log),
             "metrics": self._progress.metrics(),
         }
 

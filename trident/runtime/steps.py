@@ -49,8 +49,7 @@ def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[st
     if isinstance(node, SelectNode):
         return select(step, node, table, poison)
     if isinstance(node, PeekNode):
-        iterate(step.id, table, node.inputs, poison, lambda _, row: node.consumer.accept(row))
-        return table.select(list(step.keep))
+        return _peek(step, node, table, poison)
     if isinstance(node, QueryNode):
         return apply_query(step.id, node, table, states(node.state), poison, step.keep)
     assert isinstance(node, ProjectNode), node
@@ -141,6 +140,20 @@ def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa
 
     iterate(step.id, table, node.inputs, poison, visit)
     return table.filter(pa.array(kept, pa.bool_())).select(list(step.keep))
+
+
+def _peek(step: Step, node: PeekNode, table: pa.Table, poison: Poison) -> pa.Table:
+    seen: list[int] = []
+
+    def visit(at: int, row: Any) -> None:
+        node.consumer.accept(row)
+        seen.append(at)
+
+    iterate(step.id, table, node.inputs, poison, visit)
+    passed = (
+        table if len(seen) == table.num_rows else table.take(pa.array(seen, pa.int64()))
+    )  # without what is put aside
+    return passed.select(list(step.keep))
 
 
 def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table:

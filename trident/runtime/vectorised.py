@@ -47,7 +47,8 @@ def over_halves(
                 if count > 1:
                     waiting += [(at + count // 2, count - count // 2), (at, count // 2)]
                 else:
-                    poison(step, next(tuples_of(pa.Table.from_batches([rows]), fields)), error)
+                    row = next(tuples_of(pa.Table.from_batches([rows]), fields))
+                    poison(step, row, error, table, start + at)
             else:
                 count_again(counts)
                 yield start + at, count, result

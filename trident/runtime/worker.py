@@ -17,6 +17,7 @@ from trident.planner import Exchange, Fragment
 from trident.runtime.bounds import MOST_SHIPPED, Bounds
 from trident.runtime.exchange import Frame, apply_exchange, route
 from trident.runtime.fragments import run_fragment, whole
+from trident.runtime.put_back import PutBack, PutBacks, put_backs_of
 from trident.runtime.rows import Failure, Poison, Run, StepFailed, failing_at, failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
@@ -27,7 +28,7 @@ __all__ = ["NoRows", "Part", "Program", "TaskOutput", "WorkerProgram", "merge_ou
 logger = logging.getLogger(__name__)
 
 Part = tuple[str, Any, bool]
-"""Of a batch: the spout, what its emitter reads, and whether tuples that raise are put aside."""
+"""Of a batch: the spout, what its emitter reads, and whether tuples that raise are put aside. Or `PutBack`, at an entry."""
 
 
 class NoRows:
@@ -147,7 +148,7 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
 
 def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
     """Add a part without rows for each spout that has none but whose steps give something even then."""
-    there = {spout for spout, _, _ in parts}
+    there = {spout for spout, _, _ in parts} & program.emitters.keys()
     if len(there) == len(program.emitters):
         return list(parts)
     missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
@@ -159,15 +160,31 @@ def run_part(
     worker: WorkerProgram, attempt: TransactionAttempt, index: int, spout: str, part: Any, capture: bool
 ) -> TaskOutput:
     """Read one part, the `index`-th of the batch, and run its fragment. What fails comes back as data."""
-    output, fragment = TaskOutput(), worker.program.fragments[spout]
+    output = TaskOutput()
+    if isinstance(part, PutBack):
+        return _put_back(worker, attempt, index, spout, part, capture)
+    fragment = worker.program.fragments[spout]
 
     def read() -> Iterator[pa.Table]:
         for table in _read(worker.program.emitters[spout], fragment, part):
             output.tuples += table.num_rows
             yield table
 
-    run = Run(attempt, Poison(capture, output.captured, worker.bounds), worker.state)
+    run = Run(attempt, Poison(capture, output.captured, worker.bounds, spout, index), worker.state)
     return _guarded(worker.program, fragment, [] if isinstance(part, NoRows) else read(), run, index, output)
+
+
+def _put_back(
+    worker: WorkerProgram, attempt: TransactionAttempt, index: int, entry: str, part: PutBack, capture: bool
+) -> TaskOutput:
+    """Let dead letters in at the fragment of a spout, or send them to where they come in."""
+    if part.lost and not capture:
+        return TaskOutput(failure=part.lost[0])
+    output = TaskOutput(captured=list(part.lost), frames=list(part.frames))
+    if not part.tables:
+        return output
+    run = Run(attempt, Poison(capture, output.captured, worker.bounds, entry, index), worker.state)
+    return _guarded(worker.program, worker.program.fragments[entry], [], run, index, output, part.tables)
 
 
 def run_entry(
@@ -181,20 +198,27 @@ def run_entry(
 ) -> TaskOutput:
     """Gather one partition of an exchange and run its fragment. What fails comes back as data."""
     output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
-    run = Run(attempt, Poison(capture, output.captured, worker.bounds), worker.state)
+    partitions = worker.program.exchanges[entry].partitions or 1
+    run = Run(attempt, Poison(capture, output.captured, worker.bounds, entry, partition, partitions), worker.state)
 
     def gather() -> Iterator[pa.Table]:
         yield apply_exchange(worker.program.exchanges[entry], frames, run)
 
-    return _guarded(worker.program, fragment, gather(), run, partition, output)
+    return _guarded(worker.program, fragment, gather(), run, partition, output, put_backs_of(frames))
 
 
 def _guarded(
-    program: Program, fragment: Fragment, tables: Iterable[pa.Table], run: Run, index: int, output: TaskOutput
+    program: Program,
+    fragment: Fragment,
+    tables: Iterable[pa.Table],
+    run: Run,
+    index: int,
+    output: TaskOutput,
+    letters: PutBacks | None = None,
 ) -> TaskOutput:
     try:
         with counting() as output.metrics:
-            send(fragment, tables, program.exchanges, run, index, output)
+            send(fragment, tables, program.exchanges, run, index, output, letters)
     except StepFailed as error:
         return TaskOutput(failure=error.failure, level=output.level)
     except Exception as error:  # noqa: BLE001  whatever a spout or kernel raises fails the attempt, not the process
@@ -209,15 +233,23 @@ def send(
     run: Run,
     index: int,
     output: TaskOutput,
+    letters: PutBacks | None = None,
 ) -> None:
-    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames."""
+    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
+
+    `letters` come in with the first of the tables.
+    """
     routed: dict[int, list[pa.Table]] = {}
-    for table in whole(fragment, tables):
-        for at, (sink, data) in enumerate(run_fragment(fragment, table, run)):
+    pieces: Iterable[pa.Table] = whole(fragment, tables)
+    if letters:
+        pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
+    for table in pieces:
+        for at, (sink, data) in enumerate(run_fragment(fragment, table, run, letters)):
             if sink.routing is None:
                 output.sinks.setdefault(sink.target, []).append(data)
             else:
                 routed.setdefault(at, []).append(data)
+        letters = None
     for at, parts in routed.items():
         sink = fragment.sinks[at]
         output.frames.extend(route(sink, exchanges[sink.target], parts, (fragment.entry, index, at), run))
