@@ -1,16 +1,21 @@
 """The folder of a Delta table on a local disk: what is forced to the disk, and what a power failure may leave behind.
 
 A commit counts as done once its log entry, the data files that the entry names and all entries before it were forced to
-the disk. So an entry at the very end of the log that is damaged was never acknowledged, and may be set aside.
+the disk, the data before the entry is made. So an entry at the very end of the log that is damaged was never acknowledged,
+and may be set aside. One that is whole and lacks its data is left by tables of earlier versions and by other programs, and by
+a loss of what was acknowledged; so it is set aside only by a writer whose log has nothing to say against it.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
 import re
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -29,6 +34,7 @@ _ENTRY = re.compile(r"(\d{20})\.json$")
 _LOG_FILE = re.compile(r"\d{20}\.(json|checkpoint.*)$")
 # Entries that a process which was killed may have left unsynced: its last commit, and a compaction beside it.
 _UNSURE = 3
+_PARQUET = b"PAR1"
 
 
 def local_path(path: str) -> Path | None:
@@ -62,6 +68,7 @@ class TableFolder:
     def __init__(self, path: Path, fsync: bool) -> None:
         self.path, self._log, self._fsync = path, path / _LOG, fsync
         self._synced: int | None = None
+        self._doubtful: set[Path] = set()
 
     def has_entry(self, version: int) -> bool:
         """Tell whether the log entry of a version is there."""
@@ -83,41 +90,63 @@ class TableFolder:
 
     # ---- the end of the log ---------------------------------------------------------------------------------------
 
-    def first_damaged_version(self) -> int | None:
-        """Return the number of the first of the log entries at the end that are damaged; None if the last is whole."""
-        damaged = self._damaged_end()
+    def first_damaged_version(self, without_data: bool = False) -> int | None:
+        """Return the number of the first of the log entries at the end that are damaged; None if the last is whole.
+
+        With `without_data` an entry counts as damaged, too, if a data file that it adds is missing or cut.
+        """
+        damaged = self._damaged_end(without_data)
         return int(damaged[0].stem) if damaged else None
 
-    def is_damaged(self, version: int) -> bool:
+    def is_damaged(self, version: int, without_data: bool = False) -> bool:
         """Tell whether the log entry of a version is there and damaged."""
         try:
-            return not _is_whole(self._entry(version).read_bytes(), version)
+            return not self._is_sound(self._entry(version), without_data)
         except FileNotFoundError:
             return False
 
-    def set_damaged_aside(self) -> None:
+    def set_damaged_aside(self, without_data: bool = False) -> None:
         """Rename damaged entries at the end of the log to `….json.damaged`, and say so."""
-        for entry in reversed(self._damaged_end()):
+        for entry in reversed(self._damaged_end(without_data)):
             aside = entry.with_name(f"{entry.name}.damaged")
             entry.rename(aside)
             _LOGGER.warning(
-                "the last log entry of Delta table %s is damaged, as a power failure leaves it; it was never "
-                "acknowledged and is set aside as %s",
+                "the last log entry of Delta table %s %s, as a power failure leaves it; it was never acknowledged and is "
+                "set aside as %s",
                 self.path,
+                "lacks its data" if without_data else "is damaged",
                 aside.name,
             )
             if self._fsync:
                 _fsync(self._log)
 
-    def _damaged_end(self) -> list[Path]:
+    def _damaged_end(self, without_data: bool = False) -> list[Path]:
         # Ascending. Every damaged entry from the last one back to the first whole one.
         names = sorted(self._names(_ENTRY), reverse=True)
         damaged: list[Path] = []
         for name in names:
-            if _is_whole((self._log / name).read_bytes(), int(name[:20])):
+            if self._is_sound(self._log / name, without_data):
                 break
             damaged.insert(0, self._log / name)
         return damaged
+
+    def _is_sound(self, entry: Path, without_data: bool) -> bool:
+        data = entry.read_bytes()
+        return _is_whole(data, int(entry.stem)) and not (
+            without_data and any(map(self._is_cut, _added(data.decode("utf-8"))))
+        )
+
+    def _is_cut(self, added: Mapping[str, Any]) -> bool:
+        try:
+            data = self._data(added).open("rb")
+        except FileNotFoundError:
+            return True
+        with data:
+            starts = data.read(len(_PARQUET)) == _PARQUET
+            return data.seek(0, os.SEEK_END) != added["size"] or not starts
+
+    def _data(self, added: Mapping[str, Any]) -> Path:
+        return self.path / unquote(added["path"])
 
     def _names(self, pattern: re.Pattern[str]) -> list[str]:
         try:
@@ -127,28 +156,66 @@ class TableFolder:
 
     # ---- durability -----------------------------------------------------------------------------------------------
 
-    def sync(self, version: int) -> None:
-        """Force a version and all that it is built upon to the disk."""
-        if not self._fsync:
+    @contextmanager
+    def created(self) -> Iterator[None]:
+        """Force what is made within to the disk: the folder, those above it that are new, and the first log entry."""
+        there = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
+        yield
+        if self._fsync:
+            self.sync(0, own=True)
+            for folder in (self.path, *self.path.parents):
+                _fsync(folder)
+                if folder == there:
+                    break
+
+    def sync_data(self, name: str) -> None:
+        """Force a new data file to the disk, before a log entry names it."""
+        if self._fsync:
+            _fsync(self.path / name)
+            _fsync(self.path)
+
+    def sync(self, version: int, own: bool) -> None:
+        """Force a version and all that it is built upon to the disk; `own` tells whether it was made just now, here."""
+        if not self._fsync or self._synced == version:
             return
         first = max(version - _UNSURE, 0) if self._synced is None else self._synced + 1
         # Oldest first, data before the log: nothing must survive a power failure that what it needs does not.
         for one in range(first, version + 1):
-            self._sync_entry(one, version)
-        _fsync(self.path)
+            self._sync_entry(one, own and one == version)
         _fsync(self._log)
         self._synced = version
 
-    def _sync_entry(self, version: int, committed: int) -> None:
+    def _sync_entry(self, version: int, own: bool) -> None:
         entry = self._entry(version)
         try:
-            actions = map(json.loads, entry.read_text("utf-8").splitlines())
-            for name in [self.path / unquote(action["add"]["path"]) for action in actions if "add" in action]:
-                _fsync(name)
-            _fsync(entry)
+            if not own:  # the data of an own one was forced before it was made
+                for added in _added(entry.read_text("utf-8")):
+                    self._force(self._data(added))
+                _fsync(self.path)
+            self._force(entry)
         except FileNotFoundError:
-            if version == committed:  # an earlier one may have been compacted and cleaned up since
+            if own:  # an earlier one may have been compacted and cleaned up since
                 raise
+
+    def _force(self, name: Path) -> None:
+        # After an fsync that failed the system takes the pages that it could not write for written, and the next fsync
+        # succeeds. Only bytes that are written anew can be forced again.
+        if name not in self._doubtful:
+            self._doubtful.add(name)
+            try:
+                _fsync(name)
+            except FileNotFoundError:
+                self._doubtful.remove(name)
+                raise
+            except OSError as error:
+                _LOGGER.warning("fsync of %s failed (%s); it is written anew", name, error)
+            else:
+                self._doubtful.remove(name)
+                return
+        if name.parent == self._log and not self._is_sound(name, without_data=False):
+            raise OSError(errno.EIO, "the bytes of a log entry were lost when the disk refused them", str(name))
+        _write_anew(name)
+        self._doubtful.remove(name)
 
     def _entry(self, version: int) -> Path:
         return self._log / f"{version:020}.json"
@@ -168,6 +235,19 @@ def _is_whole(data: bytes, version: int) -> bool:
         return False
     notes = [note for action in actions if isinstance(note := action.get("commitInfo"), dict)]
     return "txn" in actions[-1] if any(TXN_IS_LAST in note for note in notes) else True
+
+
+def _added(entry: str) -> list[Mapping[str, Any]]:
+    return [action["add"] for action in map(json.loads, entry.splitlines()) if "add" in action]
+
+
+def _write_anew(name: Path) -> None:
+    other = name.with_name(f".{name.name}.tmp")
+    other.unlink(missing_ok=True)
+    shutil.copy2(name, other)
+    _fsync(other)
+    other.replace(name)
+    _fsync(name.parent)
 
 
 def _fsync(name: Path) -> None:

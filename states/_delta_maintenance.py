@@ -16,12 +16,11 @@ import logging
 import threading
 from collections.abc import Sequence
 
-import pyarrow.compute as pc
-
-from states._delta_layout import SEQ_COLUMN, Layout
+from states._delta_files import DataFile
+from states._delta_layout import Layout
 from states._delta_notes import COMPACTION
 from states._delta_options import DeltaOptions
-from states._delta_table import ABSENT, ChangeTable, DataFile, VersionMoved
+from states._delta_table import ABSENT, ChangeTable, VersionMoved
 from trident.errors import StateError
 
 __all__ = ["Maintenance"]
@@ -101,14 +100,12 @@ class Maintenance:
         first = first_to_merge(files)
         if first == len(files):
             return
-        after = files[first].first - 1
-        until = max(file.last for file in files)
         everything, at = first == 0, table.version
-        rows = table.scan(None if everything else pc.field(SEQ_COLUMN) > after)
+        rows = table.scan(None, None, files[first:])
         if table.version != at:
             raise VersionMoved(f"the files of version {at} were deleted meanwhile")
         note = {COMPACTION: "rows" if everything else "files"}
-        table.replace(self._layout.reduced(rows, drop_deleted=everything), after, until, (_APP, at), note)
+        table.replace(self._layout.reduced(rows, drop_deleted=everything), files[first:], (_APP, at), note)
 
 
 def first_to_merge(files: Sequence[DataFile]) -> int:

@@ -104,6 +104,7 @@ def merge_dataframe(
             try:
                 table.commit(
                     _with_sentinel(rows, layout, seq, commit.sentinel),
+                    seq,
                     "append",
                     _app(conf, partition, commit, seq),
                     note,

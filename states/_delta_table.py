@@ -4,44 +4,41 @@ Every commit names the version that it is based on and is tried once (`max_commi
 as soon as anyone has committed since, so what was read in a snapshot is still true at the moment of the commit. Only a
 compaction, which changes no content, tries again on top of whatever was appended meanwhile. Checkpoints and the clean-up
 of the log are steps of their own here and never part of a commit.
+
+The order of a commit on a local disk: all that it is built upon is forced to the disk, then its data file and the folder
+that names it, then its log entry is made and forced. So whatever a power failure leaves, an entry has its data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from states._delta_faults import VersionMoved, columns, driver, reading, short, writing
+from states._delta_files import DataFile, data_files, read_files, write_file
 from states._delta_folder import TXN_IS_LAST, TableFolder, local_path
-from states._delta_layout import SEQ_COLUMN
 from states._delta_nesting import only_data_files, refuse_nesting
 from states._delta_options import DeltaOptions
 from trident.errors import BackendError, StateError
 from trident.redaction import redacted
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["ABSENT", "ChangeTable", "DataFile", "VersionMoved"]
+__all__ = ["ABSENT", "ChangeTable", "VersionMoved"]
 
 ABSENT = -1
 """The version of a table that does not exist."""
 
 _READ_TRIES = 5
 _COMPACTION_TRIES = 15
-
-
-class DataFile(NamedTuple):
-    """A data file: how many rows it has, and the lowest and highest `_seq` among them."""
-
-    rows: int
-    first: int
-    last: int
 
 
 class ChangeTable:
@@ -80,7 +77,9 @@ class ChangeTable:
         self._uri = path if local is None else str(local)
         self._read_only, self._at = read_only, at
         self._table: DeltaTable | None = None
+        self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
         self._damaged: int | None = None  # the log entry before which a reader stays
+        self._steps_back = False  # whether an entry without its data counts as damaged
         self._is_alone = read_only  # a reader deletes nothing
 
     def another(self, read_only: bool = False, at: int | None = None) -> ChangeTable:
@@ -92,11 +91,13 @@ class ChangeTable:
     @property
     def version(self) -> int:
         """The version last seen; `ABSENT` without a table."""
-        return ABSENT if self._table is None else self._table.version()
+        if self._table is None:
+            return ABSENT
+        return self._table.version() if self._committed is None else self._committed
 
     def forget(self) -> None:
         """Drop what is known of the table; the next `refresh` opens it anew."""
-        self._table = None
+        self._table = self._committed = None
 
     def refresh(self) -> int:
         """Move to the newest version and return it; `ABSENT` if there is no table.
@@ -112,6 +113,7 @@ class ChangeTable:
             if self._at is None and not self._is_before_damage():
                 with reading(self.name, "read the log of"):
                     self._table.update_incremental()
+                self._committed = None
             return self.version
         with reading(self.name, "open"):
             if not self._is_alone:
@@ -127,10 +129,27 @@ class ChangeTable:
         self._table = table
         return self.version
 
+    def step_back(self) -> bool:
+        """Stay before entries at the end of the log whose data is missing or cut; tell whether there are any.
+
+        For those who compare what they then find with the log of the topology: it knows whether that is a loss.
+        """
+        if self._folder is None or self._at is not None or self._folder.first_damaged_version(True) is None:
+            return False
+        self.forget()
+        self._steps_back = True
+        return True
+
+    def mend(self) -> None:
+        """Set aside what `step_back` stays before: nobody has missed it."""
+        if self._folder is not None and self._steps_back:
+            self._folder.set_damaged_aside(without_data=True)
+            self._damaged, self._steps_back = None, False
+
     def create(self) -> int:
         """Make the table if it is absent; return its version."""
         if self.refresh() == ABSENT:
-            with writing(self.name, "create"):
+            with writing(self.name, "create"), nullcontext() if self._folder is None else self._folder.created():
                 try:
                     self._driver.DeltaTable.create(
                         self._uri,
@@ -153,14 +172,24 @@ class ChangeTable:
 
     # ---- reading --------------------------------------------------------------------------------------------------
 
-    def scan(self, filter: pc.Expression | None = None, columns: list[str] | None = None) -> pa.Table:
-        """Read the rows of the version last seen, moving on to a newer one if its files were deleted meanwhile."""
+    def scan(
+        self,
+        filter: pc.Expression | None = None,
+        columns: list[str] | None = None,
+        files: Sequence[DataFile] | None = None,
+    ) -> pa.Table:
+        """Read the rows of the version last seen, moving on to a newer one if its files were deleted meanwhile.
+
+        With `files` it is all rows of these files of the version.
+        """
         for left in range(_READ_TRIES - 1, -1, -1):
             if self._table is None:
                 break
             with reading(self.name, "read"):
                 try:
-                    return self._dataset(self._table).to_table(columns, filter)
+                    if files is not None:
+                        return read_files(list(files), self._schema, self._filesystem())
+                    return self._dataset(self._opened()).to_table(columns, filter)
                 except FileNotFoundError as error:
                     if not left or self._at is not None:
                         raise StateError(
@@ -177,12 +206,7 @@ class ChangeTable:
         if self._table is None:
             return []
         with reading(self.name, "list the files of"):
-            facts = pa.table(self._table.get_add_actions(flatten=True)).to_pylist()
-        found = [
-            DataFile(fact["num_records"] or 0, fact.get(f"min.{SEQ_COLUMN}") or 0, fact.get(f"max.{SEQ_COLUMN}") or 0)
-            for fact in facts
-        ]
-        return sorted(found, key=lambda file: file.first)
+            return data_files(self._opened())
 
     def readable(self) -> bool:
         """Tell whether the version can still be read: its log entries and all of its data files are there."""
@@ -193,35 +217,40 @@ class ChangeTable:
         if self._table is None:
             return False
         with reading(self.name, "list the files of"):
-            dataset = self._dataset(self._table)
+            dataset = self._dataset(self._opened())
             found = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
         return all(info.is_file for info in found)
 
     def _dataset(self, table: DeltaTable) -> Any:
+        return table.to_pyarrow_dataset(filesystem=None if self._local is None else self._filesystem())
+
+    def _filesystem(self) -> FileSystem:
         if self._local is None:
-            return table.to_pyarrow_dataset()
+            from deltalake.fs import DeltaStorageHandler
+
+            return PyFileSystem(DeltaStorageHandler(self._uri, self._storage))
         # Arrow's own file system, not one through Python: a thread of Arrow's that lets go of a Python object while the
         # interpreter ends takes the process down with it.
-        files = SubTreeFileSystem(str(self._local.absolute()), LocalFileSystem())
-        return table.to_pyarrow_dataset(filesystem=files)
+        return SubTreeFileSystem(str(self._local.absolute()), LocalFileSystem())
 
     def notes(self, count: int | None = None) -> list[dict[str, Any]]:
         """Return what was noted with the last `count` versions (None: all in the log), newest first."""
         if self._table is None:
             return []
         with reading(self.name, "read the log of"):
-            return self._table.history(count)
+            return self._opened().history(count)
 
     # ---- writing --------------------------------------------------------------------------------------------------
 
     def commit(
         self,
         rows: pa.Table | pa.RecordBatchReader,
+        seq: int,
         mode: Literal["append", "overwrite"],
         app: tuple[str, int],
         note: Mapping[str, str],
     ) -> int:
-        """Commit rows as the version after the one last seen, whole or not at all; return that version.
+        """Commit rows, all of one `_seq`, as the version after the one last seen, whole or not at all; return that version.
 
         Raises
         ------
@@ -230,25 +259,30 @@ class ChangeTable:
         BackendError
             The store refused. Nothing is visible, unless the store failed after it had taken the commit.
         """
-        table = self._opened()
-        based_on = table.version()
-        self._write(rows, mode, None, self._once(app, note))
-        if table.version() != based_on + 1:
-            raise BackendError(f"commit to {self.name}: version {based_on + 1} expected, {table.version()} found")
-        self._sync()
-        return table.version()
+        self._append([self._data_file(rows, (seq, seq), True)], mode, app, note)
+        return self.version
 
-    def replace(self, rows: pa.Table, after: int, until: int, app: tuple[str, int], note: Mapping[str, str]) -> int:
-        """Put `rows` in the place of all rows with `after` < `_seq` ≤ `until`, on top of what was appended meanwhile.
+    def replace(self, rows: pa.Table, files: Sequence[DataFile], app: tuple[str, int], note: Mapping[str, str]) -> int:
+        """Put `rows` in the place of `files`, on top of what was appended meanwhile.
 
         Raises
         ------
         VersionMoved
-            Somebody changed these rows meanwhile. Nothing was written.
+            Somebody else has replaced these files meanwhile. Nothing was written.
         """
-        between = f"{SEQ_COLUMN} > {after} AND {SEQ_COLUMN} <= {until}"
-        self._write(rows, "overwrite", between, self._once(app, note, _COMPACTION_TRIES))
-        self._sync()
+        self._opened()
+        seq = min(file.first for file in files), max(file.last for file in files)
+        actions = [self._data_file(rows, seq, False), *(file.removed() for file in files)]
+        for left in range(_COMPACTION_TRIES - 1, -1, -1):
+            try:
+                # delta-rs would accept the removal of files that somebody else has removed.
+                if not {file.path for file in self.files()}.issuperset(file.path for file in files):
+                    raise VersionMoved("its files were replaced meanwhile")
+                self._append(actions, "append", app, note)
+                break
+            except VersionMoved:
+                if not left or self.refresh() == ABSENT:
+                    raise
         return self.version
 
     def checkpoint(self) -> None:
@@ -277,6 +311,8 @@ class ChangeTable:
     def _opened(self) -> DeltaTable:
         if self._table is None:
             raise BackendError(f"Delta table {self.name} is not open")
+        if self._committed is not None and self._table.version() != self._committed:
+            self._table.load_as_version(self._committed)
         return self._table
 
     def _open(self, version: int | None) -> DeltaTable:
@@ -291,49 +327,67 @@ class ChangeTable:
     def _version_to_open(self) -> int | None:
         if self._at is not None or self._folder is None:
             return self._at
-        if not self._read_only:
+        if not self._read_only and not self._steps_back:
             self._folder.set_damaged_aside()
             return None
-        self._damaged = self._folder.first_damaged_version()
+        self._damaged = self._folder.first_damaged_version(self._steps_back)
         return None if self._damaged is None else self._damaged - 1
 
     def _is_before_damage(self) -> bool:
         if self._damaged is None or self._folder is None:
             return False
-        if self._folder.is_damaged(self._damaged):
+        if self._folder.is_damaged(self._damaged, self._steps_back):
             return True
-        self._damaged = None  # a writer has set it aside
+        self._damaged, self._steps_back = None, False  # a writer has set it aside
         return False
 
-    def _write(
-        self, rows: pa.Table | pa.RecordBatchReader, mode: str, predicate: str | None, properties: CommitProperties
+    def _data_file(
+        self, rows: pa.Table | pa.RecordBatchReader, seq: tuple[int, int], new_rows: bool
+    ) -> AddAction | None:
+        with self._or_forgotten("commit to"):
+            added = write_file(rows, seq, self._schema, self._filesystem(), new_rows)
+        if added is not None:
+            self._sync(lambda folder: folder.sync_data(added.path))
+        return added
+
+    def _append(
+        self,
+        actions: Sequence[AddAction | RemoveAction | None],
+        mode: str,
+        app: tuple[str, int],
+        note: Mapping[str, str],
     ) -> None:
+        table = self._opened()
+        based_on = table.version()
+        self._sync(lambda folder: folder.sync(based_on, own=False))
+        with self._or_forgotten("commit to"):
+            table.create_write_transaction(
+                [action for action in actions if action is not None],
+                mode,
+                self._delta_schema(),
+                commit_properties=self._driver.CommitProperties(
+                    custom_metadata={TXN_IS_LAST: "true", **note},
+                    max_commit_retries=0,
+                    app_transactions=[self._driver.Transaction(*app)],
+                ),
+                post_commithook_properties=self._driver.PostCommitHookProperties(False, False),
+            )
+        self._committed = based_on + 1
+        self._sync(lambda folder: folder.sync(based_on + 1, own=True))
+
+    def _sync(self, what: Callable[[TableFolder], None]) -> None:
+        if self._folder is not None:
+            with self._or_forgotten("fsync"):
+                what(self._folder)
+
+    @contextmanager
+    def _or_forgotten(self, doing: str) -> Iterator[None]:
         try:
-            with writing(self.name, "commit to"):
-                self._driver.write_deltalake(
-                    self._opened(),
-                    rows,
-                    mode=mode,
-                    predicate=predicate,
-                    commit_properties=properties,
-                    post_commithook_properties=self._driver.PostCommitHookProperties(False, False),
-                )
+            with writing(self.name, doing):
+                yield
         except Exception:
             self.forget()
             raise
-
-    def _once(self, app: tuple[str, int], note: Mapping[str, str], retries: int = 0) -> CommitProperties:
-        properties: CommitProperties = self._driver.CommitProperties(
-            custom_metadata={TXN_IS_LAST: "true", **note},
-            max_commit_retries=retries,
-            app_transactions=[self._driver.Transaction(*app)],
-        )
-        return properties
-
-    def _sync(self) -> None:
-        if self._folder is not None:
-            with writing(self.name, "fsync"):
-                self._folder.sync(self.version)
 
     def _delta_schema(self) -> Any:
         return self._driver.Schema.from_arrow(self._schema)

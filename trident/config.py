@@ -15,8 +15,12 @@ from typing import Any, Literal
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 
-__all__ = ["Config"]
+__all__ = ["NO_URL", "Config", "is_url"]
 
+NO_URL = (
+    "must be a folder of a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
+    "links that it needs"
+)
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash: what `Path` leaves of two
 
 
@@ -130,11 +134,8 @@ class Config(Redacted):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
         for name in ("log_dir", "dead_letter_dir"):
-            if _URL.match(getattr(self, name) or ""):
-                raise ConfigError(
-                    f"{name}={getattr(self, name)!r}: must be a folder of a local disk, given as a path without a scheme. "
-                    "An object store has neither the locks nor the hard links that it needs"
-                )
+            if is_url(getattr(self, name) or ""):
+                raise ConfigError(f"{name}={getattr(self, name)!r}: {NO_URL}")
         if self.message_timeout_s <= 0:
             raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
         if self.parallelism is not None and self.parallelism < 1:
@@ -164,6 +165,11 @@ class Config(Redacted):
     def dead_letter_folder(self, topology: str) -> str:
         """Return the folder of a topology's dead letters: `dead_letter_dir`, or one in that of the log."""
         return self.dead_letter_dir or str(Path(self.log_folder(topology)) / "dead_letters")
+
+
+def is_url(path: str) -> bool:
+    """Whether a path begins with a scheme, so that it names no folder of this machine."""
+    return _URL.match(path) is not None
 
 
 def _read(name: str, value: Any, hint: Any) -> Any:

@@ -45,6 +45,23 @@ def test_every_command_has_an_example(name: str) -> None:
     assert f"Example: trident {name} " in help_of(name)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["demo", "--state-dir", "s3://bucket/demo"],
+        ["log", "s3://bucket/log"],
+        ["run", "nowhere:topology", "--log-dir", "s3://bucket/log"],
+        ["get", "nowhere:topology", "count", "--log-dir", "s3://bucket/log"],
+    ],
+)
+def test_an_address_is_no_folder(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, words, env={"COLUMNS": "400", "NO_COLOR": "1", "TERM": "dumb"})
+    assert result.exit_code == 2
+    assert "must be a folder of a local disk" in result.output
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_help_says_how_a_run_ends() -> None:
     assert "130 ended by Ctrl-C, 143 ended by SIGTERM" in " ".join(help_of("run").split())
 

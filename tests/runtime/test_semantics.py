@@ -619,4 +619,4 @@ def test_the_same_state_over_plain_maps_of_every_exact_kind(engine: str, tmp_pat
         state = words.persistent_aggregate(dict_state(entries, kind), Count(), "count")
         running = run_all(topology, engine, log_dir=tmp_path / kind)
         assert running.state(state).multi_get(list(WORDS)) == list(WORDS.values())
-        assert len(entries) == len(WORDS) + 1  # the sentinel
+        assert len(entries) == len(WORDS) + 2  # the sentinels

@@ -145,7 +145,8 @@ def test_each_commit_is_forced_to_the_disk_with_all_that_it_is_built_upon(
     state, log = state_at(table), Log()
     commit(state, log, 1, 1, {"man": 1})
     (first,) = (Path(file).name for file in DeltaTable(str(table)).file_uris())
-    assert forced == [f"{0:020}.json", first, f"{1:020}.json", table.name, "_delta_log"]
+    created = [f"{0:020}.json", "_delta_log", table.name, tmp_path.name]
+    assert forced == [*created, first, table.name, f"{1:020}.json", "_delta_log"]
     forced.clear()
     DeltaTable(str(table)).delete("word = 'nobody'")
     commit(state, log, 2, 1, {"man": 1})

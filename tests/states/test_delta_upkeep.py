@@ -15,8 +15,9 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
+from states._delta_files import DataFile
 from states._delta_maintenance import first_to_merge
-from states._delta_table import ChangeTable, DataFile
+from states._delta_table import ChangeTable
 from tests.states.delta_support import ROOT, WORDS, Log, commit, live_files, reader_at, state_at, update, values
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
@@ -243,7 +244,7 @@ def test_a_process_that_ends_without_close_ends_in_order(tmp_path: Path) -> None
 
 
 def data_files(*rows: int) -> list[DataFile]:
-    return [DataFile(count, number, number) for number, count in enumerate(rows)]
+    return [DataFile(f"{number}", 1, count, number, number) for number, count in enumerate(rows)]
 
 
 @pytest.mark.parametrize(

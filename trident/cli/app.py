@@ -13,6 +13,7 @@ import typer
 from trident import __version__
 from trident.cli import dead_letters_commands
 from trident.cli.console import reporting, say
+from trident.config import NO_URL, is_url
 
 __all__ = ["app", "main"]
 
@@ -43,6 +44,12 @@ class Engine(StrEnum):
     spark = "spark"
     in_process = "in_process"
     auto = "auto"
+
+
+def _local(folder: Path | None) -> Path | None:
+    if folder is not None and is_url(str(folder)):
+        raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
+    return folder
 
 
 Target = Annotated[
@@ -241,7 +248,9 @@ def get_command(
 
 @app.command("log", epilog="Example: `trident log trident-log/word-count --last 3`")
 def log_command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the log.", show_default=False)],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", callback=_local, help="Folder of the log.", show_default=False)
+    ],
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -289,6 +298,7 @@ def demo_command(
         Path | None,
         typer.Option(
             metavar="DIR",
+            callback=_local,
             help="Where the counts and the log are kept. Default: trident-demo, with --crash trident-demo-crash.",
             show_default=False,
         ),
