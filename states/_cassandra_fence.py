@@ -6,13 +6,15 @@ import os
 from typing import NamedTuple
 
 from states._cassandra_stamps import FLOOR_BUCKET, Cells, Stamps
-from trident.errors import BackendError, CorruptValueError, FencedError, StateLossDetected
+from trident.errors import BackendError, CorruptValueError
 from trident.state.codec import decode, encode
+from trident.state.sentinel import displaced, is_forward
 from trident.state.txid import Sentinel
 
 __all__ = ["Fence"]
 
 _TRIES = 8
+_UNREAD = b""  # no sentinel is empty
 
 
 class _Claim(NamedTuple):
@@ -24,7 +26,8 @@ class _Claim(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        return encode([*self.sentinel[:3], self.floor, self.token])
+        incarnation, txid, attempt, place, sealed = self.sentinel
+        return encode([incarnation, txid, attempt, self.floor, self.token, place, sealed])
 
     @property
     def stamp(self) -> int:
@@ -46,7 +49,7 @@ class Fence:
         self._cells, self._bucket, self._what = cells, FLOOR_BUCKET - 1 - partition, what
         self.stamps = Stamps(cells)
         self._own: _Claim | None = None
-        self._read: list[bytes | None] = []  # what the cell held when it was read last, until that is used
+        self._seen: bytes | None = _UNREAD  # what the cell held when this instance read it or moved it last
 
     @property
     def own(self) -> Sentinel | None:
@@ -55,31 +58,40 @@ class Fence:
 
     def read(self) -> Sentinel | None:
         """Return the sentinel in the store."""
-        self._read = [self._cells.read(self._bucket)]
-        found = _claim(self._read[0])
+        self._seen = self._cells.read(self._bucket)
+        found = _claim(self._seen)
         return None if found is None else found.sentinel
 
     def claim(self, sentinel: Sentinel, force: bool = False) -> int:
-        """Move the sentinel forward, or anywhere with `force`; return the stamp of what is written under it.
+        """Replace what was read or claimed last; return the stamp of what is written under the sentinel.
+
+        Parameters
+        ----------
+        sentinel, force
+            Forward, or anywhere with `force`. The own sentinel, sealed, keeps its stamp.
 
         Raises
         ------
         FencedError
-            The store has one that is not behind. Nothing was changed.
+            Another writer has moved the sentinel, or it would go back.
+        StateLossDetected
+            It is gone, or was rolled back. Nothing was changed.
         """
-        self._own = None
-        # What was read before may be outdated by now; then the swap fails and tells what there is.
-        data = self._read.pop() if self._read else self._cells.read(self._bucket)
-        for _ in range(_TRIES):
-            found = _claim(data)
-            if not force and found is not None and not _is_behind(found.sentinel, sentinel):
-                raise FencedError(self._what, str(sentinel), str(found.sentinel))
+        own, self._own = self._own, None
+        if self._seen == _UNREAD:
+            self._seen = self._cells.read(self._bucket)
+        found = _claim(self._seen)
+        if found is not None and not force and not is_forward(found.sentinel, sentinel):
+            raise displaced(self._what, sentinel, found.sentinel, found.sentinel)
+        if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:
+            claim = own._replace(sentinel=sentinel)  # the seal of its own commit
+        else:
             claim = _Claim(sentinel, self._floor(found, sentinel, force), os.urandom(8))
-            data = self._cells.swap(self._bucket, data, claim.data)
-            if data == claim.data:
-                self._own = claim
-                return claim.stamp
-        raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
+        data = self._cells.swap(self._bucket, self._seen, claim.data)
+        if data != claim.data:
+            raise self._displaced(sentinel, data, found)
+        self._own, self._seen = claim, data
+        return claim.stamp
 
     def check(self) -> None:
         """Make sure that the claim, if there is one, still stands.
@@ -89,18 +101,13 @@ class Fence:
         FencedError
             Another writer has moved the sentinel.
         StateLossDetected
-            There is no sentinel any more.
+            There is no sentinel any more, or an older one.
         """
         if self._own is None:
             return
         data = self._cells.look(self._bucket)
-        if data == self._own.data:
-            return
-        found = _claim(data)
-        if found is None:
-            raise StateLossDetected(self._what, f"the sentinel of {self._own.sentinel} is gone")
-        again = " (another run of it)" if found.sentinel == self._own.sentinel else ""
-        raise FencedError(self._what, str(self._own.sentinel), f"{found.sentinel}{again}")
+        if data != self._own.data:
+            raise self._displaced(self._own.sentinel, data, self._own)
 
     def release(self) -> None:
         """Forget the claim; what is written next is not fenced."""
@@ -108,13 +115,19 @@ class Fence:
 
     def clear(self) -> None:
         """Remove the sentinel."""
-        self._own = None
+        self._own, self._seen = None, _UNREAD
         data = self._cells.read(self._bucket)
         for _ in range(_TRIES):
             if data is None:
                 return
             data = self._cells.swap(self._bucket, data, None)
         raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
+
+    def _displaced(self, own: Sentinel, data: bytes | None, seen: _Claim | None) -> Exception:
+        found = _claim(data)
+        return displaced(
+            self._what, own, None if found is None else found.sentinel, None if seen is None else seen.sentinel
+        )
 
     def _floor(self, found: _Claim | None, sentinel: Sentinel, force: bool) -> int:
         if force or (found is not None and found.sentinel == sentinel):
@@ -123,16 +136,12 @@ class Fence:
         return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if found is None else found.floor)
 
 
-def _is_behind(found: Sentinel, own: Sentinel) -> bool:
-    if found.incarnation != own.incarnation:
-        return False
-    return found.txid <= own.txid and found.attempt <= own.attempt
-
-
 def _claim(data: bytes | None) -> _Claim | None:
     if data is None:
         return None
     fields = decode(data)
-    if not isinstance(fields, list) or len(fields) != 5:
-        raise CorruptValueError(f"a sentinel is {fields!r}, not [incarnation, txid, attempt, floor, token]")
-    return _Claim(Sentinel(*fields[:3]), fields[3], fields[4])
+    if not isinstance(fields, list) or len(fields) not in (5, 7):
+        raise CorruptValueError(
+            f"a sentinel is {fields!r}, not [incarnation, txid, attempt, floor, token, place, sealed]"
+        )
+    return _Claim(Sentinel(*fields[:3], *fields[5:]), fields[3], fields[4])  # earlier versions wrote five fields

@@ -110,10 +110,13 @@ class CassandraBackingMap:
         return self._fence.read()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel forward by a lightweight transaction; `force` lays it anew, also back."""
+        """Replace the sentinel that was read last by a lightweight transaction: forward, or anywhere with `force`."""
         self._refuse_read_only("move the sentinel")
-        self._stamp, self._fenced = None, True
-        self._stamp, self._number = self._fence.claim(sentinel, force), 0
+        before, self._stamp, self._fenced = self._stamp, None, True
+        stamp = self._fence.claim(sentinel, force)
+        if stamp != before:  # else it was sealed, and what is written now is still the same commit's
+            self._number = 0
+        self._stamp = stamp
 
     def reset(self) -> None:
         """Delete every key of the state and the sentinel of this partition. What was written before stays deleted."""

@@ -1,8 +1,9 @@
 """What guards a state in Memcached: the sentinel of a partition, the epochs, and what each server looked like at first.
 
-At the begin of a commit the servers must look as when the state began, and so they must at its end, after all reads and
-writes; see `_memcached_health` for what is compared. The epoch of a server is also what the client flags of the state's
-values must be there: values with others count as absent, so a new epoch empties the state.
+The sentinel's record is replaced only if it is what this instance read or laid last, "none" included. At the begin of a
+commit the servers must look as when the state began, and so they must at its end, after all reads and writes; see
+`_memcached_health` for what is compared. The epoch of a server is also what the client flags of the state's values must
+be there: values with others count as absent, so a new epoch empties the state.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ from states._memcached_options import MemcachedOptions
 from states._memcached_refusals import CHANGED, refused
 from states._memcached_servers import Connection, Servers
 from states._memcached_watch import Watch
-from trident.errors import BackendError, FencedError, StateLossDetected
+from trident.errors import StateLossDetected
 from trident.state.interfaces import StateConf
+from trident.state.sentinel import displaced, is_forward
 from trident.state.txid import Sentinel, Txid
 
 __all__ = ["Guard"]
 
-_MOVES = 5
 _NEVER = b"0"
+_UNREAD = b""  # no record is empty
 
 
 class Guard:
@@ -43,7 +45,8 @@ class Guard:
         self._sentinel_name = names.sentinel(partition)
         self._home = servers.of(self._sentinel_name)
         self._own: Sentinel | None = None  # what this instance laid: it may write while the store has it
-        self._verified: Sentinel | None = None  # the sentinel that the watch's baseline belongs to
+        # The record that this instance read or laid last; the watch's baseline is that record's, or a later look.
+        self._seen: bytes | None = _UNREAD
         self._loss_told = False
         self._inspected = conf.read_only
 
@@ -63,16 +66,12 @@ class Guard:
             the next read shows the store as it is.
         """
         self._inspect()
-        record, _ = self._read_record()
+        record = self._learn()
         if record is None:
             if self._own is not None and not self._loss_told:
                 raise self._lost(self._loss_of_sentinel())
-            self._verified = None
             return None
-        sentinel = record.sentinel
-        if sentinel != self._verified:
-            self._verified, self._watch.baseline = sentinel, record.baseline
-        lost = self._watch.loss()
+        lost, sentinel = self._watch.loss(), record.sentinel
         if lost is None:
             return sentinel
         if sentinel == self._own and not self._loss_told:
@@ -80,31 +79,29 @@ class Guard:
         return sentinel._replace(incarnation=f"{sentinel.incarnation} (lost data: {lost})")
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel forward; the first one, or a forced one, takes the servers as they are now."""
+        """Replace the record that was read or laid last; the first one, or a forced one, takes the servers as they are.
+
+        Raises
+        ------
+        FencedError
+            Another writer has moved it, or it would go back.
+        StateLossDetected
+            It is gone, or was rolled back. Nothing was written.
+        """
         self._inspect()
-        for _ in range(_MOVES):
-            found, token = self._read_record()
-            if found is None and self._verified is not None and not force:
-                raise self._lost(self._loss_of_sentinel())  # it was there a moment ago: no first commit
-            if found is None or force:
-                self._watch.begin()
-            elif not _is_forward(found.sentinel, sentinel):
-                raise FencedError(self.place, str(sentinel), str(found.sentinel))
-            elif found.sentinel != self._verified:
-                self._watch.baseline = found.baseline
-            record = Record(sentinel, self._watch.baseline)
-            (reply,) = self._home.write([(self._sentinel_name, b"0", _NEVER, encode_record(record), token)])
-            if reply == b"STORED":
-                self._own = self._verified = sentinel
-                self._loss_told = False
-                return
-            if reply not in CHANGED:
-                raise refused(self._state, self._home.name, [(("the sentinel",), reply)])
-        raise BackendError(f"move the sentinel of {self.place}: another writer moved it {_MOVES} times meanwhile")
+        found = self._learn() if self._seen == _UNREAD else _record(self._seen)
+        if found is not None and not force and not is_forward(found.sentinel, sentinel):
+            raise displaced(self.place, sentinel, found.sentinel, found.sentinel)
+        if found is None or force:
+            self._watch.begin()
+        data = encode_record(Record(sentinel, self._watch.baseline))
+        if not self._swap(data):
+            raise self._displaced(sentinel, found)
+        self._seen, self._own, self._loss_told = data, sentinel, False
 
     def reset(self) -> None:
         """Forget what this instance knew."""
-        self._own, self._verified, self._watch.baseline = None, None, {}
+        self._own, self._seen, self._watch.baseline = None, _UNREAD, {}
 
     def erase(self) -> None:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
@@ -122,19 +119,47 @@ class Guard:
         if lost is not None:
             raise self._lost(lost)
 
-    def _read_record(self) -> tuple[Record | None, bytes | None]:
-        item = self._home.gets([self._sentinel_name]).get(self._sentinel_name)
-        return (None, None) if item is None else (decode_record(item.data), item.token)
-
     def check_own(self) -> None:
-        """Raise `FencedError` if the store has another sentinel than this instance laid, if it laid one."""
+        """Raise `FencedError` or `StateLossDetected` if the store has not what this instance laid, if it laid anything."""
         if self._own is None:
             return
-        found, _ = self._read_record()
+        data, token = self._read()
+        if data != self._seen:
+            raise self._displaced(self._own, _record(self._seen))
+        self._home.tokens[self._sentinel_name] = token
+
+    def _learn(self) -> Record | None:
+        """Read the record to replace, and what the servers were like when the state began."""
+        data, self._home.tokens[self._sentinel_name] = self._read()
+        record = _record(data)
+        if record is not None and data != self._seen:
+            self._watch.baseline = record.baseline
+        self._seen = data
+        return record
+
+    def _read(self) -> tuple[bytes | None, bytes | None]:
+        """Return the record and its token, None and None if there is none."""
+        item = self._home.gets([self._sentinel_name]).get(self._sentinel_name)
+        return (None, None) if item is None else (item.data, item.token)
+
+    def _swap(self, data: bytes) -> bool:
+        """Write the record if the store has what was seen. A move whose answer was lost finds its own record."""
+        tokens, name = self._home.tokens, self._sentinel_name
+        if name not in tokens:  # the token of what was seen ended with its connection, or with a commit
+            found, tokens[name] = self._read()
+            if found not in (self._seen, data):
+                del tokens[name]
+                return False
+        (reply,) = self._home.write([(name, b"0", _NEVER, data, tokens.pop(name))])
+        if reply != b"STORED" and reply not in CHANGED:
+            raise refused(self._state, self._home.name, [(("the sentinel",), reply)])
+        return reply == b"STORED"
+
+    def _displaced(self, own: Sentinel, seen: Record | None) -> Exception:
+        found = _record(self._read()[0])
         if found is None:
-            raise self._lost(self._loss_of_sentinel())
-        if found.sentinel != self._own:
-            raise FencedError(self.place, str(self._own), str(found.sentinel))
+            return self._lost(self._loss_of_sentinel())
+        return displaced(self.place, own, found.sentinel, None if seen is None else seen.sentinel)
 
     def check_health(self) -> None:
         """Raise `StateLossDetected` if a server has forgotten anything since the state began."""
@@ -156,7 +181,5 @@ class Guard:
         return StateLossDetected(self.place, found)
 
 
-def _is_forward(found: Sentinel, sentinel: Sentinel) -> bool:
-    if found.incarnation != sentinel.incarnation:
-        return False
-    return found.txid <= sentinel.txid and found.attempt <= sentinel.attempt
+def _record(data: bytes | None) -> Record | None:
+    return None if data is None else decode_record(data)

@@ -98,16 +98,17 @@ def _loss(server: str, before: Health, now: Health, evictions: bool) -> str | No
 
 def encode_record(record: Record) -> bytes:
     """Write the record as JSON."""
-    return json.dumps({"sentinel": record.sentinel, "servers": record.baseline}, separators=(",", ":")).encode()
+    return json.dumps({"sentinel": record.sentinel.fields, "servers": record.baseline}, separators=(",", ":")).encode()
 
 
 def decode_record(data: bytes) -> Record:
     """Read what `encode_record` wrote."""
     try:
         fields = json.loads(data)
-        incarnation, txid, attempt = fields["sentinel"]
+        incarnation, txid, attempt, *notes = fields["sentinel"]
+        place, sealed = notes or ("", True)
         baseline = {str(name): Health(*map(int, health)) for name, health in fields["servers"].items()}
-        return Record(Sentinel(str(incarnation), int(txid), int(attempt)), baseline)
+        return Record(Sentinel(str(incarnation), int(txid), int(attempt), str(place), bool(sealed)), baseline)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptValueError(
             f"read the sentinel {data[:80]!r} from Memcached: {error}; another program wrote under this key prefix"

@@ -10,10 +10,10 @@ How it is read and written
     40 KiB, so each is one mutation of one replica set. All are prepared, and sent in windows of `max_concurrency`.
 
 Fencing
-    The sentinel is moved by a lightweight transaction, forward only. It is read again before each window of writes
-    and at the end of a commit. Every write carries a timestamp made of the sentinel it was written under, so what a
-    replaced writer sends in spite of that loses against its successor's writes in the storage engine, in whichever order
-    they arrive (`states/_cassandra_stamps.py`).
+    The sentinel is replaced by a lightweight transaction, forward only, if it is what was read. It is read again before
+    each window of writes and at the end of a commit, and then sealed by another one. Every write carries a timestamp made
+    of the sentinel it was written under, so what a replaced writer sends in spite of that loses against its successor's
+    writes in the storage engine, in whichever order they arrive (`states/_cassandra_stamps.py`).
 
 The driver is imported when a state is opened.
 """

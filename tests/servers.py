@@ -149,8 +149,16 @@ def start_memcached(work: Path, *arguments: object) -> Server:
     return Server("memcached", argv, port, work, lambda port: b"VERSION" in _ask(port, b"version\r\n", b"\r\n"))
 
 
-def start_cassandra(work: Path) -> Server:
-    """Start a Cassandra that has each write on disk before it answers; takes 5 to 25 seconds."""
+def start_cassandra(work: Path, durable: bool = True) -> Server:
+    """Start a Cassandra; takes 5 to 25 seconds.
+
+    Parameters
+    ----------
+    work
+        Its folder.
+    durable
+        Have each write on disk before it is answered; else some time later, as servers are set up by default.
+    """
     jars = sorted(CASSANDRA_JARS.glob("*.jar"))
     if not jars:
         raise RuntimeError(f"no jars of Cassandra in {CASSANDRA_JARS}; run: make servers")
@@ -159,6 +167,8 @@ def start_cassandra(work: Path) -> Server:
     yaml = (CONFIGURATION / "cassandra.yaml").read_text(encoding="utf-8")
     for name, value in (("@WORK@", work), ("@CQL@", cql), ("@STORAGE@", storage)):
         yaml = yaml.replace(name, str(value))
+    if not durable:
+        yaml = yaml.replace("commitlog_sync: batch", "commitlog_sync: periodic\ncommitlog_sync_period: 10s")
     (work / "cassandra.yaml").write_text(yaml, encoding="utf-8")
     lines = (CONFIGURATION / "cassandra.jvm.options").read_text(encoding="utf-8").splitlines()
     options = [line for line in lines if line and not line.startswith("#")]

@@ -62,6 +62,7 @@ def commit(state: Any, log: Log, number: int, counts: Mapping[Any, int], attempt
 def claim(backing: CassandraBackingMap, number: int, attempt: int = 0, incarnation: str = "log") -> Txid:
     txid = Txid(number, EPOCH + attempt, incarnation=incarnation)
     assert txid.sentinel is not None
+    backing.read_sentinel()  # as every commit does first
     backing.move_sentinel(txid.sentinel)
     backing.begin(txid)
     return txid

@@ -103,15 +103,13 @@ def test_a_replay_with_other_tuples_undoes_the_failed_attempt(memcached_server: 
 
 
 def test_what_is_stored_under_which_name(memcached_server: Server, client: Client) -> None:
-    state, log = (
-        opened(MemcachedState.opaque(memcached_server.address, serializer="json", key_prefix="p q"), new_conf()),
-        Log(),
-    )
+    conf, log = StateConf("tests", "stored"), Log()
+    state = opened(MemcachedState.opaque(memcached_server.address, serializer="json", key_prefix="p q"), conf)
     commit(state, log, {"the": 3})
     assert client.get("p%20q:the") == b"[1,1048576,null,3]"
     epoch = client.get("p%20q!epoch")
     assert int(epoch) % 65536 == 0
-    assert b'"sentinel":["contract-log",1,1048576]' in client.get("p%20q!sentinel-0")
+    assert b'"sentinel":["contract-log",1,1048576,"tests/stored",true]' in client.get("p%20q!sentinel-0")
     assert f"VALUE p%20q:the {epoch.decode()} 18" in client.raw_command("get p%20q:the", "END\r\n").decode()
 
 
