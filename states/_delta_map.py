@@ -46,6 +46,7 @@ class DeltaBackingMap:
     """
 
     commits_atomically = True  # no seal: rows and sentinel are one Delta transaction
+    gives_copies = True  # what is read was decoded or copied for this very call
 
     def __init__(
         self,

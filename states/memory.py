@@ -34,6 +34,11 @@ V = TypeVar("V")
 _FEW_KEYS = 16
 """For a commit of no more keys a dict is quicker than arrays, so it stays one until a larger commit comes."""
 
+_PLAIN = frozenset(
+    {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
+)
+"""Types of values that nobody can change in place, so readers need no copies."""
+
 
 class MemoryData:
     """What one partition holds: its entries and its sentinel.
@@ -80,6 +85,7 @@ class MemoryData:
 class MemoryBackingMap(Generic[V]):
     """An `IBackingMap` over a dict, with a sentinel of its own and fencing between the writers of one process."""
 
+    gives_copies = False  # values are kept by reference
     commits_atomically = True  # no seal: the memory of a process ends as a whole, never with half of a commit
 
     def __init__(self, data: MemoryData | None = None) -> None:
@@ -200,10 +206,18 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
 class MemoryMap(SnapshottableMap):
     """One partition of a `MemoryMapState`: a map, a single value, removable keys and a list of rows."""
 
-    def __init__(self, kind: StateType, data: MemoryData, name: str = "state", partition: int = 0) -> None:
+    def __init__(
+        self,
+        kind: StateType,
+        data: MemoryData,
+        name: str = "state",
+        partition: int = 0,
+        value_type: str | None = None,
+    ) -> None:
         self.data = data
         columnar = state_type(kind) is StateType.OPAQUE and not data.max_size
         backing = ColumnarMemoryMap(data) if columnar else MemoryBackingMap[Any](data)
+        backing.gives_copies = value_type in _PLAIN
         super().__init__(map_for(kind, backing, name, partition), MEMORY_SNAPSHOT_KEY)
 
 
@@ -343,4 +357,4 @@ def _open(
                     f"{written_with}, and keys do not move. Keep the number, or declare a new state"
                 )
             _registry[(factory.id, conf.prefix, partition)] = (num_partitions, data)
-    return MemoryMap(factory.kind, data, conf.prefix, partition)
+    return MemoryMap(factory.kind, data, conf.prefix, partition, conf.value_type)

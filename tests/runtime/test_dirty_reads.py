@@ -154,6 +154,11 @@ class RowsAt(RowsState):
         return [sum(len(rows) for txid, rows in self.batches.items() if txid <= snapshot.txid)] * len(keys)
 
 
+class SingleRowsAt(RowsAt):
+    def get(self) -> int:
+        return len(self.rows)
+
+
 class RowsOf(BaseQueryFunction[Any, int]):
     def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[int]:
         return [state.multi_get([(0,)])[0]] * len(args)
@@ -175,6 +180,8 @@ def test_a_state_of_ones_own_is_read_exactly_if_it_can_say_what_it_held_after_a_
         sum_after_a_failure(over_rows(RowsState(), Rows()), "record")
     assert sum_after_a_failure(over_rows(RowsState(), Rows()), "record", allow_inexact=True) == 1 + 3
     assert described(over_rows(RowsState(), Rows()))["guarantee"] == "unknown"
+    with pytest.raises(DirtyReadError):  # its single value is the latest
+        sum_after_a_failure(over_rows(SingleRowsAt(), RowsOf()), "record")
     for point in POINTS:
         assert sum_after_a_failure(over_rows(RowsAt(), RowsOf()), point) == 3
 

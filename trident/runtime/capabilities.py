@@ -90,7 +90,7 @@ def check_reads(plan: Plan, graph: Graph, states: States) -> None:
     """Refuse a query that may read what a failed attempt wrote, if its answers flow into a state that is to be exact."""
     kinds = kinds_of(plan, states)
     for query, state, into in early_reads(graph, plan.commits):
-        if isinstance(states[state][0], SnapshotReadable):
+        if _reads_the_past(states[state][0]):
             continue
         for fed in into:
             if kinds[fed] is not None:
@@ -109,6 +109,11 @@ def counts_on_replays(plan: Plan, states: States) -> bool:
         kinds[node.state] is not StateType.OPAQUE or not _keeps_attempts(states[node.state][0])
         for node in _persists(plan)
     )
+
+
+def _reads_the_past(state: Any) -> bool:
+    """Whether a view reads the state as of a batch, by whatever method a query uses."""
+    return isinstance(state, SnapshotReadable) and (hasattr(state, "get_at") or not hasattr(state, "get"))
 
 
 def _keeps_attempts(state: Any) -> bool | None:

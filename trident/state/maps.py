@@ -7,7 +7,8 @@ The way of one commit is the same for all three::
     commit(txid)         the backing map makes the puts durable; then the sentinel is sealed
 
 What this very commit wrote is remembered until the commit ends and laid over what the store shows, so a key may be
-updated in several calls. An updater gets an object of its own: if it changes it in place, nothing stored changes (R13).
+updated in several calls. An updater gets an object of its own, and so does a reader: if it changes it in place, nothing
+stored changes (R13).
 """
 
 from __future__ import annotations
@@ -39,7 +40,13 @@ from trident.state.keys import one_nan
 from trident.state.removals import Removals
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced, is_atomic
 from trident.state.txid import Sentinel, Snapshot, Txid, Winners
-from trident.state.values import CombinerUpdates, OpaqueValue, TransactionalValue
+from trident.state.values import (
+    CombinerUpdates,
+    CombinerValueUpdater,
+    OpaqueValue,
+    ReducerValueUpdater,
+    TransactionalValue,
+)
 
 __all__ = ["NonTransactionalMap", "OpaqueMap", "TransactionalMap", "map_for"]
 
@@ -56,6 +63,7 @@ class _CommittedMap(ABC):
         self._is_atomic = is_atomic(backing)
         # Asked once: a look at all methods of a protocol costs as much as a small commit.
         self._lifecycle = backing if isinstance(backing, BackingMapLifecycle) else None
+        self._decodes = getattr(backing, "gives_copies", False)
         self._removals = Removals(backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
@@ -96,12 +104,10 @@ class _CommittedMap(ABC):
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
         keys, txid = one_nan(keys), self._txid
-        if txid is None:
-            current = getattr(
-                self.backing, "multi_get_current", None
-            )  # of a SerializedMap: it decodes no more than that
-            return self._latest(self._read(keys)) if current is None or not keys else current(keys)
-        return self._bases(keys, txid)
+        if txid is not None:
+            return _owned(self._bases(keys, txid))
+        current = getattr(self.backing, "multi_get_current", None)  # of a SerializedMap: it decodes no more than that
+        return self._given(self._latest(self._read(keys))) if current is None or not keys else current(keys)
 
     @abstractmethod
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -199,6 +205,10 @@ class _CommittedMap(ABC):
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         """Return the values that the updates of the commit `txid` start from."""
 
+    def _given(self, values: list[Any]) -> list[Any]:
+        """Return what a reader may change in place, of what the backing map gave."""
+        return values if self._decodes else _owned(values)
+
     def _read(self, keys: Sequence[Key]) -> Sequence[Any]:
         # A store may show a commit's own puts late (buffered until the end) or never (evicted at once).
         if not keys:
@@ -289,7 +299,7 @@ class OpaqueMap(_CommittedMap):
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
         fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, values, strict=False)
         self._put(keys, list(map(tuple.__new__, repeat(OpaqueValue), fields)))  # past OpaqueValue's own slow __new__
-        return values
+        return _for_caller(values, updaters)
 
     def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
         """Read keys as they were after `snapshot.txid` (R12), without a lock, from any process.
@@ -312,7 +322,7 @@ class OpaqueMap(_CommittedMap):
         # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
         read = getattr(self.backing, "multi_get_stored", self.backing.multi_get)
         keys = one_nan(keys)
-        return self._before(snapshot.txid + 1, snapshot.winners, keys, read(keys), behind=snapshot.txid)
+        return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, read(keys), behind=snapshot.txid))
 
     def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
@@ -382,7 +392,7 @@ class TransactionalMap(_CommittedMap):
             put_keys.append(key)
             puts.append(TransactionalValue(txid, value))
         self._put(put_keys, puts)
-        return values
+        return _for_caller(values, updaters)
 
     def _latest(self, found: Sequence[TransactionalValue | None]) -> list[Any]:
         return [None if stored is None else stored[1] for stored in found]
@@ -409,7 +419,7 @@ class NonTransactionalMap(_CommittedMap):
         bases = _owned(self._bases(keys, txid))
         values = [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
         self._put(keys, values)
-        return values
+        return _for_caller(values, updaters)
 
     def _latest(self, found: Sequence[Any]) -> list[Any]:
         return list(found)
@@ -426,15 +436,20 @@ _IMMUTABLE: frozenset[type[Any]] = frozenset(
 
 
 def _owned(bases: list[Any]) -> list[Any]:
-    """Return what updaters may change in place."""
+    """Return what updaters and readers may change in place."""
     return bases if _IMMUTABLE.issuperset(map(type, bases)) else list(map(_own, bases))
 
 
 def _own(base: Any) -> Any:
-    """Return what an updater may change in place: a copy, unless the value cannot change."""
+    """Return what an updater or a reader may change in place: a copy, unless the value cannot change."""
     if type(base) in _IMMUTABLE or (type(base) is tuple and all(type(part) in _IMMUTABLE for part in base)):
         return base
     return deepcopy(base)
+
+
+def _for_caller(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+    """Return what the caller of an update may change in place. Who only makes rows of the values needs no copies."""
+    return values if updaters and type(updaters[0]) in _ONLY_LOOKED_AT else _owned(values)
 
 
 def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -452,6 +467,9 @@ class _Replace:
     def update(self, stored: Any) -> Any:
         return self.value
 
+
+_ONLY_LOOKED_AT = (CombinerValueUpdater, ReducerValueUpdater, _Replace)
+"""The updaters of aggregates and of `multi_put`: nobody changes what they return."""
 
 _KINDS: dict[StateType, Callable[..., _CommittedMap]] = {
     StateType.OPAQUE: OpaqueMap,

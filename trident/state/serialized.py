@@ -21,6 +21,8 @@ class SerializedMap:
     It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can.
     """
 
+    gives_copies = True  # what is read was decoded for this very call
+
     def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
         self.backing, self.serializer = backing, serializer
         self._serialize_many = getattr(serializer, "serialize_many", None)
