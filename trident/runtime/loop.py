@@ -27,6 +27,7 @@ from trident.runtime.batch_time import TIME, BatchTime, now_of
 from trident.runtime.commit_gate import CommitGate
 from trident.runtime.committer import Committed, Committer
 from trident.runtime.dead_letters import DeadLetters
+from trident.runtime.hanging import Work
 from trident.runtime.progress import BatchTimes, Progress
 from trident.runtime.replays import Replays
 from trident.runtime.rows import Failure, StepFailed, failing_at, failure_of
@@ -150,6 +151,7 @@ class BatchLoop:
         self._poll_at = self._look_at = float("-inf")
         self._counted_from = log.state.txid  # the batch after which empty ones are counted, while somebody waits
         self._fatal: BatchFailedError | None = None
+        self._work = Work(f"trident-{plan.topology}-state")
 
     # ---- from other threads -----------------------------------------------------------------------------------------
 
@@ -165,6 +167,17 @@ class BatchLoop:
             self._drains.append(done)
         self._events.put(_Event())
         return done
+
+    def hanging(self) -> BatchFailedError | None:
+        """Return the error of a batch that hangs in code of the user's where the loop itself cannot notice or fail it."""
+        limit = self._config.message_timeout_s
+        attempt = self._work.overdue(limit)
+        cause = f"no end within message_timeout_s={limit:g} seconds"
+        failure = None if attempt is None else self._work.hanging(attempt, cause)
+        if attempt is None or failure is None:
+            return None
+        tries = self._coordinator.failures(attempt.txid) + 1
+        return BatchFailedError(attempt.txid, tries, failure.step, None, failure.cause)
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
@@ -355,9 +368,9 @@ class BatchLoop:
         # Behind a large one it would wait for its commit, and keep those after it waiting.
         batch.inline = batch.small and (len(self._batches) == 1 or not self._one_by_one)
         if batch.inline:
-            self._process(attempt, parts, batch.runner)
+            self._process(batch, parts)
         else:
-            self._pool.submit(self._process, attempt, parts, batch.runner)
+            self._pool.submit(self._process, batch, parts)
 
     def _cut(self, batch: _Batch) -> list[Part]:
         last_try = self._coordinator.failures(batch.attempt.txid) + 1 >= self._config.max_batch_attempts
@@ -387,15 +400,20 @@ class BatchLoop:
             total += size
         return total
 
-    def _process(self, attempt: TransactionAttempt, parts: list[Part], runner: Runner) -> None:
+    def _process(self, batch: _Batch, parts: list[Part]) -> None:
+        attempt = batch.attempt
+        if batch.runner.here:
+            self._work.begin(attempt, watched=batch.inline)
         try:
-            output = runner.process(attempt, parts)
+            output = batch.runner.process(attempt, parts)
         except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             self._events.put(_Event(attempt, failure=failure_of("spark", error)))
             return
         except BaseException as error:  # noqa: BLE001  SystemExit and its like end the topology, not this thread alone
             self._events.put(_Event(attempt, error=error))
             return
+        finally:
+            self._work.end(attempt)
         if output.failure is not None:
             self._events.put(_Event(attempt, failure=output.failure))
         else:
@@ -434,6 +452,7 @@ class BatchLoop:
         }
 
     def _commit(self, batch: _Batch, txids: dict[str, list[Txid]]) -> None:
+        self._work.begin(batch.attempt, watched=True)
         try:
             self._observe("committing", batch.attempt)
             committed = self._committer.commit(txids, batch.output, now_of(batch.definitions), batch.capture)
@@ -447,6 +466,8 @@ class BatchLoop:
             self._events.put(_Event(batch.attempt, failure=failure_of("commit", error)))
         except BaseException as error:  # noqa: BLE001  as above; unsaid, the loop would wait for this commit for ever
             self._events.put(_Event(batch.attempt, error=error))
+        finally:
+            self._work.end(batch.attempt)
 
     def _record(self, attempt: TransactionAttempt, committed: Committed) -> None:
         batch = self._batches[attempt.txid]
@@ -485,7 +506,7 @@ class BatchLoop:
         for attempt in self._coordinator.overdue(now, limit)[:1]:
             cause = f"not processed within message_timeout_s={limit:g} seconds"
             self._cancel(self._batches[attempt.txid])  # it may still hold the cores that the next attempt needs
-            self._fail(attempt, Failure("processing", None, cause))
+            self._fail(attempt, self._work.hanging(attempt, cause) or Failure("processing", None, cause))
 
     def _fail_undefined(self, failure: Failure, now: float) -> None:
         """A spout cannot say what the next batch is: an attempt that fails at once."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from typing import Any
 
 from trident.config import Config
@@ -20,6 +20,7 @@ from trident.runtime.capabilities import check_capabilities, check_pairings, che
 from trident.runtime.changes import check_meaning, record_meaning
 from trident.runtime.commit_gate import CommitGate
 from trident.runtime.committer import Committer, Reach, committed_operations
+from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.engines import open_runner
 from trident.runtime.loop import SpoutHandle
 from trident.runtime.recovery import reconcile
@@ -55,7 +56,7 @@ class Parts:
         self.runner: Runner
         self.committer: Committer
         self._driver: WorkerProgram | None = None
-        self._in_parallel: ThreadPoolExecutor | None = None
+        self._in_parallel: Executor | None = None
 
     def open_states(self) -> dict[str, list[Any]]:
         """Open the writers of all states that the topology updates."""
@@ -92,7 +93,7 @@ class Parts:
         )
         widest = max(plan.partitions.values(), default=1)
         if widest > 1 and self._threads:
-            self._in_parallel = ThreadPoolExecutor(min(widest, 16), thread_name_prefix=f"trident-{plan.topology}-state")
+            self._in_parallel = DaemonPool(min(widest, 16), f"trident-{plan.topology}-state")
         in_parallel = map if self._in_parallel is None else self._in_parallel.map
         exchanges = self.runner.program.exchanges
         bounds = Bounds.of(config.as_mapping())

@@ -18,17 +18,17 @@ from trident.operations.adapters import PlainFunction
 from trident.runtime.rows import Poison, StepFailed, as_values, column_of, columns_of, with_row, wrong_arity
 from trident.tuples import TridentTuple
 
-__all__ = ["each_plain"]
+__all__ = ["Calls", "each_plain"]
 
 
 def each_plain(step: str, node: EachNode, table: pa.Table, poison: Poison) -> tuple[pa.Array, list[pa.Array]]:
     """Call the function for every row; return the row that each value list came from, and the new columns."""
-    calls = _Calls(step, node, table)
+    calls = Calls(step, node, table)
     calls.run(poison)
     return calls.parents(), calls.columns()
 
 
-class _Calls:
+class Calls:
     """What a function emitted for the rows of a table."""
 
     def __init__(self, step: str, node: EachNode, table: pa.Table) -> None:
@@ -63,6 +63,10 @@ class _Calls:
                 del emitted[before:]  # a tuple that is put aside leaves nothing of itself behind
                 poison(self._step, self._tuple(self._rows[len(counts)]), error, self._table, len(counts))
             counts.append(len(emitted) - before)
+
+    def position(self) -> tuple[str, TridentTuple]:
+        """Return the step and the row whose call has not returned."""
+        return self._step, self._tuple(self._rows[len(self._counts)])
 
     def parents(self) -> pa.Array:
         """Return the number of the row that each value list came from."""

@@ -16,18 +16,8 @@ from trident.runtime.bounds import DEFAULT_BOUNDS, Bounds
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
-__all__ = [
-    "Aside",
-    "Emitted",
-    "Failure",
-    "Poison",
-    "Run",
-    "StepFailed",
-    "failing_at",
-    "failure_of",
-    "iterate",
-    "tuples_of",
-]
+__all__ = ["Aside", "Emitted", "Failure", "Poison", "Run", "StepFailed", "failing_at", "failure_of", "iterate", "shown",
+           "tuples_of"]  # fmt: skip
 
 _MAX_SHOWN = 300
 
@@ -105,10 +95,10 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
     """Describe an exception of user code, a spout or a state."""
     if isinstance(error, StepFailed):
         return error.failure
-    shown = None if row is None else _shown(row)
+    of = None if row is None else shown(row)
     final = isinstance(error, (FencedError, StaleTransactionError, StateMismatchError)) or not retry
     details = "".join(traceback.format_exception(error))
-    return Failure(step, shown, describe(error), not final, type(error).__name__ == "ReportedFailedException", details)
+    return Failure(step, of, describe(error), not final, type(error).__name__ == "ReportedFailedException", details)
 
 
 @dataclass
@@ -219,7 +209,7 @@ def _column(step: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> 
         return pa.array(values, type=type_)
     except _UNFIT as error:
         culprit = next((value for value in values if not _fits(value, type_)), None)
-        cause = f"field {name!r} is declared {type_}, but got {_shown(culprit)} ({error})"
+        cause = f"field {name!r} is declared {type_}, but got {shown(culprit)} ({error})"
         raise StepFailed(Failure(step, None, cause, retry=False)) from error
 
 
@@ -241,7 +231,7 @@ def wrong_arity(step: str, values: object, fields: Fields) -> Failure:
     """Say that a value list has not a value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     cause = (
-        f"emitted {count} value{'' if count == 1 else 's'} {_shown(values)} for the {len(fields)} output "
+        f"emitted {count} value{'' if count == 1 else 's'} {shown(values)} for the {len(fields)} output "
         f"field{'' if len(fields) == 1 else 's'} {list(fields.names)}; emit one value per field, as a tuple or list"
     )
     return Failure(step, None, cause, retry=False)
@@ -285,11 +275,11 @@ def with_row(failure: Failure, row: object) -> Failure:
     """Name the tuple to blame, if the failure names none yet."""
     if failure.row is not None:
         return failure
-    return Failure(failure.step, _shown(row), failure.cause, failure.retry, failure.reported, failure.details)
+    return Failure(failure.step, shown(row), failure.cause, failure.retry, failure.reported, failure.details)
 
 
-def _shown(value: object) -> str:
-    """A value as text, cut; without making a text of a huge one first."""
+def shown(value: object) -> str:
+    """Return a value as text, cut; without making a text of a huge one first."""
     if isinstance(value, (str, bytes)) and len(value) > _MAX_SHOWN:
         return f"{_short(repr(value[: _MAX_SHOWN + 1]))} ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
     if isinstance(value, TridentTuple):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import math
 import threading
+import time
 import uuid
+import weakref
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +21,7 @@ from trident.graph import Graph, PersistNode
 from trident.planner import Plan, make_plan
 from trident.planner.loads import commit_loads
 from trident.runtime.commit_gate import CommitGate
+from trident.runtime.daemon_pool import DaemonPool
 from trident.runtime.dead_letters import dead_letters_of, waiting
 from trident.runtime.kernels import only_kernels
 from trident.runtime.loop import BatchLoop, Clock
@@ -66,8 +69,9 @@ class RunningTopology:
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
         pending = config.max_spout_pending
-        self._pool = ThreadPoolExecutor(pending * 2, thread_name_prefix=f"trident-{plan.topology}-process")
-        self._commit_thread = ThreadPoolExecutor(1, thread_name_prefix=f"trident-{plan.topology}-commit")
+        most = pending * (config.max_batch_attempts + 1)  # each attempt may hang, and the next one needs a thread
+        self._pool = DaemonPool(most, f"trident-{plan.topology}-process")
+        self._commit_thread = DaemonPool(1, f"trident-{plan.topology}-commit")
         self._loop = BatchLoop(
             plan, config, log, parts.runner, parts.committer, parts.spouts, self._pool, self._commit_thread,
             self._progress, Clock(), dead_letters_of(config, plan.topology), observer,
@@ -75,6 +79,8 @@ class RunningTopology:
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"trident-{plan.topology}", daemon=True)
         self._thread.start()
+        threading.Thread(target=self._watch, name=f"trident-{plan.topology}-watch", daemon=True).start()
+        _running.add(self)
 
     # ---- the names of StreamingQuery ----------------------------------------------------------------------------------
 
@@ -218,6 +224,19 @@ class RunningTopology:
             with self._drpc_lock:
                 self._ended.set()
 
+    def _watch(self) -> None:
+        """End the topology where code of the user's hangs in the loop's own thread, or in a commit.
+
+        Nothing is closed then, the log least of all: the thread may come back, and must find that nobody else writes.
+        """
+        while not self._ended.wait(min(1.0, self.config.message_timeout_s / 4)):
+            error = self._loop.hanging()
+            if error is not None:
+                self._loop.stop()  # if the thread comes back it begins no commit
+                self._error = error
+                logger.error("topology %s ended at batch %d: %s", self.name, self._log.state.txid, error)
+                self._ended.set()
+
     def _close(self) -> None:
         """Release everything; what one part raises does not keep the others open."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -230,6 +249,24 @@ class RunningTopology:
     def _raise_error(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+_running: weakref.WeakSet[RunningTopology] = weakref.WeakSet()
+_STOP_S = 10.0
+
+
+@atexit.register
+def _stop_all() -> None:
+    """Stop what the program did not: a thread that is in a library of C while the interpreter goes crashes the process.
+
+    What hangs is left behind.
+    """
+    until = time.monotonic() + _STOP_S
+    topologies = list(_running)
+    for running in topologies:
+        running._loop.stop()  # noqa: SLF001  as a method would
+    for running in topologies:
+        running._ended.wait(max(0.0, until - time.monotonic()))  # noqa: SLF001  as above
 
 
 def start(

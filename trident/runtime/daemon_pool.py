@@ -1,0 +1,82 @@
+"""A pool of threads for code of the user's, which may hang."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+__all__ = ["DaemonPool"]
+
+T = TypeVar("T")
+
+
+class DaemonPool(Executor):
+    """Like `ThreadPoolExecutor`, but a thread that hangs does not keep the process alive.
+
+    The interpreter waits for those of `ThreadPoolExecutor` before it ends, whatever they do.
+
+    Parameters
+    ----------
+    most
+        How many threads there are at most; one is started where none is idle.
+    name
+        How their names begin.
+    """
+
+    def __init__(self, most: int, name: str) -> None:
+        self._most, self._name = most, name
+        self._work: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = threading.Semaphore(0)
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Call a function in a thread; a pool that was shut down refuses it with `RuntimeError`."""
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError(f"the pool {self._name} was shut down")
+            self._work.put((future, partial(function, *args, **kwargs)))
+            if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
+                name = f"{self._name}_{len(self._threads)}"
+                self._threads.append(threading.Thread(target=self._run, name=name, daemon=True))
+                self._threads[-1].start()
+        return future
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            _call(*work)
+            del work  # it holds on to what it was called with
+            self._idle.release()
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Take nothing more, and let the threads end; what has not begun by then is dropped if `cancel_futures`."""
+        with self._lock:
+            self._closed = True
+            while cancel_futures and not self._work.empty():
+                with suppress(Empty):  # a thread was quicker
+                    work = self._work.get_nowait()
+                    if work is not None:
+                        work[0].cancel()
+            for _ in self._threads:
+                self._work.put(None)
+        if wait:
+            for thread in self._threads:
+                thread.join()
+
+
+def _call(future: Future[T], function: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        result = function()
+    except BaseException as error:  # noqa: BLE001  it is raised to whoever asks for the result
+        future.set_exception(error)
+    else:
+        future.set_result(result)
