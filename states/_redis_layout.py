@@ -3,11 +3,12 @@
 One string for each key, P being the prefix::
 
     P:<key>              the value; <key> is the key's encoding, whose first byte is a control character
-    P:sentinels          hash: partition number -> JSON [incarnation, txid, attempt, renewal]
+    P:sentinels          hash: partition number -> JSON [incarnation, txid, attempt, renewal, sealed, place]; and, while
+                         a commit is under way, "<partition>:calls" -> how often it has written
 
 One hash H for the whole state::
 
-    H                    hash: <key> -> value, and "sentinel:<partition>" -> JSON
+    H                    hash: <key> -> value, and "sentinel:<partition>" -> JSON, "sentinel:<partition>:calls"
     H:sentinels          hash: where the sentinels are if H may expire
 
 In a cluster there are these keys for each bucket b, with the hash tag `{P:b}` (`{H:b}`) in place of P (H). The sentinels
@@ -146,7 +147,8 @@ def _percent(found: re.Match[str]) -> str:
 
 def sentinel_record(sentinel: Sentinel, renewal: int) -> bytes:
     """Return the record of a sentinel; the same one always gives the same bytes."""
-    return json.dumps([*sentinel[:3], renewal], ensure_ascii=False, separators=(",", ":")).encode()
+    fields = [*sentinel[:3], renewal, sentinel.sealed, sentinel.place]
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def sentinel_of(record: bytes, where: str) -> Sentinel:
@@ -158,9 +160,10 @@ def sentinel_of(record: bytes, where: str) -> Sentinel:
         It is no such record; `where` names the key.
     """
     try:
-        incarnation, txid, attempt, _renewal = json.loads(record)
-        if type(incarnation) is str and type(txid) is int and type(attempt) is int:
-            return Sentinel(incarnation, txid, attempt)
+        incarnation, txid, attempt, _renewal, *notes = json.loads(record)
+        sealed, place = notes or (True, "")  # of older versions: complete, of a state that is not named
+        if (type(incarnation), type(txid), type(attempt), type(sealed), type(place)) == (str, int, int, bool, str):
+            return Sentinel(incarnation, txid, attempt, place, sealed)
     except (ValueError, TypeError):
         pass
     raise CorruptValueError(

@@ -166,9 +166,12 @@ class RedisBackingMap:
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
         doing = f"write {len(keys)} keys"
         self._refuse_read_only(doing)
-        take = partial(self._fence.check, doing)
         calls = (
-            Call(part.bucket, partial(self._put, part.bucket, names, some), take)
+            Call(
+                part.bucket,
+                partial(self._put, part.bucket, names, some),
+                partial(self._fence.written, doing, part.bucket),
+            )
             for part in self._parts(keys)
             for names, some in self._bounded(part.names, encode(pick(keys, part.where), pick(values, part.where)))
         )
@@ -178,9 +181,8 @@ class RedisBackingMap:
         """Delete keys, absent ones ignored; refused as `multi_put` is."""
         doing = f"delete {len(keys)} keys"
         self._refuse_read_only(doing)
-        take = partial(self._fence.check, doing)
         calls = (
-            Call(part.bucket, partial(self._delete, part), take)
+            Call(part.bucket, partial(self._delete, part), partial(self._fence.written, doing, part.bucket))
             for part in self._layout.parts(keys, self._options.max_keys_per_call)
         )
         self._exchange.run(f"{doing} of {self._what}", calls, self._fence.renewals)
@@ -218,12 +220,14 @@ class RedisBackingMap:
         return self._fence.read()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel forward; this is the writer from now on.
+        """Replace the sentinel that was read or laid last; this is the writer from now on. See `FencedMap`.
 
         Raises
         ------
-        FencedError
-            The store has a higher one, or one of another incarnation, and `force` is not given.
+        FencedError, StateLossDetected, StatePlaceError
+            The store has another one.
+        BackendError
+            It was to be sealed, and Redis has lost writes of the commit.
         """
         self._refuse_read_only("move the sentinel")
         self._fence.move(sentinel, force)

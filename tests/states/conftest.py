@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from states._cassandra_session import Connection, borrow, give_back
-from tests.servers import Server
+from tests.servers import Server, start_redis
 from tests.states.cassandra_support import Home
 from tests.states.redis_cluster import Cluster, cluster_in
 
@@ -46,3 +47,19 @@ def cluster(redis_cluster: Cluster) -> Cluster:
     for client in redis_cluster.clients:
         client.flushall()
     return redis_cluster
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
+    """Start a Redis of the test's own, with these arguments."""
+    servers: list[Server] = []
+
+    def start_one(*arguments: object) -> Server:
+        work = tmp_path / str(len(servers))
+        work.mkdir()
+        servers.append(start_redis(work, *arguments))
+        return servers[-1]
+
+    yield start_one
+    for server in servers:
+        server.stop()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,16 +14,15 @@ import redis
 
 from states._redis_health import persistence_risk
 from states._redis_scripts import PUT, eval_of
-from states.redis import RedisBackingMap, RedisOptions, RedisState
-from tests.servers import Server, start_redis
+from states.redis import RedisBackingMap, RedisOptions
+from tests.servers import Server
+from tests.states.redis_support import CONF, KEYS, Interrupted, count, interrupting, map_at, restart, state_at
 from tests.stores.proxy import Point, Proxy
 from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
-from trident.state.interfaces import Key, StateConf
+from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
 from trident.testing.log import Log
 
-CONF = StateConf("words", "counts")
-KEYS: list[Key] = [(f"word {number}",) for number in range(40)]
 ATTEMPT = Sentinel("inc", 1, 5)
 
 
@@ -32,78 +31,6 @@ def client(redis_server: Server) -> Iterator[Any]:
     with redis.Redis(port=redis_server.port) as client:
         client.flushall()
         yield client
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    servers: list[Server] = []
-
-    def start_one(*arguments: object) -> Server:
-        work = tmp_path / str(len(servers))
-        work.mkdir()
-        servers.append(start_redis(work, *arguments))
-        return servers[-1]
-
-    yield start_one
-    for server in servers:
-        server.stop()
-
-
-class Interrupted(list[Key]):
-    """Keys that act once, when the call is made that has the key at `place`; calls of one key each."""
-
-    def __init__(self, keys: Sequence[Key], place: int, act: Callable[[], object]) -> None:
-        super().__init__(keys)
-        self._place, self._act = place, act
-        self.acted = False
-
-    def __getitem__(self, at: Any) -> Any:
-        if isinstance(at, slice) and at.start == self._place and not self.acted:
-            self.acted = True
-            self._act()
-        return super().__getitem__(at)
-
-
-def map_at(server: Server, **options: Any) -> RedisBackingMap:
-    given = {"max_keys_per_call": 1, "backoff_s": 0.01, **options}
-    return RedisBackingMap(RedisOptions(f"redis://{server.address}", **given), CONF)
-
-
-def state_at(server: Server, **options: Any) -> Any:
-    spec = RedisState.opaque(f"redis://{server.address}", backoff_s=0.01, **options)
-    return spec.factory.make_state(CONF, 0, 1)
-
-
-def count(state: Any, log: Log, keys: Sequence[Key] = KEYS) -> None:
-    """Run one commit that adds 1 to each key."""
-    txid = log.next()
-    state.begin_commit(txid)
-    values = state.multi_get(keys)
-    state.multi_put(keys, [(value or 0) + 1 for value in values])
-    state.commit(txid)
-    log.record()
-
-
-def restart(server: Server) -> None:
-    server.kill()
-    server.start()
-
-
-def interrupting(state: Any, act: Callable[[], object]) -> None:
-    """Have `act` called in the middle of the next put of the state."""
-    backing = state.map_state.backing.backing
-    put = backing.multi_put_as
-
-    def put_with(keys: Sequence[Key], values: Sequence[Any], encode: Any) -> None:
-        backing.multi_put_as = put
-        backing._named = ([], [])  # the names that the read made are made again, one call at a time
-        interrupted = Interrupted(keys, len(keys) // 2, act)
-        try:
-            put(interrupted, values, encode)
-        finally:
-            assert interrupted.acted
-
-    backing.multi_put_as = put_with
 
 
 # ---- the server ends in the middle of a commit -----------------------------------------------------------------------
@@ -286,7 +213,7 @@ def test_what_a_broken_connection_delivers_late_is_refused(redis_server: Server,
     late = backing._fence.command(PUT, 0, [b"words/counts:\x01\x91\xa3the"], [b"late"])
     backing.multi_put(Interrupted(KEYS, 20, lambda: client.client_kill_filter(_type="normal")), [b"once"] * len(KEYS))
     backing.multi_put([("the",)], [b"later"])
-    assert client.execute_command(*eval_of(late)) == b'["inc",1,5,1]'
+    assert client.execute_command(*eval_of(late)) == b'["inc",1,5,1,true,""]'
     assert backing.multi_get([("the",), KEYS[-1]]) == [b"later", b"once"]
     assert backing.read_sentinel() == ATTEMPT
     backing.close()
