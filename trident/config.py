@@ -60,7 +60,8 @@ class Config(Redacted):
     takeover
         Take a log that another driver holds; that driver is fenced out.
     allow_inexact
-        Accept pairings of spout and state that the guarantee matrix calls inexact.
+        Accept pairings of spout and state that the guarantee matrix calls inexact, and queries that may feed a state with
+        what a failed attempt wrote.
     allow_changed_topology
         Go on with a log although a state or a stream means something else than when the log was written (key, value,
         aggregator, kind, source): what is stored is taken as it is, and the log notes the new meaning.

@@ -15,6 +15,8 @@ from trident import TridentTopology
 from trident.coordination.log import LogReader
 from trident.errors import ConfigError, InexactPairingError, TopologyError
 from trident.operations import Count
+from trident.planner import make_plan
+from trident.runtime.capabilities import counts_on_replays
 from trident.spout import SpoutType
 from trident.state import MapStateFactory, SnapshottableMap, StateSpec, StateType, TransactionalMap
 
@@ -67,6 +69,26 @@ def test_an_opaque_state_of_ones_own_takes_an_opaque_spout(factory: Factory) -> 
 def test_an_unknown_kind_is_refused(place: str, kind: Any) -> None:
     with pytest.raises(ConfigError, match=f"state kind {kind!r} is unknown; use one of 'non-transactional', 'transac"):
         start(keeping(Factory(**{place: kind})), "in_process", allow_inexact=True)
+
+
+def test_a_window_is_refused_a_kind_that_is_said_by_name() -> None:
+    stream = TridentTopology("t").new_stream("words", FixedBatchSpout("word: string", 1, ["a"]))
+    with pytest.raises(
+        TopologyError, match="state 'n-window', which is transactional; only an opaque state lets a replay"
+    ):
+        stream.tumbling_window(9, StateSpec(Factory(None, "transactional")), Count(), "n")
+
+
+@pytest.mark.parametrize("keeps", [None, False, True])
+def test_a_state_of_ones_own_needs_durable_definitions_unless_it_keeps_the_attempts(keeps: bool | None) -> None:
+    factory = Factory("opaque")
+    if keeps is not None:
+        factory.state.keeps_attempts = lambda: keeps  # type: ignore[attr-defined]
+    topology = keeping(factory, SpoutType.TRANSACTIONAL)
+    assert counts_on_replays(make_plan(topology.graph()), {"kept": [factory.state]}) is (keeps is not True)
+    if keeps is False:
+        with pytest.raises(InexactPairingError, match="feeds state 'kept', which is opaque without attempts"):
+            start(keeping(factory), "in_process")
 
 
 def test_two_kinds_are_refused() -> None:

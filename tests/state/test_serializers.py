@@ -35,7 +35,7 @@ from trident.state import (
     encode,
     map_for,
 )
-from trident.state.serializers import StormOpaqueSerializer, serializer_for
+from trident.state.serializers import StormOpaqueSerializer, keeps_attempts, serializer_for
 from trident.state.values import UNKNOWN_ATTEMPT
 from trident.testing.updaters import Add
 
@@ -228,6 +228,34 @@ def test_a_list_of_another_meaning_among_many_is_refused(fields: list[Any]) -> N
         CodecSerializer().deserialize_many(data)
     with pytest.raises(CorruptValueError, match="not .* of a transactional state: .*another kind"):
         CodecSerializer(StateType.TRANSACTIONAL).deserialize_many([encode([1, 0]), encode(["a", 0])])
+
+
+class Named(CodecSerializer):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind  # type: ignore[assignment]
+
+
+def test_a_serializer_of_ones_own_says_its_kind_by_name_too() -> None:
+    own = Named("opaque")
+    assert serializer_for(own, StateType.OPAQUE) is own
+    with pytest.raises(ConfigError, match="a Named of kind opaque was given to a state that is transactional"):
+        serializer_for(own, StateType.TRANSACTIONAL)
+    with pytest.raises(ConfigError, match="state kind 'any' is unknown"):
+        serializer_for(Named("any"), StateType.OPAQUE)
+
+
+class Fixed(CodecSerializer):
+    """Cannot write None, as one of numbers only."""
+
+    def serialize(self, obj: Any) -> bytes:
+        return super().serialize(obj._replace(curr=obj.curr + 0))
+
+
+def test_whether_a_serializer_keeps_the_attempt_is_tried() -> None:
+    found = {type(one): keeps_attempts(one) for one in (CodecSerializer(), JSONOpaqueSerializer("storm"), Fixed())}
+    assert set(found.values()) == {True}
+    assert keeps_attempts(StormOpaqueSerializer()) is False
 
 
 class Counting:

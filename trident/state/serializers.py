@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from trident.errors import ConfigError
 from trident.state.codec import decode, decode_columns, decode_many, encode, encode_lists, encode_many
-from trident.state.interfaces import StateType
+from trident.state.interfaces import StateType, kind_of
 from trident.state.json_serializers import (
     JSONNonTransactionalSerializer,
     JSONOpaqueSerializer,
@@ -130,10 +130,10 @@ def serializer_for(name: str | Serializer, kind: StateType) -> Serializer:
         return _NAMED[name](kind)
     if not (callable(getattr(name, "serialize", None)) and callable(getattr(name, "deserialize", None))):
         raise ConfigError(f"serializer {name!r} has no serialize(obj) and deserialize(data); use an object that has")
-    own = getattr(name, "kind", kind)
+    own = kind_of(name) or kind
     if own is not kind:
         raise ConfigError(
-            f"a {type(name).__name__} of kind {getattr(own, 'value', own)} was given to a state that is {kind.value}; "
+            f"a {type(name).__name__} of kind {own.value} was given to a state that is {kind.value}; "
             "give it one of that kind"
         )
     return name
