@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.coordination.support import TOPOLOGY, commit, reopened
+from tests.coordination.support import TOPOLOGY, commit, newest, reopened
 from trident.coordination import lock
 from trident.coordination.framing import LogFile
 from trident.coordination.log import FileLog, LogReader
@@ -215,6 +215,20 @@ def test_a_writer_whose_directory_was_restored_from_a_copy_stops(path: Path) -> 
     (path.parent / "copy").rename(path)
     for _ in range(2):
         with pytest.raises(FencedError, match=r"the claim epoch-00000001 is another file now \(is log_dir a copy\?\)"):
+            log.append(commit(3))
+    log.close()
+    assert reopened(path).txid == 1
+
+
+def test_a_writer_whose_segment_was_restored_from_a_copy_stops(path: Path) -> None:
+    log = FileLog.open(path, TOPOLOGY)
+    log.append(commit(1))
+    segment = newest(path)
+    copy = shutil.copy(segment, path.parent / "copy")
+    log.append(commit(2))
+    Path(copy).rename(segment)  # as rsync restores: only what differs, and in one step
+    for _ in range(2):
+        with pytest.raises(LogError, match=r"its newest segment was removed or replaced .* The record does not count"):
             log.append(commit(3))
     log.close()
     assert reopened(path).txid == 1

@@ -9,6 +9,7 @@ a frame, and a frame in the wrong place is no frame.
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterator
@@ -177,8 +178,11 @@ class LogFile:
             self._size, rest = self._size + written, rest[written:]
 
     def sync(self) -> None:
-        """Return once everything written is durable."""
+        """Return once everything written is durable; OSError also if the file has no name any more, so that it is lost."""
         _sync_data(self._fd)
+        if not os.fstat(self._fd).st_nlink:
+            gone = "its newest segment was removed or replaced while it was written (was log_dir restored from a copy?)"
+            raise OSError(errno.ENOENT, gone)
 
     def cut(self, size: int) -> None:
         """Drop everything after the first `size` bytes, durably."""
