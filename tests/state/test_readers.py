@@ -110,6 +110,32 @@ def test_so_is_what_an_update_returns(store: str, kind: StateType) -> None:
     assert state.multi_get([("k",), state.snapshot_key]) == [VALUE, VALUE]
 
 
+class Keeping:
+    """Returns one object again and again, and changes it between."""
+
+    def __init__(self) -> None:
+        self.value = value()
+
+    def update(self, stored: Any) -> list[Any]:
+        self.value.append("again")
+        return self.value
+
+
+@pytest.mark.parametrize("kind", StateType, ids=lambda kind: kind.value)
+@pytest.mark.parametrize("store", STORES)
+def test_what_is_changed_after_it_was_put_is_stored_as_it_was(store: str, kind: StateType) -> None:
+    state, given, keeping = STORES[store](kind), value(), Keeping()
+    state.begin_commit(Txid(1))
+    state.multi_put([("k",)], [given])
+    spoil(given)
+    state.multi_update([("first",)], [keeping])
+    state.multi_update([("second",)], [keeping])
+    state.commit(Txid(1))
+    keeping.update(None)
+    wanted = [VALUE, [*VALUE, "again"], [*VALUE, "again", "again"]]
+    assert state.multi_get([("k",), ("first",), ("second",)]) == wanted
+
+
 # ---- in a topology -----------------------------------------------------------------------------------------------------
 
 

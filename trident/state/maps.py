@@ -297,9 +297,9 @@ class OpaqueMap(_CommittedMap):
         values = _updated(_owned(bases), updaters)
         # What this commit wrote before is a base, but what stood before the batch stays `prev`.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
-        fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, values, strict=False)
+        fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, _kept(values, updaters), strict=False)
         self._put(keys, list(map(tuple.__new__, repeat(OpaqueValue), fields)))  # past OpaqueValue's own slow __new__
-        return _for_caller(values, updaters)
+        return values
 
     def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
         """Read keys as they were after `snapshot.txid` (R12), without a lock, from any process.
@@ -385,14 +385,16 @@ class TransactionalMap(_CommittedMap):
         puts: list[Any] = []
         for key, stored, updater in zip(keys, self._read_not_after(keys, commit), updaters, strict=True):
             if stored is not None and stored.txid == txid and key not in self._written:
-                values.append(stored.value)  # an earlier attempt of this very batch wrote it; a replay is identical
+                values.append(
+                    _own(stored.value)
+                )  # an earlier attempt of this very batch wrote it; a replay is identical
                 continue
             value = updater.update(None if stored is None else _own(stored.value))
             values.append(value)
             put_keys.append(key)
-            puts.append(TransactionalValue(txid, value))
-        self._put(put_keys, puts)
-        return _for_caller(values, updaters)
+            puts.append(value)
+        self._put(put_keys, [TransactionalValue(txid, value) for value in _kept(puts, updaters)])
+        return values
 
     def _latest(self, found: Sequence[TransactionalValue | None]) -> list[Any]:
         return [None if stored is None else stored[1] for stored in found]
@@ -418,8 +420,8 @@ class NonTransactionalMap(_CommittedMap):
         keys, txid = self._distinct(keys), self._current()
         bases = _owned(self._bases(keys, txid))
         values = [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
-        self._put(keys, values)
-        return _for_caller(values, updaters)
+        self._put(keys, _kept(values, updaters))
+        return values
 
     def _latest(self, found: Sequence[Any]) -> list[Any]:
         return list(found)
@@ -447,9 +449,9 @@ def _own(base: Any) -> Any:
     return deepcopy(base)
 
 
-def _for_caller(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-    """Return what the caller of an update may change in place. Who only makes rows of the values needs no copies."""
-    return values if updaters and type(updaters[0]) in _ONLY_LOOKED_AT else _owned(values)
+def _kept(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+    """Return what is stored of new values: copies, unless an aggregate made them, for the user may change the others later."""
+    return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else _owned(values)
 
 
 def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -467,9 +469,6 @@ class _Replace:
     def update(self, stored: Any) -> Any:
         return self.value
 
-
-_ONLY_LOOKED_AT = (CombinerValueUpdater, ReducerValueUpdater, _Replace)
-"""The updaters of aggregates and of `multi_put`: nobody changes what they return."""
 
 _KINDS: dict[StateType, Callable[..., _CommittedMap]] = {
     StateType.OPAQUE: OpaqueMap,
