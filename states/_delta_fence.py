@@ -7,7 +7,8 @@ import pyarrow.compute as pc
 from states._delta_layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states._delta_notes import only_compactions
 from states._delta_table import ABSENT, ChangeTable
-from trident.errors import BackendError, FencedError
+from trident.errors import BackendError, FencedError, StateError
+from trident.state.sentinel import displaced, is_forward
 from trident.state.txid import Sentinel
 
 __all__ = ["check_claim", "moved_by_compactions", "newest_sentinel", "overtaken"]
@@ -22,10 +23,21 @@ def newest_sentinel(table: ChangeTable) -> Sentinel | None:
     return None if latest is None else Sentinel(**latest[SENTINEL_COLUMN])
 
 
-def check_claim(what: str, own: Sentinel, found: Sentinel | None) -> None:
-    """Raise `FencedError` if the sentinel that was found is ahead of the claim."""
-    if found is not None and _ahead(found, own):
-        raise FencedError(what, str(own), str(found))
+def check_claim(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None, force: bool) -> None:
+    """Raise unless the sentinel that was found is the one that was seen before, and the claim may follow it.
+
+    Parameters
+    ----------
+    seen
+        What this writer read or laid last.
+    force
+        The claim may also be behind, of another incarnation, or in the place of another state.
+    """
+    if found != seen:
+        raise displaced(what, own, found, seen)
+    is_foreign = found is not None and own.place and found.place not in ("", own.place)
+    if found is not None and not force and (is_foreign or not is_forward(found, own)):
+        raise displaced(what, own, found, seen)
 
 
 def moved_by_compactions(table: ChangeTable, since: int) -> bool:
@@ -34,17 +46,14 @@ def moved_by_compactions(table: ChangeTable, since: int) -> bool:
     return newest >= since and only_compactions(table.notes(newest - since), since, newest)
 
 
-def overtaken(what: str, own: Sentinel | None, found: Sentinel | None, version: int) -> Exception:
+def overtaken(
+    what: str, own: Sentinel | None, found: Sentinel | None, seen: Sentinel | None, version: int
+) -> StateError | FencedError:
     """Return the error of a commit that was refused because somebody else has committed, as `version` at the latest."""
-    if found is not None and own is not None and _ahead(found, own):
-        return FencedError(what, str(own), str(found))
+    if own is not None and found != seen:
+        return displaced(what, own, found, seen)
     writer = "another writer" if own is None else f"the writer of {own}"
     return BackendError(
         f"commit of {writer} to {what} was refused: version {version} was committed meanwhile, its sentinel is {found}. "
         "Nothing was written; the batch may be replayed"
     )
-
-
-def _ahead(found: Sentinel, own: Sentinel) -> bool:
-    # A foreign incarnation counts as ahead: the check before has let it pass if it was expected.
-    return found.incarnation != own.incarnation or (found.txid, found.attempt) > (own.txid, own.attempt)

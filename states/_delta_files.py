@@ -96,7 +96,7 @@ def write_file(
                 for part in (
                     [rows] if isinstance(rows, pa.Table) else map(pa.Table.from_batches, zip(rows, strict=True))
                 ):
-                    writer.write_table(part, _ROWS_PER_GROUP)
+                    writer.write_table(part if part.schema == schema else part.cast(schema), _ROWS_PER_GROUP)
                     count += part.num_rows
             size = sink.tell()
     except FileNotFoundError as error:

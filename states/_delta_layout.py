@@ -37,7 +37,8 @@ _VALUE_COLUMNS: dict[StateType, tuple[str, ...]] = {
     StateType.NON_TRANSACTIONAL: ("value",),
 }
 _RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, SENTINEL_COLUMN})
-_SENTINEL = pa.struct([("incarnation", pa.string()), ("txid", pa.int64()), ("attempt", pa.int64())])
+_COMMIT = [("incarnation", pa.string()), ("txid", pa.int64()), ("attempt", pa.int64())]
+_SENTINEL = pa.struct([*_COMMIT, ("place", pa.string()), ("sealed", pa.bool_())])
 # Types whose Python values are the same before they are stored and after they are read back. The others (a naive
 # datetime that comes back with a zone, an int as a float, 1.5 as 1.50, a tuple as a list, NaN) go through Arrow once
 # when they come in, so a warm index and a cold one answer alike.
@@ -75,6 +76,9 @@ class Layout:
                 pa.field(SENTINEL_COLUMN, _SENTINEL),
             ]
         )
+        older = self.schema.set(len(self.schema) - 1, pa.field(SENTINEL_COLUMN, pa.struct(_COMMIT)))
+        self.schemas = (self.schema, older)
+        """The columns of a new table, and those of tables of earlier versions, whose sentinels name no place."""
         self._plain_keys = _FAITHFUL.issuperset(self._key_ddl)
         self._plain_values = self._value_ddl is None or self._value_ddl in _FAITHFUL
         self._nested_values = self._value_ddl is not None and "<" in self._value_ddl

@@ -63,7 +63,7 @@ class DeltaBackingMap:
         self._app = f"trident/{conf.prefix}/{partition}"
         self._read_only = conf.read_only
         self._table = ChangeTable(
-            os.fspath(path), self._layout.schema, self._layout.description, options, self._read_only
+            os.fspath(path), self._layout.schemas, self._layout.description, options, self._read_only
         )
         self._maintenance = Maintenance(self._table, self._layout, options, self._what)
         # The index: the latest rows and the sentinel of version `_loaded`; None if they are of no version.
@@ -71,6 +71,9 @@ class DeltaBackingMap:
         self._sentinel: Sentinel | None = None
         self._seq = 0
         self._loaded: int | None = None
+        self._seen: tuple[Sentinel | None] | None = (
+            None  # what this instance read or laid last; None: it did not look yet
+        )
         # The commit: its claim, whether it began, and its puts.
         self._claim: Sentinel | None = None
         self._begun = False
@@ -148,27 +151,34 @@ class DeltaBackingMap:
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""
         self._drop_commit()
         try:
-            return self._newest_sentinel()
+            found = self._newest_sentinel()
         except StateError:
             # Who compares sentinels will find out whether what the torn end of the table held was ever acknowledged.
             if not self._table.step_back():
                 raise
-            return self._newest_sentinel()
+            found = self._newest_sentinel()
+        self._seen = (found,)
+        return found
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Claim the partition for the commit that `begin` starts next; `force` lays the sentinel at once.
 
-        The claim is compared with the sentinel of the newest version; the commit is based on this version, and its
-        `end` stores the claim in the version after it or fails.
+        The sentinel of the newest version must be what this instance read or laid last. The commit is based on this version,
+        and its `end` stores the claim in the version after it or fails.
         """
         self._refuse_read_only("move the sentinel")
         self._drop_commit()
-        self._create_and_load()
+        self._table.mend()
+        self._load()
+        self._seen = self._seen or (self._sentinel,)
+        check_claim(self._what, sentinel, self._sentinel, self._seen[0], force)
+        if self._loaded == ABSENT:
+            self._create_and_load()
+            check_claim(self._what, sentinel, self._sentinel, self._seen[0], force)
         if force:
             self._commit({}, sentinel, CommitNote.of_sentinel(sentinel))
-            return
-        check_claim(self._what, sentinel, self._sentinel)
-        self._claim = sentinel
+        else:
+            self._claim = sentinel
 
     def reset(self) -> None:
         """Empty the table, sentinel included, in one transaction."""
@@ -184,6 +194,7 @@ class DeltaBackingMap:
             except VersionMoved as moved:
                 raise self._overtaken(None) from moved
             self._load()
+        self._seen = (None,)
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
@@ -216,6 +227,7 @@ class DeltaBackingMap:
         # After the store, never before it: a failed commit must not look written.
         self._take_over(puts)
         self._sentinel, self._loaded = sentinel or self._sentinel, self._table.version
+        self._seen = (self._sentinel,)
         self._maintenance.after_commit()
 
     def _try_commit(self, puts: Mapping[RawKey, RawValue], sentinel: Sentinel | None, notes: Mapping[str, str]) -> bool:
@@ -241,8 +253,9 @@ class DeltaBackingMap:
             del index[key]
 
     def _overtaken(self, own: Sentinel | None) -> Exception:
-        found = self.read_sentinel()
-        return overtaken(self._what, own, found, self._table.version)
+        self._drop_commit()
+        (seen,) = self._seen or (None,)
+        return overtaken(self._what, own, self._newest_sentinel(), seen, self._table.version)
 
     # ---- the index ------------------------------------------------------------------------------------------------
 

@@ -87,12 +87,14 @@ def merge_dataframe(
         raise ConfigError(f"merge a DataFrame into {os.fspath(path)}: conf must declare key_fields and value_type")
     layout, commit = Layout(state_type(kind), conf), Txid.of(txid)
     what = f"state {conf.state!r} partition {partition} in {redacted(os.fspath(path))}"
-    table = ChangeTable(os.fspath(path), layout.schema, layout.description, DeltaOptions(**options))
+    table = ChangeTable(os.fspath(path), layout.schemas, layout.description, DeltaOptions(**options))
     table.create()
-    if commit.sentinel is not None:
+    found = None
+    own = None if commit.sentinel is None else commit.sentinel._replace(place=conf.prefix)
+    if own is not None:
         found = newest_sentinel(table)
-        check_sentinel(conf.state, partition, found, commit)
-        check_claim(what, commit.sentinel, found)
+        check_sentinel(conf.prefix, partition, found, commit, conf.prefix)
+        check_claim(what, own, found, found, force=False)
     updated = _updated(partials, table.path, table.version, layout, conf, commit, _combiner(combine))
     with _staged(updated, staging or f"{table.path.rstrip('/')}/_trident_staging") as rows:
         _check(rows, layout, conf, commit)
@@ -103,7 +105,7 @@ def merge_dataframe(
             seq = max(table.version, *(file.last for file in table.files()), 0) + 1
             try:
                 table.commit(
-                    _with_sentinel(rows, layout, seq, commit.sentinel),
+                    _with_sentinel(rows, layout, seq, own),
                     seq,
                     "append",
                     _app(conf, partition, commit, seq),
@@ -115,7 +117,7 @@ def merge_dataframe(
                     break
                 based_on = table.version
         table.refresh()
-        raise overtaken(what, commit.sentinel, newest_sentinel(table), table.version)
+        raise overtaken(what, own, newest_sentinel(table), found, table.version)
 
 
 def _app(conf: StateConf, partition: int, txid: Txid, seq: int) -> tuple[str, int]:

@@ -84,7 +84,7 @@ class DeltaMapState(SnapshottableMap):
         options = DeltaOptions() if options is None else options
         self._path, self._conf, self._options = path, conf, options
         self._backing = DeltaBackingMap(path, kind, conf, partition, options)
-        super().__init__(map_for(kind, self._backing, conf.state, partition), options.snapshot_key)
+        super().__init__(map_for(kind, self._backing, conf.prefix, partition), options.snapshot_key)
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
         """Return the state as it was after batch `txid`; see `delta_state_at`."""
@@ -132,7 +132,7 @@ def delta_state_at(
 
 def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> DeltaStateAt:
     layout = Layout(kind, replace(conf, read_only=True))
-    table = ChangeTable(path, layout.schema, layout.description, options, read_only=True)
+    table = ChangeTable(path, layout.schemas, layout.description, options, read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {redacted(path)} as of batch {number}"
     if table.refresh() == ABSENT and not isinstance(txid, Snapshot):

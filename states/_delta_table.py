@@ -42,14 +42,14 @@ _COMPACTION_TRIES = 15
 
 
 class ChangeTable:
-    """A Delta table of a given schema, at the version that this object last saw. Used by one thread at a time.
+    """A Delta table of given columns, at the version that this object last saw. Used by one thread at a time.
 
     Parameters
     ----------
     path
         Directory, or URI of an object store.
-    schema, description
-        The columns that the table must have, and the line that it is marked with.
+    schemas, description
+        The columns that a new table gets, others that one may have, and the line that it is marked with.
     options
         See `DeltaOptions`.
     read_only
@@ -61,14 +61,15 @@ class ChangeTable:
     def __init__(
         self,
         path: str,
-        schema: pa.Schema,
+        schemas: tuple[pa.Schema, ...],
         description: str,
         options: DeltaOptions,
         read_only: bool = False,
         at: int | None = None,
     ) -> None:
         self._driver = driver()
-        self.path, self._schema, self._description, self._options = path, schema, description, options
+        self.path, self._schemas, self._description, self._options = path, schemas, description, options
+        self._schema = schemas[0]
         self.name = redacted(path)
         self._storage = None if options.storage_options is None else dict(options.storage_options)
         local = local_path(path)
@@ -84,7 +85,7 @@ class ChangeTable:
 
     def another(self, read_only: bool = False, at: int | None = None) -> ChangeTable:
         """Return a new object for the same table, for another thread or another version."""
-        other = ChangeTable(self.path, self._schema, self._description, self._options, read_only, at)
+        other = ChangeTable(self.path, self._schemas, self._description, self._options, read_only, at)
         other._is_alone = other._is_alone or self._is_alone
         return other
 
@@ -361,6 +362,8 @@ class ChangeTable:
         based_on = table.version()
         self._sync(lambda folder: folder.sync(based_on, own=False))
         with self._or_forgotten("commit to"):
+            if self._replaced():
+                raise VersionMoved(f"version {based_on} is no longer there")
             table.create_write_transaction(
                 [action for action in actions if action is not None],
                 mode,
@@ -393,8 +396,12 @@ class ChangeTable:
         return self._driver.Schema.from_arrow(self._schema)
 
     def _check(self, table: DeltaTable) -> None:
-        found, expected = table.schema(), self._delta_schema()
-        if found.to_json() != expected.to_json():
+        found, expected = table.schema(), self._driver.Schema.from_arrow(self._schemas[0])
+        known = (
+            schema for schema in self._schemas if self._driver.Schema.from_arrow(schema).to_json() == found.to_json()
+        )
+        there = next(known, None)
+        if there is None:
             raise StateError(
                 f"open Delta table {self.name} as {self._description}: expected columns {columns(expected)}, found "
                 f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
@@ -406,6 +413,7 @@ class ChangeTable:
                 f"open Delta table {self.name} as {self._description}: it is marked as {description}. Give the state a "
                 "path of its own"
             )
+        self._schema = there
 
     def _replaced(self) -> bool:
         # delta-rs looks for newer versions only, so it never notices that the table was deleted or rolled back.

@@ -14,8 +14,8 @@ The sentinel
     `txnVersion` = `Sentinel.version` (made of txid and attempt), for other tools to see.
 
 Fencing
-    A commit costs one Delta transaction. `move_sentinel` compares the claim with the newest sentinel and pins that
-    version; puts are collected in memory; `end` commits rows and sentinel as the very next version. Delta gives each
+    A commit costs one Delta transaction. `move_sentinel` compares the newest sentinel with the one that was read and pins
+    that version; puts are collected in memory; `end` commits rows and sentinel as the very next version. Delta gives each
     version to one writer only, so if anyone has committed since, nothing is written. If all that came since is
     compactions of this state, which change no content and say so in the log, the commit is based on the version after
     them. Otherwise this writer gets `FencedError` (a higher attempt was there) or a retryable `BackendError` (anything

@@ -42,7 +42,7 @@ def test_a_paused_writer_that_commits_between_begin_and_end_of_its_successor(tmp
     new.begin_commit(live)
     update(new, {"man": 10})
     old.commit(paused)
-    with pytest.raises(BackendError, match="committed meanwhile.* batch 2 attempt 1") as caught:
+    with pytest.raises(BackendError, match="moved the sentinel to batch 2 attempt 1 .* may be replayed") as caught:
         new.commit(live)
     assert caught.value.retryable
     commit(new, log, 2, 3, {"man": 10})

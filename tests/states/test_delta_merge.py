@@ -48,8 +48,8 @@ def test_a_writer_that_was_replaced_while_spark_worked_writes_nothing(facts: dic
 
 
 def test_an_older_writer_that_woke_up_makes_the_batch_try_again(facts: dict[str, Any]) -> None:
-    assert facts["refused"].startswith("BackendError: commit of the writer of batch 3 attempt 2")
-    assert "version 3 was committed meanwhile" in facts["refused"]
+    assert facts["refused"].startswith("BackendError: state 'counts' partition 0")
+    assert "another writer moved the sentinel to batch 3 attempt 1" in facts["refused"]
     assert facts["refused value"] == [52]
 
 
@@ -64,7 +64,7 @@ def test_a_compaction_while_spark_worked_does_no_harm(facts: dict[str, Any]) -> 
         ("unknown", "ConfigError: combine='median' is unknown; use one of count, max, min, sum"),
         ("untyped", "conf must declare key_fields and value_type"),
         ("stale", "StaleTransactionError: batch 5 is behind batch 7 stored for ('man',)"),
-        ("foreign", "StateMismatchError: partition 0 of state 'counts': the log expects no commit"),
+        ("foreign", "StateMismatchError: partition 0 of state 'words/counts': the log expects no commit"),
     ],
 )
 def test_what_cannot_be_committed_is_refused_and_nothing_is_written(

@@ -15,11 +15,12 @@ from spouts import FixedBatchSpout
 from states import _delta_folder
 from states.delta import DeltaState
 from tests.runtime.support import start
-from tests.states.delta_support import Log, commit, reader_at, state_at, values, version_of
+from tests.states.delta_support import WORDS, Log, commit, reader_at, state_at, values, version_of
 from trident import TridentTopology
 from trident.coordination.log import LogReader
 from trident.errors import BackendError, StateError, StateMismatchError
 from trident.operations import Count
+from trident.state.interfaces import StateConf
 from trident.state.txid import Txid
 
 
@@ -146,7 +147,10 @@ def test_a_topology_starts_by_itself_on_a_table_with_a_torn_commit(tmp_path: Pat
             return dict(running.state("counts").get_tuples())
 
     assert run(2) == {"man": 2}
-    state, recorded = state_at(tmp_path / "t"), LogReader(tmp_path / "log").refresh()
+    state, recorded = (
+        state_at(tmp_path / "t", StateConf("t", "counts", WORDS.key_fields, "bigint")),
+        LogReader(tmp_path / "log").refresh(),
+    )
     lost = Txid(3, (2 << 20) - 1, recorded.winners, recorded.incarnation, state.read_sentinel())
     state.begin_commit(lost)
     state.multi_put([("lost",)], [1])
@@ -165,9 +169,9 @@ def test_an_fsync_that_failed_is_not_believed_when_it_succeeds_the_next_time(
     disk.refuses = lambda name: refused in name.suffixes and bool(failures) and bool(failures.pop())
     if refused == ".parquet":  # no log entry names it: the replay writes another one
         with pytest.raises(BackendError, match="the batch may be replayed"):
-            commit(state, log, 2, 0, {"man": 1})
+            commit(state, log, 2, 1, {"man": 1})
     for number in (2, 3):
-        commit(state, log, number, 1, {"man": 1})
+        commit(state, log, number, 2, {"man": 1})
     assert disk.lost
     recovered(disk.left(table, tmp_path / "left", keep_entries=False), log, 3)
 

@@ -135,7 +135,7 @@ def test_a_topology_reads_a_batch_that_left_the_state_alone(tmp_path: Path) -> N
     few.persistent_aggregate(DeltaState.opaque(tmp_path / "few"), Count(), "count", state_name="few")
     with start(topology, "in_process", log_dir=str(tmp_path / "log")) as running:
         running.process_all_available()
-        assert [running.state("few").at(txid).multi_get(["a"]) for txid in (2, 3, 4)] == [[1], [1], [1]]
+        assert [running.state("few").at(txid).multi_get(["a"]) for txid in (1, 2, 3, 4)] == [[None], [1], [1], [1]]
 
 
 def test_a_sentinel_laid_before_the_first_batch_is_none(tmp_path: Path) -> None:

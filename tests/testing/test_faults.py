@@ -14,6 +14,7 @@ from states.memory import MemoryBackingMap
 from tests.state.faults import DictMap
 from trident.errors import BackendError
 from trident.state import FencedMap, Key, ListableMap, RemovableMap, Resettable, Sentinel
+from trident.state.sentinel import is_atomic
 from trident.testing import Faults, FaultyMap, InjectedFault
 
 KEYS: list[Key] = [("a",), ("b",), ("c",), ("d",)]
@@ -106,3 +107,13 @@ def test_the_kit_needs_no_pytest() -> None:
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.stdout.strip(), done.stderr) == ("set()", "")
+
+
+def test_a_wrapped_map_says_of_its_commits_what_the_map_says() -> None:
+    class Torn(DictMap):
+        commits_atomically = False
+
+    assert [is_atomic(FaultyMap(store, Faults())) for store in (MemoryBackingMap[int](), Torn(), DictMap())] == [
+        True, False, False,
+    ]  # fmt: skip
+    assert FaultyMap(Torn(), Faults()).commits_atomically is False  # type: ignore[attr-defined]

@@ -85,7 +85,8 @@ class FaultyMap:
         for name in BACKING_ABILITIES:
             method = getattr(delegate, name, None)
             if method is not None and name not in ("multi_delete", "close"):
-                setattr(self, name, self._failing(name, method))
+                # A fact, such as `commits_atomically`, is no call that could fail.
+                setattr(self, name, self._failing(name, method) if callable(method) else method)
         if hasattr(delegate, "multi_delete"):
             self.multi_delete = self._failing(
                 "multi_delete", delegate.multi_delete, self._half_of(delegate.multi_delete)
