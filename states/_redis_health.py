@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import sys
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ _LOGGER = logging.getLogger(__name__)
 _warned: set[tuple[str, str]] = set()
 _CONFIG = ("save", "appendfsync")
 _STATS = (b"INFO", b"stats")
+_COUNTED = re.compile(rb"^(evicted_keys|total_commands_processed):(\d+)", re.MULTILINE)
 
 
 class _Counters(NamedTuple):
@@ -26,14 +29,17 @@ class _Counters(NamedTuple):
     commands: int
 
     @classmethod
-    def of(cls, info: dict[str, str]) -> _Counters | None:
-        """Read them from INFO; None where the server does not say."""
-        evicted, commands = info.get("evicted_keys"), info.get("total_commands_processed")
-        return None if evicted is None or commands is None else cls(int(evicted), int(commands))
+    def of(cls, info: Any) -> _Counters | None:
+        """Read them from the answer to INFO; None where the server does not say."""
+        found = dict(_COUNTED.findall(info)) if isinstance(info, bytes) else {}
+        return cls(int(found[b"evicted_keys"]), int(found[b"total_commands_processed"])) if len(found) == 2 else None
 
     def differ(self, before: _Counters) -> bool:
         """Whether keys were evicted since, or may have been."""
         return self.evicted != before.evicted or self.commands < before.commands
+
+
+_BEGUN_ANEW = _Counters(0, sys.maxsize)
 
 
 class Health:
@@ -70,12 +76,12 @@ class Health:
                 "key starts anew. Evictions are found at the end of a commit (evicted_keys of INFO); set maxmemory-policy "
                 "noeviction to have such a commit refused instead",
             )
-        counted = _Counters.of(info)
+        counted = _Counters.of(info_answer)
         if counted is not None:
             run, before = info.get("run_id", ""), self._seen.get(link.name)
-            # Evictions before the first look are nobody's; those of a new run are all after it.
+            # Evictions before the first look are nobody's; a new run does not know how many there were in the last one.
             if before is None or before[0] != run:
-                self._seen[link.name] = (run, counted if before is None else _Counters(0, 0))
+                self._seen[link.name] = (run, counted if before is None else _BEGUN_ANEW)
 
     def check_evictions(self, exchange: Exchange, servers: Servers) -> None:
         """Ask each server, all at once, how many keys it has evicted. Memory may be bounded at any time: so at each commit.
@@ -83,14 +89,14 @@ class Health:
         Raises
         ------
         StateLossDetected
-            Keys were evicted since this writer connected, or the counters were reset so that nobody knows; and
+            Keys were evicted since this writer connected, or the counters began anew so that nobody knows; and
             `allow_eviction` was not given.
         """
         doing = f"look for evictions of {self._what}"
         now: dict[str, _Counters] = {}
 
         def take(bucket: int, answer: bytes) -> None:
-            counted = _Counters.of(_info(answer))
+            counted = _Counters.of(answer)
             if counted is not None:
                 now[servers.link(bucket).name] = counted
 
@@ -115,7 +121,10 @@ class Health:
         if now.commands < before.commands:
             if not now.evicted and not self._may_evict(memory):
                 return
-            found = "its counters were reset (CONFIG RESETSTAT) while it may evict keys, so nobody knows whether it did"
+            found = (
+                "it may evict keys (maxmemory-policy), and its counters began anew (a restart, or CONFIG RESETSTAT), so nobody "
+                "knows whether it did"
+            )
         if not self._options.allow_eviction:
             raise StateLossDetected(f"state {self._what} on Redis {name}", found)
         _warn_once(f"{name}, state {self._what}", found)

@@ -523,6 +523,25 @@ def test_a_commit_asks_once_for_evictions(start: Callable[..., Server], policy: 
 
 
 @pytest.mark.parametrize("policy", ["noeviction", "allkeys-random"])
+def test_a_restart_hides_no_evictions(start: Callable[..., Server], policy: str) -> None:
+    keeps = ("--appendonly", "yes", "--appendfsync", "always")
+    server = start("--maxmemory", "1gb", "--maxmemory-policy", policy, *keeps)
+    state, log = state_at(server), Log()
+    count(state, log)
+    txid = log.next()
+    state.begin_commit(txid)
+    if policy != "noeviction":
+        assert evict(server, 8 << 20) > 0
+    restart(server)
+    if policy == "noeviction":
+        state.commit(txid)
+    else:
+        with pytest.raises(StateLossDetected, match="counters began anew"):
+            state.commit(txid)
+    state.close()
+
+
+@pytest.mark.parametrize("policy", ["noeviction", "allkeys-random"])
 def test_counters_that_were_reset_hide_no_evictions(start: Callable[..., Server], policy: str) -> None:
     server = start("--maxmemory", "1gb", "--maxmemory-policy", policy)
     state, log = state_at(server), Log()
@@ -536,6 +555,6 @@ def test_counters_that_were_reset_hide_no_evictions(start: Callable[..., Server]
     if policy == "noeviction":
         state.commit(txid)
     else:
-        with pytest.raises(StateLossDetected, match="counters were reset"):
+        with pytest.raises(StateLossDetected, match="counters began anew"):
             state.commit(txid)
     state.close()
