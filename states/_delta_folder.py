@@ -74,6 +74,14 @@ class TableFolder:
         """Tell whether the log entry of a version is there."""
         return self._entry(version).exists()
 
+    def entry_id(self, version: int) -> int:
+        """Return what tells the log entry of a version from another file in its place; 0 if it is not there."""
+        try:
+            found = self._entry(version).stat()
+        except FileNotFoundError:
+            return 0
+        return hash((found.st_ino, found.st_mtime_ns))
+
     def refuse_other_content(self) -> None:
         """Raise `StateError` if there is something here that is no Delta table."""
         try:

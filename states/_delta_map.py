@@ -78,8 +78,10 @@ class DeltaBackingMap:
         self._claim: Sentinel | None = None
         self._begun = False
         self._puts: dict[RawKey, RawValue] = {}
-        # The answers of a read-only instance for the version last seen.
+        # Of a read-only instance: its answers, and its sentinel if it was read, of the version `_answered`.
         self._answers: dict[RawKey, RawValue | None] = {}
+        self._found: tuple[Sentinel | None] | None = None
+        self._answered: tuple[int, int] | None = None
 
     # ---- IBackingMap, RemovableMap, ListableMap -------------------------------------------------------------------
 
@@ -261,8 +263,13 @@ class DeltaBackingMap:
 
     def _newest_sentinel(self) -> Sentinel | None:
         if self._read_only:
-            self._table.refresh()
-            return newest_sentinel(self._table)
+            self._follow()
+            if self._found is None:
+                at, found = self._table.version, newest_sentinel(self._table)
+                if self._table.version != at:  # the files of that version are gone
+                    return self._newest_sentinel()
+                self._found = (found,)
+            return self._found[0]
         self._load()
         return self._sentinel
 
@@ -295,29 +302,41 @@ class DeltaBackingMap:
         return True
 
     def _look_up(self, raw: list[RawKey]) -> list[RawValue | None]:
-        before = self._table.version
-        if self._table.refresh() != before:
-            self._answers = {}
+        self._follow()
         missing = list(dict.fromkeys(key for key in raw if key not in self._answers))
         if missing and self._table.version != ABSENT:
             at = self._table.version
             few = len(missing) <= _FILTERED_KEYS
             found = self._layout.rows(self._table.scan(self._layout.key_filter(missing) if few else None)).values
             if self._table.version != at:  # the files of that version are gone: all answers must be of the newer one
-                self._answers = {}
                 return self._look_up(raw)
             self._answers.update((key, found.get(key)) for key in missing)
         return [self._answers.get(key) for key in raw]
 
     def _look_up_all(self) -> None:
+        self._follow()
+        at, rows = self._table.version, self._layout.rows(self._table.scan())
+        if self._table.version != at:
+            self._look_up_all()
+            return
+        self._answers = dict(rows.values)
+
+    def _follow(self) -> None:
+        """Move to the newest version; what was read of another one, or of another table in its place, is forgotten."""
         self._table.refresh()
-        self._answers = dict(self._layout.rows(self._table.scan()).values)
+        found = self._table.identity()
+        if found != self._answered:
+            if self._answered is not None and found[0] == self._answered[0]:
+                self._table.forget()
+                self._table.refresh()
+            self._answers, self._found, self._answered = {}, None, self._table.identity()
 
     def _drop_commit(self) -> None:
         self._claim, self._begun, self._puts = None, False, {}
 
     def _forget(self) -> None:
-        self._index, self._sentinel, self._loaded, self._answers = {}, None, None, {}
+        self._index, self._sentinel, self._loaded = {}, None, None
+        self._answers, self._found, self._answered = {}, None, None
         self._table.forget()
 
     def _refuse_read_only(self, doing: str) -> None:

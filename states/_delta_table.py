@@ -96,6 +96,10 @@ class ChangeTable:
             return ABSENT
         return self._table.version() if self._committed is None else self._committed
 
+    def identity(self) -> tuple[int, int]:
+        """Return the version last seen, and what tells it from the same version of another table in this place."""
+        return self.version, 0 if self._folder is None else self._folder.entry_id(self.version)
+
     def forget(self) -> None:
         """Drop what is known of the table; the next `refresh` opens it anew."""
         self._table = self._committed = None

@@ -29,6 +29,9 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.CorruptLogError: {"path": "logs/t", "offset": 4096, "reason": "checksum differs"},
     errors.StaleTransactionError: {"state": "counts", "key": ("the", 1), "txid": 8, "stored_txid": 9},
     errors.StatePlaceError: {"what": "state 'a' partition 1", "own": "t/a", "found": "t/b"},
+    errors.StateReadError: {
+        "state": "counts", "partition": 3, "expected": "batch 7", "found": "nothing", "wrong": "it was emptied"
+    },
     errors.StateMismatchError: {"state": "counts", "partition": 3, "expected": "batch 7", "found": "nothing"},
     errors.StateLossDetected: {"what": "state counts in Redis", "found": "the sentinel is gone"},
     errors.BackendError: {"message": "MGET of 12 keys on a store: no answer in 5 s", "retryable": False},

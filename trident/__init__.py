@@ -15,6 +15,7 @@ from trident.errors import (
 )
 from trident.fields import Fields
 from trident.fluent.joining import JoinOutFieldsMode, JoinType
+from trident.reading import open_state
 from trident.stream import GroupedStream, Stream, TridentState
 from trident.topology import TridentTopology
 from trident.tuples import TridentCollector, TridentTuple
@@ -39,4 +40,5 @@ __all__ = [
     "TridentTopology",
     "TridentTuple",
     "__version__",
+    "open_state",
 ]

@@ -23,7 +23,8 @@
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
-    │   │   └── StatePlaceError      another state keeps its values there
+    │   │   ├── StatePlaceError      another state keeps its values there
+    │   │   └── StateReadError       the same, found by a reader
     │   ├── StateLossDetected        the store lost what it had acknowledged (restart, eviction, expiry)
     │   ├── CommitOrderError         begin_commit/commit called out of order
     │   ├── CorruptValueError        a stored value cannot be read
@@ -64,6 +65,7 @@ __all__ = [
     "StateLossDetected",
     "StateMismatchError",
     "StatePlaceError",
+    "StateReadError",
     "TopologyChangedError",
     "TopologyError",
     "TridentError",
@@ -326,6 +328,31 @@ class StatePlaceError(StateMismatchError):
             f"{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each "
             "state a prefix, hash, table or path of its own. If the topology or the state was renamed, and nothing else "
             'writes there, start once with state_recovery="adopt"'
+        )
+
+
+class StateReadError(StateMismatchError):
+    """A reader found a store that does not belong to the log: moved away, rolled back, foreign, or without its last writes.
+
+    Parameters
+    ----------
+    state, partition
+        What was read.
+    expected, found
+        The last commit as the log has it, and as the store has it.
+    wrong
+        What that says of the store.
+    """
+
+    def __init__(self, state: str, partition: int, expected: str, found: str, wrong: str) -> None:
+        StateError.__init__(self, state, partition, expected, found, wrong)
+
+    def __str__(self) -> str:
+        state, partition, expected, found, wrong = self.args
+        return (
+            f"partition {partition} of state {state!r} cannot be read: the log expects {expected}, the store has {found}: "
+            f"{wrong}. Bring back the store that belongs to the log, or name the log (log_dir) and the options of the state "
+            "that belong to this store"
         )
 
 

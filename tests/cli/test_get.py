@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,15 +14,23 @@ from typing import Any
 import pytest
 import typer
 
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from states.memory import MemoryMapState
 from tests.cli.commands import COUNTS, environment, last_txid, started, trident, until, write_module
-from trident.cli.get import parse_key, plain, read
+from trident import Config
+from trident.cli.get import Answer, Listing, plain, read
+from trident.cli.keys import parse_key, parse_prefix
 from trident.cli.target import settings
 from trident.coordination.log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
 from trident.fields import Fields
+from trident.operations import Count
 from trident.topology import TridentTopology
 
 IN_PROCESS = ("--conf", "engine=in_process")
+Reading = Callable[[Listing], Answer]
+WORDS = ("the", "cow", "the", "man", "the", "moon", "the", "the", "the")
 
 
 @pytest.fixture
@@ -79,6 +88,53 @@ def test_neither_spark_nor_java_is_started(folder: Path) -> None:
     done = subprocess.run(command, cwd=folder, env=changes, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.splitlines()[-1] == "[]"
     assert '"value": 6' in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("listing", "found", "more"),
+    [
+        (Listing(), {"cow": 1, "man": 1, "moon": 1, "the": 6}, False),
+        (Listing("m"), {"man": 1, "moon": 1}, False),
+        (Listing("m", 2), {"man": 1, "moon": 1}, False),
+        (Listing("x", 2), {}, False),
+    ],
+)
+def test_keys_are_listed(listing: Listing, found: dict[str, int], more: bool, listed: Reading) -> None:
+    answer = listed(listing)
+    assert answer.keys is not None
+    assert dict(zip([word for (word,) in answer.keys], answer.values, strict=True)) == found
+    assert (answer.more, json.loads(answer.to_json())["more"]) == (more, more)
+
+
+def test_a_listing_that_ends_at_its_limit_says_so(listed: Reading) -> None:
+    answer = listed(Listing(None, 3))
+    assert answer.keys is not None
+    assert (len(answer.keys), answer.more) == (3, True)
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Reading:
+    """Lists the words of a topology that has run."""
+    folder = tmp_path_factory.mktemp("listed")
+    topology = TridentTopology("listed")
+    lines = FixedBatchSpout("word: string", 3, *[[word] for word in WORDS])
+    counted = topology.new_stream("lines", lines).group_by("word")
+    counted.persistent_aggregate(DeltaState.opaque(str(folder / "table")), Count(), "count")
+    config = Config.of(log_dir=str(folder / "log"), engine="in_process")
+    with topology.start(config) as running:
+        running.process_all_available()
+    return lambda listing: read(topology, config, "count", [], listing)
+
+
+def test_a_listing_is_printed_and_a_store_that_is_gone_is_an_error(folder: Path) -> None:
+    trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
+    done = trident("get", "counts:topology", "count", "--prefix", "c", "--limit", "1", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "│ cow" in done.stdout
+    (folder / "table").rename(folder / "elsewhere")
+    gone = trident("get", "counts:topology", "count", "the", "--json", cwd=folder)
+    assert (gone.returncode, gone.stdout) == (1, "")
+    assert "the store has no commit at all: it was emptied or moved away" in gone.stderr
 
 
 PAIRS = """
@@ -176,17 +232,37 @@ def test_an_argument_that_cannot_be_a_key_is_wrong_usage(text: str, fields: Fiel
     assert said in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "fields", "prefix"),
+    [
+        ("th", Fields("a: string"), "th"),
+        ('["a"]', Fields("a: string"), '["a"]'),
+        ('["a"]', Fields("a: string, b: int"), ("a",)),
+        ('["a", 1]', Fields("a: string, b: int"), ("a", 1)),
+        ("[1]", Fields("a: int, b: int"), (1,)),
+        ("a", Fields("a: string, b: int"), "a"),
+        ("a", Fields(), "a"),
+        ("[1, 2]", Fields(), (1, 2)),
+    ],
+)
+def test_an_argument_becomes_a_prefix(text: str, fields: Fields, prefix: Any) -> None:
+    assert parse_prefix(text, fields, "s") == prefix
+
+
+@pytest.mark.parametrize("fields", [Fields("n: int"), Fields("n: int, a: string")])
+def test_a_number_does_not_begin_with_a_text(fields: Fields) -> None:
+    with pytest.raises(
+        typer.BadParameter, match="the key begins with n, of type int, which does not begin with a text"
+    ):
+        parse_prefix("a", fields, "s")
+
+
 def test_a_value_of_any_kind_is_shown_as_json() -> None:
     value = {"a": (1, Decimal("1.5")), 2: [b"x\xff", None, date(2026, 1, 1)]}
     assert plain(value) == {"a": [1, "1.5"], "2": ["x\\xff", None, "2026-01-01"]}
 
 
 def _topology(memory: bool = False) -> TridentTopology:
-    from spouts import FixedBatchSpout
-    from states.delta import DeltaState
-    from states.memory import MemoryMapState
-    from trident.operations import Count
-
     topology = TridentTopology("one")
     stream = topology.new_stream("lines", FixedBatchSpout("word: string", 1, ["a"]))
     spec = MemoryMapState() if memory else DeltaState.opaque("nowhere")
@@ -216,6 +292,15 @@ def test_keys_must_fit_the_state(state: str, keys: list[str], said: str) -> None
     with pytest.raises(typer.BadParameter) as raised:
         read(_topology(), settings([], {}), state, keys)
     assert said in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "keys", "said"),
+    [("count", ["a"], "name keys, or list them with --all"), ("total", [], "holds a single value; name no key")],
+)
+def test_a_listing_must_fit_the_state(state: str, keys: list[str], said: str) -> None:
+    with pytest.raises(typer.BadParameter, match=said):
+        read(_topology(), settings([], {}), state, keys, Listing())
 
 
 def test_a_missing_log_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from states.memory import MemoryMapState
 from tests.drpc.support import word_counts, words
 from tests.runtime.support import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
+from trident.coordination.records import LogState
 from trident.drpc import LocalDRPC
 from trident.drpc.batching import Executor
 from trident.drpc.states import OwnLog
@@ -139,20 +141,8 @@ class _Before(OwnLog):
         super().__init__(running)
         self._txid = txid
 
-    def now(self) -> Any:
-        state = super().now()
-        txid = self._txid
-
-        class Earlier:
-            def __init__(self) -> None:
-                self.txid = txid
-
-            def snapshot(self, name: str) -> Any:
-                from trident.state.txid import Snapshot
-
-                return Snapshot(txid, state.snapshot(name).winners)
-
-        return Earlier()
+    def now(self) -> LogState:
+        return replace(super().now(), txid=self._txid)
 
 
 # ---- failures --------------------------------------------------------------------------------------------------------

@@ -229,21 +229,39 @@ def get_command(
             show_default=False,
         ),
     ] = None,
+    all_keys: Annotated[bool, typer.Option("--all", help="List all keys.")] = False,
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="List the keys whose first part begins with TEXT, or with a JSON list those with these first parts.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="List N keys at most, in no order.", show_default=False),
+    ] = None,
     conf: Conf = None,
     log_dir: LogDir = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Read a state, whether its topology runs or not, without Spark.
+    """Read keys of a state, or list them, whether its topology runs or not, without Spark; nothing is written.
 
-    All keys are read at the same committed batch. Values of states that are not opaque are those of the latest write.
+    All keys are read at the same committed batch (a long listing of Redis or Cassandra page by page). Values of states that
+    are not opaque are those of the latest write. A store that does not belong to the log (moved away, an older copy,
+    another topology's, without its last writes) is an error that says so.
     """
-    from trident.cli.get import get
+    from trident.cli.get import Listing, get
     from trident.cli.target import load_topology, settings
 
     with reporting(debug):
         config = settings(conf or [], {"log_dir": log_dir})
-        get(load_topology(target), config, state, keys or [], as_json)
+        if all_keys and limit is not None:
+            raise typer.BadParameter("--all lists all keys, --limit some; not both")
+        listing = Listing(prefix, limit) if all_keys or prefix is not None or limit is not None else None
+        get(load_topology(target), config, state, keys or [], listing, as_json)
 
 
 @app.command("log", epilog="Example: `trident log trident-log/word-count --last 3`")

@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
-import importlib
-import importlib.util
-import os
-import sys
-import traceback
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import typer
 
 from trident.config import Config
-from trident.errors import ConfigError, TopologyError, TridentError, describe
+from trident.errors import ConfigError
+from trident.runtime import targets
 from trident.topology import TridentTopology
 
 __all__ = ["load_topology", "settings"]
 
 
 def load_topology(target: str) -> TridentTopology:
-    """Import `MODULE:TOPOLOGY`, a topology or a function without arguments that returns one.
-
-    MODULE is a module's name, looked up in the working directory first, or the path of a `.py` file.
-
-    Raises
-    ------
-    typer.BadParameter
-        There is no such module, or nothing of that name in it.
-    TopologyError
-        The module cannot be imported, or what it has there is no topology.
-    """
-    name, _, attribute = target.rpartition(":")
-    if not name or not attribute:
-        raise typer.BadParameter(
-            f"{target!r}: expected MODULE:TOPOLOGY, as in word_count:topology or examples/word_count.py:topology"
-        )
-    module = _module(name)
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise typer.BadParameter(f"module {name!r} has no {attribute!r}{_offer(module, attribute)}")
-        found = getattr(found, part)
-    return _topology(found, name, attribute)
+    """Import `MODULE:TOPOLOGY`, see `trident.runtime.targets`; what names nothing is a wrong use of the command."""
+    try:
+        return targets.load_topology(target)
+    except targets.NoSuchTarget as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:
@@ -72,77 +47,3 @@ def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:
         return Config.of(values)
     except ConfigError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def _module(name: str) -> ModuleType:
-    path = Path(name)
-    if path.suffix != ".py":
-        _search_in(Path.cwd())
-        return _imported(name, name)
-    if not path.is_file():
-        raise typer.BadParameter(f"there is no file {name!r} (looked in {Path.cwd()})")
-    _search_in(path.resolve().parent)
-    return _imported(name, path.stem, path.resolve())
-
-
-def _search_in(folder: Path) -> None:
-    """Let this process and the workers of a local Spark find the modules of a folder."""
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    inherited = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
-    if str(folder) not in inherited:
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(folder), *inherited])
-
-
-def _imported(shown: str, name: str, path: Path | None = None) -> ModuleType:
-    try:
-        return importlib.import_module(name) if path is None else _from_file(name, path)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise typer.BadParameter(f"there is no module {error.name!r} (looked in {Path.cwd()} first)") from None
-        raise TopologyError(f"{shown} cannot be imported: {describe(error)}{_place(error)}") from error
-    except TridentError:
-        raise
-    except Exception as error:  # a user's module may raise anything
-        raise TopologyError(f"{shown} cannot be imported: {describe(error)}{_place(error)}") from error
-
-
-def _from_file(name: str, path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python module")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # before it runs, as `import` does; functions are pickled by this name
-    spec.loader.exec_module(module)
-    return module
-
-
-def _place(error: Exception) -> str:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    return f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames[1:] else ""
-
-
-def _topology(found: Any, module: str, attribute: str) -> TridentTopology:
-    made = found
-    if not isinstance(found, TridentTopology) and callable(found):
-        try:
-            made = found()
-        except TridentError:
-            raise
-        except Exception as error:  # a user's function may raise anything
-            raise TopologyError(f"{module}:{attribute}() failed: {describe(error)}{_place(error)}") from error
-    if not isinstance(made, TridentTopology):
-        what = f"{attribute}() returned a" if made is not found else f"{attribute} is a"
-        raise TopologyError(
-            f"{module}:{what} {type(made).__name__}; expected a TridentTopology or a function without arguments that "
-            "returns one"
-        )
-    return made
-
-
-def _offer(module: ModuleType, attribute: str) -> str:
-    topologies = [name for name, value in vars(module).items() if isinstance(value, TridentTopology)]
-    if topologies:
-        return f"; its topologies are: {', '.join(topologies)}"
-    close = difflib.get_close_matches(attribute, vars(module), 1)
-    return f"; did you mean {close[0]!r}?" if close else "; it has no topology at all"

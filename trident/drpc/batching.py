@@ -14,7 +14,7 @@ from typing import Any
 from trident.config import Config
 from trident.drpc.requests import RequestSteps
 from trident.drpc.states import CommittedLog, RequestStates
-from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, describe
+from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, StateMismatchError, describe
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
 from trident.runtime.bounds import Bounds
@@ -173,8 +173,8 @@ class RequestQueue:
             request.answer.set_result(answer)
 
     def _fail(self, executor: Executor, requests: list[_Request], error: BaseException) -> None:
-        """Find the requests that fail by halves; a store that does not answer fails all of them at once."""
-        if len(requests) > 1 and not isinstance(cause_of(error), BackendError):
+        """Find the requests that fail by halves; a store that does not answer, or is the wrong one, fails all at once."""
+        if len(requests) > 1 and not isinstance(cause_of(error), (BackendError, StateMismatchError)):
             half = len(requests) // 2
             self._answer(executor, requests[:half])
             self._answer(executor, requests[half:])

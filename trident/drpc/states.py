@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,8 +10,9 @@ from trident.config import Config
 from trident.coordination.records import LogState
 from trident.graph import StateNode
 from trident.planner import RequestPlan
-from trident.runtime.foreign_logs import open_foreign_log
+from trident.runtime.foreign_logs import ForeignLog
 from trident.runtime.states import open_state
+from trident.runtime.store_check import StoreCheck
 from trident.runtime.views import StateView
 from trident.state.txid import Snapshot
 
@@ -56,34 +56,14 @@ class OwnLog:
         return self._running.partitions.get(state, 1)
 
 
-class LogOfOthers:
-    """The log of a topology that another process runs, or ran.
+class LogOfOthers(ForeignLog):
+    """The log of a topology that another process runs, or ran."""
 
-    Raises
-    ------
-    UnsupportedOperation
-        A state lives in the memory of the other process.
-    LogError, ForeignLogError
-        There is no log, or it is of another topology.
-    """
+    gate: AbstractContextManager[Any] | None = None
 
     def __init__(self, topology: str, config: Config, states: Mapping[str, StateNode]) -> None:
         instead = 'Ask that process (running.drpc("function"), or trident run with --drpc-port)'
-        self._reader = open_foreign_log(topology, config, states.values(), instead)
-        self.gate: AbstractContextManager[Any] | None = None
-        self._lock = threading.Lock()
-        self._log = self.now()
-
-    def now(self) -> LogState:
-        """Return what is committed now."""
-        with self._lock:
-            self._log = self._reader.refresh()
-            return self._log
-
-    def partitions(self, state: str) -> int:
-        """Return the number of partitions of a state."""
-        layout = self._log.layouts.get(state)
-        return 1 if layout is None else layout[0]
+        super().__init__(topology, config, states.values(), instead)
 
 
 class RequestStates:
@@ -134,7 +114,10 @@ class RequestStates:
         return open_state(self._plan.topology, node, self._config, partition, partitions, read_only=True)
 
     def _view(self, name: str, instances: list[Any], now: Callable[[], LogState]) -> Any:
-        return StateView.for_query(instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name))
+        check = StoreCheck(name, instances, now)
+        return StateView.for_query(
+            instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name), check=check
+        )
 
 
 def _close(instances: list[Any]) -> None:

@@ -24,6 +24,7 @@ from trident.runtime.exchange import Frame, apply_exchange
 from trident.runtime.put_back import put_backs_of
 from trident.runtime.rows import Emitted, Failure, Poison, Run, StepFailed, columns_of, failing_at
 from trident.runtime.steps import apply_query
+from trident.runtime.store_check import check_partitions
 from trident.runtime.views import StateView
 from trident.runtime.windows import update_window
 from trident.runtime.worker import TaskOutput, send
@@ -140,7 +141,7 @@ class Committer:
                 answers = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
                 tables += [frame.data for frame in arrived if not frame.step]  # dead letters of the query itself
-                answers = self._query(node, tables, txids[node.state][0], run.poison)
+                answers = self._query(node, tables, txids[node.state], run.poison)
             else:
                 self._exchange(node, arrived, given, run)
                 continue
@@ -161,12 +162,16 @@ class Committer:
                 table = apply_exchange(exchange, frames, run)
             send(fragment, [table], self._exchanges, run, partition, given, put_backs_of(frames))
 
-    def _query(self, node: QueryNode, tables: list[pa.Table], txid: Txid, poison: Poison) -> pa.Table | None:
+    def _query(self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], poison: Poison) -> pa.Table | None:
         if not tables:
             return None
+        states, txid = self._states[node.state], txids[0]
         before = Snapshot(txid - 1, txid.winners)  # a query sees the state after the batch before, in a replay as well
-        view = StateView.for_query(self._states[node.state], lambda: before, node.state)
-        return apply_query(node.id, node, pa.concat_tables(tables), view, poison)
+        view = StateView.for_query(states, lambda: before, node.state)
+        answers = apply_query(node.id, node, pa.concat_tables(tables), view, poison)
+        with failing_at(node.id):
+            check_partitions(node.state, states, lambda: txids)
+        return answers
 
     def _persist(
         self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], done: Committed

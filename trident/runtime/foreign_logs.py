@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable
 
 from trident.config import Config
 from trident.coordination.log import LogReader, exists
+from trident.coordination.records import LogState
 from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.graph import StateNode
 
-__all__ = ["open_foreign_log"]
+__all__ = ["ForeignLog"]
 
 
-def open_foreign_log(topology: str, config: Config, states: Iterable[StateNode], instead: str) -> LogReader:
-    """Return a refreshed reader of a topology's log; `instead` says how to read states that live in memory.
+class ForeignLog:
+    """The log of a topology that another process runs, or ran; says what is committed, to any thread.
+
+    Parameters
+    ----------
+    states
+        Those that are to be read.
+    instead
+        How to read states that live in memory, for the error's text.
 
     Raises
     ------
@@ -22,6 +31,25 @@ def open_foreign_log(topology: str, config: Config, states: Iterable[StateNode],
     LogError, ForeignLogError
         There is no log, or it is of another topology.
     """
+
+    def __init__(self, topology: str, config: Config, states: Iterable[StateNode], instead: str) -> None:
+        self._reader = _open_reader(topology, config, states, instead)
+        self._lock = threading.Lock()
+        self._log = self.now()
+
+    def now(self) -> LogState:
+        """Return what is committed now. The object may change with the next call."""
+        with self._lock:
+            self._log = self._reader.refresh()
+            return self._log
+
+    def partitions(self, state: str) -> int:
+        """Return the number of partitions of a state, as of the latest `now`."""
+        layout = self._log.layouts.get(state)
+        return 1 if layout is None else layout[0]
+
+
+def _open_reader(topology: str, config: Config, states: Iterable[StateNode], instead: str) -> LogReader:
     for state in states:
         if getattr(state.spec.factory, "in_memory", False):
             raise UnsupportedOperation(

@@ -9,6 +9,7 @@ from typing import Any
 
 from trident.config import Config
 from trident.coordination.log import TransactionLog
+from trident.coordination.records import LogState
 from trident.errors import TridentError
 from trident.graph import Graph
 from trident.planner import Plan
@@ -27,6 +28,7 @@ from trident.runtime.recovery import reconcile
 from trident.runtime.runners import Runner
 from trident.runtime.spouts import as_trident_spout
 from trident.runtime.states import make_state
+from trident.runtime.store_check import StoreCheck
 from trident.runtime.views import StateView
 from trident.runtime.worker import Program, WorkerProgram
 
@@ -99,7 +101,7 @@ class Parts:
         bounds = Bounds.of(config.as_mapping())
         self.committer = Committer(plan, self.states, self._driver.state, in_parallel, exchanges, self._reach, bounds)
 
-    def view(self, name: str, snapshot: Any) -> StateView:
+    def view(self, name: str, log: Callable[[], LogState]) -> StateView:
         """Open a state for reading; closed with the topology. `TridentError` naming the states if there is no such one."""
         if name not in self.plan.states:
             raise TridentError(
@@ -108,7 +110,8 @@ class Parts:
         if name not in self._views:
             count = self.plan.partitions.get(name, 1)
             instances = [self.make_state(name, partition, count, read_only=True) for partition in range(count)]
-            self._views[name] = StateView(instances, snapshot, name, gate=self.gate)
+            check = StoreCheck(name, instances, log)
+            self._views[name] = StateView(instances, lambda: log().snapshot(name), name, gate=self.gate, check=check)
         return self._views[name]
 
     def close(self) -> None:

@@ -180,7 +180,7 @@ class RunningTopology:
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
         name = state if isinstance(state, str) else state.state_name
-        return self._parts.view(name, lambda: self._log.state.snapshot(name))
+        return self._parts.view(name, lambda: self._log.state)
 
     def drpc(self, function: str) -> DRPCFunction:
         """Return a DRPC function of the topology: `running.drpc("words").execute("cat dog the man")`.

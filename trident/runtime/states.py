@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from trident.config import Config
+from trident.coordination.records import LogState
 from trident.graph import Graph, StateNode
 from trident.planner import Plan, make_plan
+from trident.runtime.store_check import StoreCheck
 from trident.runtime.views import StateView
 from trident.state.interfaces import StateConf
 
@@ -28,10 +31,18 @@ def open_state(
     return node.spec.factory.make_state(conf, partition, partitions)
 
 
-def open_view(graph: Graph, config: Config, name: str, snapshot: Any, partitions: int | None = None) -> StateView:
-    """Open a state for reading from another process than the one that runs the topology."""
+def open_view(
+    graph: Graph,
+    config: Config,
+    name: str,
+    snapshot: Any,
+    partitions: int | None = None,
+    log: Callable[[], LogState] | None = None,
+) -> StateView:
+    """Open a state for reading from another process than the one that runs the topology, compared with `log` if given."""
     plan = make_plan(graph)
     graph.state(name)
     count = partitions or plan.partitions.get(name, 1)
     instances = [make_state(plan, config, name, p, count, read_only=True) for p in range(count)]
-    return StateView(instances, snapshot, name)
+    check = None if log is None else StoreCheck(name, instances, log)
+    return StateView(instances, snapshot, name, check=check)

@@ -1,7 +1,8 @@
 """The sentinel: one record per state partition that tells whether store and log belong together (R8, R9).
 
 Before a commit writes anything, what the store says of its last commit is compared with what the log says. The
-comparison is `check_sentinel`, a function of values; the rest finds a place in the store for the record.
+comparison is `check_sentinel`, a function of values; the rest finds a place in the store for the record. Readers compare
+too, see `trident.state.reading`.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ __all__ = [
     "SENTINEL_KEY",
     "ReservedKeySentinel",
     "check_sentinel",
+    "described",
     "displaced",
     "fenced",
     "is_atomic",
     "is_forward",
     "is_sentinel_key",
+    "wanted",
 ]
 
 SENTINEL_KEY = "\x00trident-sentinel"
@@ -67,7 +70,7 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     elif found is not None and expected is None and found.txid == 0:
         return  # another log's driver claimed the place and never committed: there is nothing of it
     unknown = "" if known else ", of a driver that this log does not know"
-    raise StateMismatchError(state, partition, _wanted(txid), _described(found) + unknown)
+    raise StateMismatchError(state, partition, wanted(txid), described(found) + unknown)
 
 
 def _has_lost(found: Sentinel, txid: Txid) -> bool:
@@ -75,11 +78,13 @@ def _has_lost(found: Sentinel, txid: Txid) -> bool:
     return found.txid in (0, int(txid)) or not txid.winners.won(found.txid, found.attempt)
 
 
-def _wanted(txid: Txid) -> str:
+def wanted(txid: Txid) -> str:
+    """Say what the log expects in the store."""
     return str(txid.expected) if txid.expected is not None else f"no commit of incarnation {txid.incarnation}"
 
 
-def _described(found: Sentinel | None) -> str:
+def described(found: Sentinel | None) -> str:
+    """Say what the store has."""
     if found is None:
         return "no commit at all"
     return str(found) if found.sealed else f"{found}, whose last writes are missing"
@@ -111,7 +116,7 @@ def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel |
     if not is_forward(found, own) or (seen == own and found == own and found.sealed >= seen.sealed):
         return FencedError(what, str(own), f"{found} (another run of it)" if found == own else str(found))
     if seen is not None and is_forward(found, seen) and (found != seen or found.sealed < seen.sealed):
-        return StateLossDetected(what, f"it was rolled back from {seen} to {_described(found)}")
+        return StateLossDetected(what, f"it was rolled back from {seen} to {described(found)}")
     return BackendError(f"{what}: another writer moved the sentinel to {found} meanwhile; the batch may be replayed")
 
 

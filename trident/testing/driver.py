@@ -156,7 +156,7 @@ class TopologyTestDriver:
         """Return a state for reading, at the snapshot of the last committed batch."""
         self._check_open()
         name = state if isinstance(state, str) else state.state_name
-        return self._parts.view(name, lambda: self._log.state.snapshot(name))
+        return self._parts.view(name, lambda: self._log.state)
 
     def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
         """Return the tuples that a stream gave in each committed batch, by txid."""

@@ -1,0 +1,121 @@
+"""Keys as they are written on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import Any
+
+import typer
+
+from trident.fields import Fields
+from trident.state.interfaces import Key
+
+__all__ = ["parse_key", "parse_prefix"]
+
+
+def parse_key(text: str, fields: Fields, state: str) -> Key:
+    """Turn an argument into a key: the text of a key of one part, a JSON list for one of several.
+
+    Where nobody knows the fields, a JSON list is a key of several parts and anything else a text.
+    """
+    if len(fields) == 1:
+        return (_typed(text, fields.types[0], f"key {text!r} of state {state!r}"),)
+    try:
+        parts = json.loads(text)
+    except ValueError:
+        parts = None
+    if not fields:
+        return tuple(parts) if isinstance(parts, list) else (text,)
+    if not isinstance(parts, list) or len(parts) != len(fields):
+        raise typer.BadParameter(
+            f"key {text!r} of state {state!r}: expected a JSON list of its {len(fields)} parts "
+            f"({', '.join(fields.names)}), as in '[\"a\", 1]'"
+        )
+    names = zip(parts, fields.types, fields.names, strict=True)
+    return tuple(_typed(part, type_, f"{field} of key {text!r} of state {state!r}") for part, type_, field in names)
+
+
+def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
+    """Turn an argument into what keys are to begin with: a text, or the first parts of a key as a JSON list.
+
+    Where the first part is no text, only a list can be meant, and where there is one part, only a text.
+    """
+    if len(fields) != 1:
+        try:
+            parts = json.loads(text)
+        except ValueError:
+            parts = None
+        if isinstance(parts, list) and 0 < len(parts) <= (len(fields) or len(parts)):
+            return (
+                tuple(
+                    _typed(part, type_, f"{field} of prefix {text!r} of state {state!r}")
+                    for part, type_, field in zip(parts, fields.types, fields.names, strict=False)
+                )
+                if fields
+                else tuple(parts)
+            )
+    if fields and fields.types[0] not in (None, "string"):
+        raise typer.BadParameter(
+            f"--prefix {text!r} of state {state!r}: the key begins with {fields.names[0]}, of type {fields.types[0]}, which "
+            "does not begin with a text" + (", expected a JSON list of its first parts" if len(fields) > 1 else "")
+        )
+    return text
+
+
+def _typed(value: Any, type_: str | None, what: str) -> Any:
+    """Turn a text, or what JSON made of it, into the type of a field."""
+    if value is None or type_ is None:
+        return value
+    base = type_.partition("(")[0]
+    read = _READERS.get(base)
+    if read is None:
+        return value
+    try:
+        return read(value)
+    except (ValueError, TypeError, ArithmeticError):
+        raise typer.BadParameter(f"{what}: expected a value of type {type_}") from None
+
+
+def _string(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _integer(value: Any) -> int:
+    if not isinstance(value, str) and type(value) is not int:
+        raise TypeError(value)
+    return int(value)
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, bool):
+        raise TypeError(value)
+    return float(value)
+
+
+def _boolean(value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    return ("false", "true").index(_string(value).lower()) == 1
+
+
+def _timestamp(value: Any) -> datetime:
+    read = datetime.fromisoformat(value)
+    return read if read.tzinfo else read.replace(tzinfo=UTC)
+
+
+_READERS: dict[str, Callable[[Any], Any]] = {
+    "string": _string,
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _integer),
+    **dict.fromkeys(("float", "double"), _number),
+    "boolean": _boolean,
+    "decimal": lambda value: Decimal(str(value)),
+    "date": date.fromisoformat,
+    "timestamp": _timestamp,
+    "timestamp_ntz": datetime.fromisoformat,
+    "binary": lambda value: _string(value).encode(),
+}
