@@ -16,11 +16,11 @@ import pytest
 import trident
 from spouts import FeederBatchSpout
 from states.delta import DeltaState
+from states.memcached import MemcachedState
 from states.redis import RedisState
 from tests.cli.commands import until
 from tests.drpc.support import words
 from tests.runtime.support import dict_state, start
-from tests.servers import Server
 from trident import TridentTopology
 from trident.drpc import LocalDRPC
 from trident.errors import BatchFailedError, DRPCExecutionException, StateReadError
@@ -35,8 +35,14 @@ class Counts:
     """A word count whose batches are fed one by one, with a DRPC function and a query beside it, in `folder`."""
 
     def __init__(
-        self, folder: Path, state: StateSpec | None = None, partitions: int = 1, before: Counts | None = None
+        self,
+        folder: Path,
+        state: StateSpec | None = None,
+        partitions: int = 1,
+        before: Counts | None = None,
+        entries: dict[Any, Any] | None = None,
     ) -> None:
+        self.entries = entries
         self.folder, self.table = folder, folder / "table"
         self.answered: dict[Any, Any] = {} if before is None else before.answered
         self.spout = FeederBatchSpout(FED)
@@ -52,6 +58,14 @@ class Counts:
     @property
     def log_dir(self) -> str:
         return str(self.folder / "log")
+
+    def empty(self, writers: list[Any]) -> None:
+        """Empty the store behind the topology's back."""
+        if self.entries:
+            self.entries.clear()
+        else:
+            for writer in writers:
+                writer.reset()
 
     @contextmanager
     def running(self, **conf: Any) -> Iterator[Any]:
@@ -230,16 +244,44 @@ def test_a_restart_with_other_partitions_is_followed(tmp_path: Path) -> None:
         assert len(list(state.get_tuples())) == 5
 
 
-STORES = {
-    "delta": lambda folder, port: DeltaState.opaque(str(folder / "table")),
-    "two methods": lambda folder, port: dict_state({}),
-    "redis": lambda folder, port: RedisState.opaque(f"redis://127.0.0.1:{port}/0", prefix=str(folder)),
-}
+@pytest.fixture(params=["delta", "two methods", "redis", "memcached"])
+def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Counts:
+    """Counts in two partitions of a store."""
+    if request.param in ("delta", "two methods"):
+        entries: dict[Any, Any] = {}
+        spec = DeltaState.opaque(tmp_path / "table") if request.param == "delta" else dict_state(entries)
+        return Counts(tmp_path, spec, partitions=2, entries=entries)
+    port = request.getfixturevalue(f"{request.param}_server").port
+    if request.param == "redis":
+        spec = RedisState.opaque(f"redis://127.0.0.1:{port}/0", prefix=tmp_path.name)
+    else:
+        spec = MemcachedState.opaque(f"127.0.0.1:{port}", key_prefix=tmp_path.name)
+    return Counts(tmp_path, spec, partitions=2)
 
 
-@pytest.mark.parametrize("store", STORES)
-def test_no_reader_is_alarmed_by_a_writer_that_lives(store: str, tmp_path: Path, redis_server: Server) -> None:
-    counts = Counts(tmp_path, STORES[store](tmp_path, redis_server.port), partitions=2)
+def test_each_store_says_what_became_of_it(stored: Counts) -> None:
+    with stored.running() as running:
+        stored.feed(running, "the cow jumped", "the cow jumped")
+        with trident.open_state(stored.topology, "count", log_dir=stored.log_dir) as state:
+            assert state.multi_get(["the", "cow"]) == [2, 2]
+            writers = running._parts.states["count"]
+            laid = next(found for writer in writers if (found := writer.read_sentinel()))
+            changes = {
+                "the end of that batch was lost": laid._replace(sealed=False),
+                "it is an older copy": laid._replace(txid=1),
+                "it belongs to another log": laid._replace(incarnation="other"),
+            }
+            for said, sentinel in changes.items():
+                for writer in writers:
+                    writer.read_sentinel()
+                    writer.move_sentinel(sentinel, force=True)
+                assert said in told(lambda: state.multi_get(["the", "cow"]))
+            stored.empty(writers)
+            assert "it was emptied or moved away" in told(lambda: state.multi_get(["the", "cow"]))
+
+
+def test_no_reader_is_alarmed_by_a_writer_that_lives(stored: Counts) -> None:
+    counts = stored
     ended = threading.Event()
 
     def read(reader: Any) -> int:
