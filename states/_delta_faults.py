@@ -17,6 +17,7 @@ from trident.redaction import redacted
 __all__ = ["VersionMoved", "columns", "driver", "reading", "short", "writing"]
 
 _PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_ANSWER = re.compile(r"error sending request|HTTP error|timed out|non-2xx status code")
 _COLOUR = re.compile("\x1b\\[\\d*m↳? ?")
 _OS_ERROR = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
@@ -45,12 +46,12 @@ def reading(path: str, doing: str) -> Iterator[None]:
         yield
     except (driver().exceptions.DeltaError, pa.ArrowException, OSError, ValueError) as error:
         if _os_error(error) is not None or _NO_ANSWER.search(str(error)):
-            raise _refused(path, doing, error) from error
+            raise _refused(path, doing, error) from _brief(error)
         raise StateError(
             f"cannot {doing} Delta table {path}: it is damaged or of an unknown format: {short(error)}. "
             "Nothing was written. Restore it from a copy, or move it away and start with "
             'state_recovery="restart"'
-        ) from error
+        ) from _brief(error)
 
 
 @contextmanager
@@ -60,19 +61,27 @@ def writing(path: str, doing: str) -> Iterator[None]:
     try:
         yield
     except errors.CommitFailedError as error:
-        raise VersionMoved(short(error)) from error
+        raise VersionMoved(short(error)) from _brief(error)
     except errors.SchemaMismatchError as error:
-        raise StateError(f"cannot {doing} Delta table {path}: its columns changed: {short(error)}") from error
+        raise StateError(f"cannot {doing} Delta table {path}: its columns changed: {short(error)}") from _brief(error)
     except (errors.DeltaError, OSError, pa.ArrowException) as error:
         if "Invalid table version" in str(error):  # the version it is based on is no longer in the log
-            raise VersionMoved(short(error)) from error
-        raise _refused(path, doing, error) from error
+            raise VersionMoved(short(error)) from _brief(error)
+        raise _refused(path, doing, error) from _brief(error)
 
 
 def short(error: Exception) -> str:
     """Return the text of an error without secrets, and without the colours and the stack trace of some of delta-rs."""
     lines = [line.strip() for line in _COLOUR.sub("", redacted(str(error))).splitlines()]
     return "; ".join(line for line in lines if line and not re.match(r"(\d+: |at )", line))[:500]
+
+
+def _brief(error: Exception) -> Exception:
+    # What a traceback shows as the cause: a text of delta-rs without the backtrace of its own threads.
+    if not isinstance(error, driver().exceptions.DeltaError):
+        return error
+    brief: Exception = type(error)(short(error))
+    return brief.with_traceback(error.__traceback__)
 
 
 def columns(schema: Any) -> list[str]:
@@ -85,6 +94,8 @@ def _refused(path: str, doing: str, error: Exception) -> BackendError:
     number = _os_error(error)
     retryable = number not in _PERMANENT
     advice = "the batch may be replayed" if retryable else "make the directory writable for this process"
+    if number in _FULL:
+        advice = f"free some space on the disk; {advice}"
     return BackendError(f"cannot {doing} Delta table {path}: {short(error)}; {advice}", retryable)
 
 

@@ -24,6 +24,7 @@ from states._delta_folder import local_path
 from states._delta_layout import SENTINEL_COLUMN, SEQ_COLUMN, Layout
 from states._delta_notes import CommitNote
 from states._delta_options import DeltaOptions
+from states._delta_spark import load
 from states._delta_table import ChangeTable, VersionMoved
 from trident.errors import ConfigError, StaleTransactionError
 from trident.redaction import redacted
@@ -153,7 +154,7 @@ def _updated(
     """Return the new rows: keys, value columns, and what the checks need."""
     from pyspark.sql import functions as sf
 
-    table = partials.sparkSession.read.format("delta").option("versionAsOf", version).load(path)
+    table = load(partials.sparkSession, path, version)
     keys = [f"`{name}`" for name in layout.key_columns]
     newest = sf.max_by(sf.struct(*(f"`{name}`" for name in layout.value_columns)), sf.col(SEQ_COLUMN))
     stored = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*keys).agg(newest.alias(_STORED)).alias("stored")

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from states._delta_layout import SENTINEL_COLUMN, SEQ_COLUMN
-from trident.errors import StateError
+from trident.errors import EnvironmentProblem, StateError
+from trident.redaction import redacted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DELTA_PACKAGE", "delta_dataframe", "delta_session_conf"]
+__all__ = ["DELTA_PACKAGE", "delta_dataframe", "delta_session_conf", "load"]
 
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Maven coordinates of the Delta library for the supported Spark."""
@@ -28,6 +29,8 @@ _IVY_SETTINGS = """<ivysettings>
   </resolvers>
 </ivysettings>
 """
+# What Spark says without the library, and what the library says in a session that was not set up for it.
+_NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION", "ClassNotFoundException", "NoClassDefFoundError")
 # Spark brings these itself, some in other versions.
 _PROVIDED = (
     "com.fasterxml.jackson.core", "com.fasterxml.jackson.datatype", "com.github.luben", "com.google.code.findbugs",
@@ -80,11 +83,12 @@ def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str], version: 
     ------
     StateError
         The table at `path` is no Delta state.
+    EnvironmentProblem
+        The session cannot read Delta tables.
     """
     from pyspark.sql import functions as sf
 
-    reader = spark.read.format("delta")
-    table = (reader if version is None else reader.option("versionAsOf", version)).load(os.fspath(path))
+    table = load(spark, os.fspath(path), version)
     names = [name for name in table.columns if name not in (SEQ_COLUMN, SENTINEL_COLUMN)]
     for columns, value in _COLUMNS.items():
         keys = names[: -len(columns)]
@@ -93,3 +97,20 @@ def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str], version: 
             rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*(f"`{key}`" for key in keys)).agg(latest)
             return rows.select(*(f"`{key}`" for key in keys), "_latest.value").where("value IS NOT NULL")
     raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not those of one")
+
+
+def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Return a Delta table as it is stored, at a version or the newest."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    reader = spark.read.format("delta")
+    try:
+        return (reader if version is None else reader.option("versionAsOf", version)).load(path)
+    except (PySparkException, Py4JJavaError) as error:
+        if not any(sign in str(error) for sign in _NO_DELTA):
+            raise
+        raise EnvironmentProblem(
+            f"read Delta table {redacted(path)} with Spark: this session was started without the library of Delta or its "
+            "settings. Stop it, and start one with what states.delta.delta_session_conf() returns"
+        ) from error

@@ -89,7 +89,7 @@ LAYERS = (
             "cassandra": ("cassandra", "states._cassandra"),
             "_cassandra": ("cassandra", "states._cassandra"),
             "delta": ("deltalake", "delta", "pyspark", "states._delta"),
-            "_delta": ("deltalake", "delta", "pyspark", "states._delta"),
+            "_delta": ("deltalake", "delta", "pyspark", "py4j", "states._delta"),
         }.items()
     ),
     Layer(("states",), FOR_STORES, each_other=False),

@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.states.delta_support import ROOT, Log, commit, state_at
+from states.delta import delta_dataframe, merge_dataframe
+from tests.states.delta_support import ROOT, WORDS, Log, commit, state_at
+from trident.errors import EnvironmentProblem
 
 SPARK = """
 import json, sys
@@ -76,3 +79,12 @@ def test_spark_reads_what_the_state_wrote_and_the_state_reads_what_spark_wrote(t
         "after": {"added": 51, "man": 7, **words},
         "again": {"added": 51, "man": 7, **words},
     }
+
+
+def test_a_session_without_the_library_of_delta_is_named(tmp_path: Path, spark: SparkSession) -> None:
+    commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
+    with pytest.raises(EnvironmentProblem, match="started without the library of Delta .*delta_session_conf"):
+        delta_dataframe(spark, tmp_path)
+    partials = spark.createDataFrame([("man", 1)], "word string, value bigint")
+    with pytest.raises(EnvironmentProblem, match="delta_session_conf"):
+        merge_dataframe(partials, tmp_path, 2, "count", WORDS)
