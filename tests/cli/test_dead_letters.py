@@ -134,6 +134,14 @@ def test_letters_elsewhere_and_a_driver_that_is_at_work(folder: Path) -> None:
     assert len(list((folder / "elsewhere" / "replay").iterdir())) == 1
 
 
+def test_where_nobody_can_be_asked_it_is_said(folder: Path) -> None:
+    (folder / LOG / "dead_letters" / "replay").write_text("in the way")
+    refused = invoke("replay", LOG, "--all")
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert f"cannot ask for dead letters in {LOG}/dead_letters/replay" in refused.stderr
+    assert counts(run_once()) == [None, 2]
+
+
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [

@@ -14,6 +14,7 @@ import logging
 import os
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,7 +123,8 @@ class DeadLetters:
         for path in (*self._files(log.incarnation), *self._files(log.incarnation, "tmp")):
             if _numbers(path)[0] > log.txid:
                 logger.info("removing the dead letters %s: their batch was not committed", path)
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # they count for nobody
+                    path.unlink(missing_ok=True)
 
     # ---- reading ----------------------------------------------------------------------------------------------------
 
@@ -136,8 +138,7 @@ class DeadLetters:
     def of_batch(self, log: LogState, txid: int) -> list[DeadLetter]:
         """Return the dead letters of a committed batch; none if it has none, or its file is gone."""
         attempt = log.winners.winner(txid) if txid <= log.txid else None
-        path = self._path(txid, attempt or 0, log.incarnation)
-        return _read(path) if attempt is not None and path.exists() else []
+        return [] if attempt is None else _read(self._path(txid, attempt, log.incarnation))
 
     # ---- asking for them back ---------------------------------------------------------------------------------------
 
@@ -145,9 +146,12 @@ class DeadLetters:
         """Ask, durably, that letters be put back: by the driver that runs, or else by the next one."""
         folder = self.folder / _REQUESTS
         path = folder / f"{uuid.uuid4().hex}.json"
-        make_directory(folder)
         asked = {str(txid): [list(one) for one in ranges] for txid, ranges in letters.items()}
-        _write(path, json.dumps({"incarnation": log.incarnation, "letters": asked}))
+        try:
+            make_directory(folder)
+            _write(path, json.dumps({"incarnation": log.incarnation, "letters": asked}))
+        except OSError as error:
+            raise LogError(f"cannot ask for dead letters in {folder}: {error}. Nothing is put back") from error
         return path
 
     def requests(self, log: LogState) -> list[Request]:
@@ -182,8 +186,11 @@ def _numbers(path: Path) -> tuple[int, int]:
 
 
 def _read(path: Path) -> list[DeadLetter]:
+    """The letters in a file, none if there is no such file."""
     try:
         return [DeadLetter.of_line(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    except FileNotFoundError:
+        return []
     except (OSError, ValueError, KeyError, TypeError, CorruptValueError) as error:
         raise LogError(f"cannot read the dead letters in {path}: {error}") from error
 

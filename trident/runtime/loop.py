@@ -163,6 +163,8 @@ class BatchLoop:
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
         done = threading.Event()
+        if self._replays is not None:
+            self._replays.look_now()
         with self._drain_lock:
             self._drains.append(done)
         self._events.put(_Event())
@@ -252,8 +254,6 @@ class BatchLoop:
         now = self._clock.monotonic()
         if drains:
             self._poll_at = now
-            if self._replays is not None:
-                self._replays.look_now()
         while self._poll_at <= now and self._coordinator.may_start(now) and not self._is_held():
             txid = self._coordinator.next_txid
             # Of a logged batch the log may say "nothing" for a spout that has more by now.

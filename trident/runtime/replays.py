@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,14 +62,14 @@ class Replays:
         self._look_at = float("-inf")
 
     def look_now(self) -> None:
-        """Let the next batch see what is asked for by now; else that is looked at every second."""
+        """Let the next batch see what is asked for by now; else that is looked at every second. From any thread."""
         self._look_at = float("-inf")
 
     def next(self, log: LogState, now: float) -> dict[int, list[list[int]]] | None:
         """Return the letters that a new batch puts back; None if there are none."""
         if now < self._look_at:
             return None
-        self._look_at = now + _LOOK_EVERY_S
+        self._look_at = now + _LOOK_EVERY_S  # before the look: who says `look_now` meanwhile is heard
         taken: Ranges = log.put_back
         for definitions in log.definitions.values():  # of batches in work
             taken = with_letters(taken, definitions.get(LETTERS) or {})
@@ -95,7 +96,8 @@ class Replays:
             if rest:
                 asked[txid] = rest
         if met:
-            request.path.unlink(missing_ok=True)
+            with suppress(OSError):  # it does no harm
+                request.path.unlink(missing_ok=True)
         return asked
 
     def _there(self, log: LogState, txid: int) -> set[int]:
