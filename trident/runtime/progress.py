@@ -75,7 +75,7 @@ class Progress:
             "durationMs": times.durations_ms(),
             "recordedAt": times.recorded,
             "stateKeysUpdated": dict(keys),
-            "deadLetters": dead_letters,
+            "numDeadLetters": dead_letters,
             "metrics": dict(metrics),
         }
         with self._lock:
