@@ -10,7 +10,8 @@ What one put guarantees
     them may be written, which the value rules undo at the replay.
 
 Exact as long as Redis keeps what it acknowledged. A restart without its data, an older snapshot, a failover to a replica
-that was behind, FLUSHALL: each moves the sentinel back or removes it, and is found before or during the next commit.
+that was behind, FLUSHALL: each moves the sentinel back, breaks its seal or removes it, and is found before or during the next
+commit. A commit of several calls is not atomic, so its sentinel is sealed only when the last of them is acknowledged.
 """
 
 from __future__ import annotations
