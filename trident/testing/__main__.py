@@ -14,6 +14,8 @@ from trident.testing.suite import backend_suite
 
 __all__ = ["main"]
 
+_SECONDS = 30.0  # of schedules, if nothing is said
+
 app = typer.Typer(add_completion=False)
 
 
@@ -28,14 +30,28 @@ def main(
     limits: Annotated[
         str | None, typer.Option(help="MODULE:LIMITS, what the store claims", metavar="MODULE:LIMITS")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="when no further schedule is begun")] = 30.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="after which nothing more is begun; not given: all checks; 0: all, and few schedules"),
+    ] = None,
+    clean: Annotated[
+        str | None, typer.Option(help="MODULE:FUNCTION, empties the state of a StateConf", metavar="MODULE:FUNCTION")
+    ] = None,
     seed: Annotated[int, typer.Option(help="of everything that is drawn at random")] = 0,
 ) -> None:
-    """Check a back-end: every contract, then random crash schedules. Exit code 1 if a promise is broken."""
+    """Check a back-end: every contract, then random crash schedules. Exit code 1 unless all holds that is claimed."""
     claimed = None if limits is None else _named(limits)
     if claimed is not None and not isinstance(claimed, Limits):
         raise typer.BadParameter(f"{limits} is a {type(claimed).__name__}, expected trident.testing.Limits")
-    report = backend_suite(_named(factory), kinds=kind or None, limits=claimed, seconds=seconds, seed=seed)
+    report = backend_suite(
+        _named(factory),
+        kinds=kind or None,
+        limits=claimed,
+        seconds=_SECONDS if seconds is None else seconds,
+        at_most=seconds or None,
+        clean=None if clean is None else _named(clean),
+        seed=seed,
+    )
     raise typer.Exit(0 if report.ok else 1)
 
 

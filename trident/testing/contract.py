@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from trident.errors import ConfigError
 from trident.state.interfaces import StateType
 from trident.testing.limits import Limits
+from trident.testing.run import Run
 from trident.testing.store import Store
 
 __all__ = ["StoreContract"]
@@ -32,6 +33,8 @@ class StoreContract:
         A function that returns a context in which the store does not answer; None: the case is left out.
     seed
         Of what is drawn at random.
+    suite_run
+        The run of `backend_suite` that the check belongs to.
     """
 
     factory: Any = None
@@ -39,6 +42,7 @@ class StoreContract:
     limits: Limits | None = None
     outage: Any = None
     seed: ClassVar[int] = 0
+    suite_run: Run | None = None
     _store: Store | None = None
 
     @property
@@ -50,7 +54,7 @@ class StoreContract:
                 raise ConfigError(
                     f"{type(self).__name__} has no factory: set the class attribute `factory`, or let a fixture set it"
                 )
-            self._store = Store(factory, self.kind, self.limits)
+            self._store = Store(factory, self.kind, self.limits, self.suite_run)
         return self._store
 
     @property

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from trident.testing.promises import Promise, Violation
+from trident.testing.run import RUN_PREFIX
 
 __all__ = ["Finding", "Report", "Status"]
 
@@ -19,6 +20,10 @@ class Status(Enum):
     OK = "ok"
     VIOLATED = "violated"
     NOT_CLAIMED = "not claimed"
+    NOT_RUN = "not run"
+
+
+_GRAVEST_FIRST = (Status.VIOLATED, Status.NOT_RUN, Status.OK, Status.NOT_CLAIMED)
 
 
 @dataclass(frozen=True)
@@ -56,17 +61,25 @@ class Report:
         How long it took.
     findings
         In the order of the run.
+    left
+        How many keys stayed in the store.
     """
 
     seed: int = 0
     schedules: int = 0
     seconds: float = 0.0
     findings: list[Finding] = field(default_factory=list)
+    left: int = 0
 
     @property
     def ok(self) -> bool:
-        """Whether everything that the store claims holds."""
-        return bool(self.findings) and not self.violations
+        """Whether everything that the store claims was checked, and holds."""
+        return bool(self.findings) and not self.violations and not self.not_run
+
+    @property
+    def not_run(self) -> list[Finding]:
+        """The checks that the time was over for."""
+        return [finding for finding in self.findings if finding.status is Status.NOT_RUN]
 
     @property
     def violations(self) -> list[Finding]:
@@ -81,7 +94,7 @@ class Report:
     def status(self, promise: Promise) -> Status | None:
         """Return how a promise fared; None if nothing looked at it."""
         found = {finding.status for finding in self.findings if finding.promise is promise}
-        return next((status for status in (Status.VIOLATED, Status.OK, Status.NOT_CLAIMED) if status in found), None)
+        return next((status for status in _GRAVEST_FIRST if status in found), None)
 
     def raise_if_violated(self) -> None:
         """Raise `Violation` with the report, unless everything holds."""
@@ -98,6 +111,19 @@ class Report:
         for finding in self.violations:
             lines += ["", f"{finding.promise.title} ({finding.kind}): {finding.check}"]
             lines += textwrap.wrap(finding.detail, _WIDTH, initial_indent="  ", subsequent_indent="  ")
-        broken = f"{len(self.violated)} promises are broken" if self.violations else "everything that is claimed holds"
         ran = f"{len(self.findings)} checks, {self.schedules} schedules, seed {self.seed}, {self.seconds:.1f} s"
-        return "\n".join([*lines, "", f"{broken}: {ran}", ""])
+        return "\n".join([*lines, "", f"{self._verdict()}: {ran}", *self._leftovers(), ""])
+
+    def _verdict(self) -> str:
+        late = f"{len(self.not_run)} checks were not run for want of time" if self.not_run else ""
+        if self.violations:
+            return f"{len(self.violated)} promises are broken{f', {late}' if late else ''}"
+        return late or "everything that is claimed holds"
+
+    def _leftovers(self) -> list[str]:
+        if not self.left:
+            return []
+        return [
+            f"{self.left} keys stay in the store, in states whose topology's name starts with {RUN_PREFIX!r}: the map has "
+            "neither reset nor multi_delete; give a function that empties a state (clean=..., --clean)"
+        ]

@@ -8,14 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
-from uuid import uuid4
 
 from trident.errors import ConfigError, FencedError
 from trident.state.interfaces import (
     BackingMapLifecycle,
     IBackingMap,
     Key,
-    Resettable,
     StateConf,
     StateSpec,
     StateType,
@@ -30,13 +28,13 @@ from trident.state.snapshottable import SnapshottableMap
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.testing.limits import Limits
+from trident.testing.run import RUN_PREFIX, Run
 
 __all__ = ["INCARNATION", "Store", "Writer", "stored"]
 
 INCARNATION = "contract-log"
 _EPOCH = 1 << 20
 _numbers = count()
-_run = uuid4().hex[:8]
 
 
 class Store:
@@ -51,14 +49,20 @@ class Store:
         What the maps hold; None: as the factory says, else opaque.
     limits
         The claims; None: those that the methods of a map make.
+    run
+        Of the suite; None: one without end.
     """
 
-    def __init__(self, factory: Any, kind: StateType | None = None, limits: Limits | None = None) -> None:
+    def __init__(
+        self, factory: Any, kind: StateType | None = None, limits: Limits | None = None, run: Run | None = None
+    ) -> None:
+        self._run = Run() if run is None else run
+        self._lasts = not _supplies(factory)  # else what is opened is empty each time, and the caller's to throw away
         self._supplied = factory
         self.factory = opened_factory(factory)
         self._factories: dict[str, Any] = {}  # by prefix, where states cannot share a store
         self.kind = kind or kind_of(self.factory) or StateType.OPAQUE
-        self.topology = f"contract-{_run}-{next(_numbers)}"
+        self.topology = f"{RUN_PREFIX}{next(_numbers)}"
         self._opened: list[Any] = []
         self._confs: dict[tuple[str, int, int], tuple[StateConf, int, int]] = {}
         self._given = limits
@@ -103,9 +107,11 @@ class Store:
 
     def open(self, conf: StateConf, partition: int, partitions: int) -> IBackingMap[Any]:
         """Open a new instance of the backing map of a partition."""
+        self._run.check_time()
         self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
         opened = open_backing_map(self.factory_of(conf), conf, partition, partitions)
         self._opened.append(opened)
+        self._note(conf, opened)
         raw = self._given is not None and self._given.raw_bytes
         return SerializedMap(opened, CodecSerializer(self.kind)) if raw else opened
 
@@ -113,7 +119,9 @@ class Store:
         """Open a new instance of a state: `begin_commit`, `multi_update`, `commit`, and `get`, `update`, `set`."""
         conf = self.conf(state, read_only=reads)
         if hasattr(self.factory, "make_state"):
+            self._run.check_time()
             made = self.factory_of(conf).make_state(conf, partition, partitions)
+            self._note(conf, backing_of(made))
             self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
             self._opened.append(made)
             return made
@@ -132,14 +140,17 @@ class Store:
             with _forgiving():
                 opened = open_backing_map(self.factory_of(conf), conf, partition, partitions)
                 self._opened.append(opened)
-                if isinstance(opened, Resettable):
-                    opened.reset()
+                self._run.empty(conf, opened)
         for opened in self._opened:
             with _forgiving():
                 close = getattr(opened, "close", None)
                 if close is not None:
                     close()
         self._opened, self._confs = [], {}
+
+    def _note(self, conf: StateConf, backing: Any) -> None:
+        if self._lasts and backing is not None and not conf.read_only:
+            self._run.note(conf, backing)
 
 
 @dataclass
@@ -225,7 +236,7 @@ def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: 
     if not hasattr(factory, "make_state"):
         return factory(conf, partition, partitions)
     state = factory.make_state(conf, partition, partitions)
-    backing = getattr(getattr(state, "map_state", state), "backing", None)
+    backing = backing_of(state)
     if backing is None:
         raise ConfigError(
             f"{type(factory).__name__} makes a {type(state).__name__}, which is no map over a backing map; the suite "
@@ -234,10 +245,14 @@ def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: 
     return backing
 
 
+def backing_of(state: Any) -> Any:
+    """Return the backing map under a state, None if it is no map over one."""
+    return getattr(getattr(state, "map_state", state), "backing", None)
+
+
 def opened_factory(factory: Any) -> Any:
     """Return the `BackingMapFactory` or `StateFactory` that was given, in whatever form."""
-    is_instance = not isinstance(factory, type) and (hasattr(factory, "make_state") or isinstance(factory, StateSpec))
-    if not is_instance and _needs_nothing(factory):
+    if _supplies(factory):
         factory = factory()
     found = factory.factory if isinstance(factory, StateSpec) else factory
     if not hasattr(found, "make_state") and not callable(found):
@@ -246,6 +261,11 @@ def opened_factory(factory: Any) -> Any:
             "IBackingMap, a StateSpec, or a function without arguments that returns one of these"
         )
     return found
+
+
+def _supplies(factory: Any) -> bool:
+    is_instance = not isinstance(factory, type) and (hasattr(factory, "make_state") or isinstance(factory, StateSpec))
+    return not is_instance and _needs_nothing(factory)
 
 
 def _needs_nothing(factory: Any) -> bool:
