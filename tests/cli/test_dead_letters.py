@@ -88,9 +88,9 @@ def dead_letters(*words: str) -> str:
 
 def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
     listed = dead_letters("list", LOG)
-    assert [line.split()[1] for line in listed.splitlines() if "ValueError: cannot read this" in line] == ["1-0", "2-0"]
+    assert [line.split()[0] for line in listed.splitlines() if "ValueError: cannot read this" in line] == ["1-0", "2-0"]
     shown = dead_letters("show", LOG, "2-0")
-    assert "batch 2, attempt 1.0, step 's/each'" in shown
+    assert "batch 2 (start 1), step 's/each'" in shown
     assert "word = 'bad'\n  price = Decimal('3.00')\n" in shown
     assert 'raise ValueError("cannot read this")' in shown
     letter = json.loads(dead_letters("show", LOG, "1-0", "--json"))

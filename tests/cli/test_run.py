@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import signal
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tests.cli.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
+from trident.cli.run import LineDisplay
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.log import FileLog
 
@@ -208,3 +211,22 @@ def test_a_topology_of_a_users_module_runs_on_spark(folder: Path) -> None:
     assert (done.returncode, complaints(done.stderr)) == (0, [])
     assert "complete: 3 batches with 6 tuples" in done.stdout
     assert '"value": 6' in trident("get", "counts:topology", "count", "the", "--json", cwd=folder).stdout
+
+
+class Watched:
+    """What a display asks of a running topology."""
+
+    last_progress = None
+
+    def __init__(self) -> None:
+        self.seconds, self.status = 0.0, {"txid": 0, "tuples": 0, "failures": 0}
+
+
+def test_the_first_line_shows_the_speed_of_the_run_and_an_idle_one_says_so() -> None:
+    out, running = io.StringIO(), Watched()
+    with LineDisplay(Console(file=out), "words", every_s=0) as display:
+        running.status = {**running.status, "txid": 1}
+        display.update(running)  # type: ignore[arg-type]
+        running.seconds, running.status = 2.0, {"txid": 3, "tuples": 19_000, "failures": 0}
+        display.update(running)  # type: ignore[arg-type]
+    assert out.getvalue().splitlines() == ["words: batch 3, 19,000 tuples, 9,500 tuples/s"]

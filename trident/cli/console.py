@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.table import Table
 
 from trident.errors import FencedError, TridentError
 
-__all__ = ["INTERRUPTED", "REPLACED", "problems", "reporting", "results", "say"]
+__all__ = ["INTERRUPTED", "REPLACED", "is_wide", "problems", "reporting", "results", "say", "table"]
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -22,7 +24,8 @@ INTERRUPTED = 130
 REPLACED = 3
 """The exit code of a driver that another one has replaced: to start it again would be of no use."""
 
-_PIPE_WIDTH = 160  # a table that goes into a file or a pipe has no screen to fit
+_PIPE_WIDTH = 10_000  # a table that goes into a file or a pipe has no screen to fit
+_NARROW = 80  # on a narrower screen the lines of a box take the space of words
 
 
 def results() -> Console:
@@ -38,6 +41,22 @@ def problems() -> Console:
 def say(text: str, style: str = "", console: Console | None = None) -> None:
     """Print a line as it is: unwrapped, so that it can be searched, and without markup."""
     (console or results()).print(text, style=style, soft_wrap=True, markup=False, highlight=False)
+
+
+def is_wide(console: Console) -> bool:
+    """Whether a table of many columns fits."""
+    return console.width >= _NARROW
+
+
+def table(console: Console, *columns: str, title: str | None = None) -> Table:
+    """Return a table for a console: in a box on a screen that is wide enough, else plain text."""
+    plain = not (console.is_terminal and is_wide(console))
+    made = Table(title=title, title_justify="left", box=None if plain else box.HEAVY_HEAD, padding=(0, 1))
+    if plain:
+        made.padding, made.pad_edge = (0, 2, 0, 0), False
+    for name in columns:
+        made.add_column(name, overflow="fold")  # what does not fit goes on in the next line; nothing is cut
+    return made
 
 
 @contextmanager

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.table import Table
 
-from trident.cli.console import problems, results, say
+from trident.cli.console import problems, results, say, table
 from trident.coordination.letters import count_of, numbers_of, ranges_of
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.log import LogReader, exists
@@ -108,9 +107,8 @@ def show(directory: Path, folder: Path | None, id_: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(_as_data(box, letter), ensure_ascii=False))
         return
-    attempt = str(TransactionAttempt(letter.txid, letter.attempt)).partition(":")[2]
     say(f"dead letter {letter.id}, {box.state_of(letter)}")
-    say(f"batch {letter.txid}, attempt {attempt}, step {letter.failure.step!r}")
+    say(f"batch {TransactionAttempt(letter.txid, letter.attempt)}, step {letter.failure.step!r}")
     for name, value in letter.aside.values.items():
         say(f"  {name} = {value!r}")
     say(letter.failure.details.rstrip() or letter.failure.cause)
@@ -154,11 +152,12 @@ def _as_data(box: _Box, letter: DeadLetter) -> dict[str, Any]:
 
 
 def _print(box: _Box, letters: Sequence[DeadLetter]) -> None:
-    table = Table("id", "state", "step", "tuple", "error")
+    console = results()
+    rows = table(console, "id", "state", "step", "tuple", "error")
     for letter in letters:
         failure = letter.failure
-        table.add_row(letter.id, box.state_of(letter), failure.step, _cut(failure.row or ""), _cut(failure.cause))
-    results().print(table, markup=False)
+        rows.add_row(letter.id, box.state_of(letter), failure.step, _cut(failure.row or ""), _cut(failure.cause))
+    console.print(rows, markup=False)
 
 
 def _cut(text: str) -> str:

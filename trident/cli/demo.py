@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
-from trident.cli.console import results, say
+from trident.cli.console import results, say, table
 from trident.cli.demo_crash import Kill, run_with_kills
 from trident.cli.demo_folder import DemoFolder
 from trident.cli.demo_text import Text, count_words, find_text, standard_library
@@ -208,11 +207,12 @@ def _show(
     """Print the result and compare it; returns the exit code."""
     top = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:_TOP]
     say(f"the {len(top)} most frequent of {len(counts):,} words")
-    table = Table("word")
-    table.add_column("count", justify="right")
+    console = results()
+    rows = table(console, "word", "count")
+    rows.columns[1].justify = "right"
     for word, count in top:
-        table.add_row(word, f"{count:,}")
-    results().print(table, markup=False)
+        rows.add_row(word, f"{count:,}")
+    console.print(rows, markup=False)
     _show_speed(before, after, sum(counts.values()), seconds)
     words = [word for word, _ in top if word.isalpha()][:2] or [top[0][0]]
     say(f"ask for more: {shlex.join(folder.command(*words))}")

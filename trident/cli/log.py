@@ -13,17 +13,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from trident.cli.console import results
+from trident.cli.console import results, table
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.log import LogReader, exists
 from trident.coordination.records import CommitRecord, LogState
 from trident.errors import LogError
 from trident.runtime.batch_time import TIME
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.txid import RETRY_BITS
 
 __all__ = ["log", "report", "short"]
 
-_SHORT = 100
+_SHORT = 60
 _SHORT_TEXT = 24
 
 
@@ -120,7 +121,13 @@ def _writer(directory: Path) -> str | None:
 
 
 def _attempt(attempt: int) -> str:
-    return str(TransactionAttempt(0, attempt)).partition(":")[2]
+    return f"{attempt >> RETRY_BITS}.{attempt & (1 << RETRY_BITS) - 1}"
+
+
+def _told(attempt: str) -> str:
+    """An attempt in words."""
+    start, retry = map(int, attempt.split("."))
+    return TransactionAttempt(0, start << RETRY_BITS | retry).told
 
 
 def _states(state: LogState) -> dict[str, Any]:
@@ -150,7 +157,7 @@ def _commit(record: CommitRecord) -> dict[str, Any]:
 
 def _print(found: Mapping[str, Any], console: Console) -> None:
     facts = Table.grid(padding=(0, 2))
-    winners = ", ".join(f"{each['attempt']} from batch {each['from']}" for each in found["winners"])
+    winners = "; ".join(f"{_told(each['attempt'])} from batch {each['from']}" for each in found["winners"])
     totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(found["totals"].items()))
     adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in found["adopted"].items())
     for name, value in {
@@ -174,39 +181,42 @@ def _print(found: Mapping[str, Any], console: Console) -> None:
 
 
 def _print_states(states: Mapping[str, Any], console: Console) -> None:
-    table = Table("state", "kind", "partitions", "last commit of each partition", title="states", title_justify="left")
+    rows = table(console, "state", "kind", "partitions", "last commit of each partition", title="states")
     for name, state in states.items():
-        marks = [f"{number}: batch {one['txid']} ({one['attempt']})" for number, one in state["sentinels"].items()]
+        marks = [
+            f"{number}: batch {one['txid']} ({_told(one['attempt'])})" for number, one in state["sentinels"].items()
+        ]
         shown = ", ".join(marks[:8]) + (f" … ({len(marks)})" if len(marks) > 8 else "")
-        table.add_row(name, state["kind"] or "?", str(state["partitions"] or "?"), shown or "never touched")
+        rows.add_row(name, state["kind"] or "?", str(state["partitions"] or "?"), shown or "never touched")
     if states:
-        console.print(table, markup=False)
+        console.print(rows, markup=False)
 
 
 def _print_declared(declared: Mapping[str, Any], console: Console) -> None:
     """What the states mean, and the streams: a topology that is started on the log has to agree."""
-    states = Table("state", "key", "value", "by", "fed by", title="declared", title_justify="left")
+    states = table(console, "state", "key", "value", "by", "fed by", title="declared")
     for name, facts in declared.get("states", {}).items():
         by = f"{facts['by']}({', '.join(facts['of'])})"
         states.add_row(name, ", ".join(facts["key"]), ", ".join(facts["value"]), by, ", ".join(facts["streams"]))
-    streams = Table("stream", "spout", "fields")
+    streams = table(console, "stream", "spout", "fields")
     for name, facts in declared.get("streams", {}).items():
         streams.add_row(name, f"{facts['spout']} ({facts['promise']})", ", ".join(facts["fields"]))
-    for table in (states, streams):
-        if table.row_count:
-            console.print(table, markup=False)
+    for rows in (states, streams):
+        if rows.row_count:
+            console.print(rows, markup=False)
 
 
 def _print_commits(commits: list[dict[str, Any]], console: Console) -> None:
-    table = Table(title="last commits (attempt: epoch.retry)", title_justify="left")
-    for name in ("batch", "attempt", "committed (UTC)", "tuples"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("offsets")
-    table.add_column("partitions")
+    # What a source has in a batch may be long: it comes last and short; all of it is in the JSON.
+    rows = table(
+        console, "batch", "attempt", "committed (UTC)", "tuples", "partitions", "offsets", title="last commits"
+    )
+    rows.columns[0].justify = rows.columns[3].justify = "right"
     for each in commits:
         offsets = "\n".join(_said(spout, one) for spout, one in each["spouts"].items())
         touched = "\n".join(f"{state}: {_short(partitions)}" for state, partitions in each["touched"].items())
         at = each["at"].partition("+")[0].replace("T", " ")
-        table.add_row(str(each["txid"]), each["attempt"], at, f"{each['counts'].get('tuples', 0):,}", offsets, touched)
+        attempt, tuples = _told(each["attempt"]), f"{each['counts'].get('tuples', 0):,}"
+        rows.add_row(str(each["txid"]), attempt, at, tuples, *(touched, offsets)[: len(details)])
     if commits:
-        console.print(table, markup=False)
+        console.print(rows, markup=False)

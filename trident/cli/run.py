@@ -208,13 +208,17 @@ class LineDisplay:
         failed = f", {status['failures']} failures (the last: {status['lastFailure']})" if status["failures"] else ""
         return (
             f"{self._name}: batch {status['txid']:,}, {status['tuples']:,} tuples, "
-            f"{self._rate(now, status):,.0f} tuples/s{lag}{failed}"
+            f"{self._speed(running, now, status)}{lag}{failed}"
         )
 
-    def _rate(self, now: float, status: dict[str, Any]) -> float:
-        """Tuples per second of the last seconds."""
+    def _speed(self, running: RunningTopology, now: float, status: dict[str, Any]) -> str:
+        """Tuples per second of the last seconds, of the whole run at first; or that no tuples come."""
         self._seen.append((now, status["tuples"]))
         while len(self._seen) > 2 and now - self._seen[1][0] > _RATE_OVER_S:
             self._seen.popleft()
         since, tuples = self._seen[0]
-        return (status["tuples"] - tuples) / (now - since) if now > since else 0.0
+        if now - since >= 1:
+            tuples, seconds = status["tuples"] - tuples, now - since
+        else:
+            tuples, seconds = status["tuples"], running.seconds
+        return f"{tuples / max(seconds, 1e-3):,.0f} tuples/s" if tuples else "waiting for tuples"

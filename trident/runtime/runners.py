@@ -195,7 +195,8 @@ class SparkRunner:
             stop_session(self._spark)
 
     def _tag(self, attempt: TransactionAttempt) -> str:
-        return f"{self._id}/{attempt}"  # another topology in the same session has attempts of the same number
+        # Another topology in the same session has attempts of the same number. A tag must not have a comma.
+        return f"{self._id}/{attempt.txid}:{attempt.attempt}"
 
 
 def _of_width(program: Program, parallelism: int) -> Program:

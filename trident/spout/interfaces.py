@@ -46,8 +46,14 @@ class TransactionAttempt(NamedTuple):
     txid: int
     attempt: int
 
+    @property
+    def told(self) -> str:
+        """Which try it is, in words: how often the topology was started before it, and its retries since."""
+        start, retry = divmod(self.attempt, 1 << 20)
+        return f"start {start}, retry {retry}" if retry else f"start {start}"
+
     def __str__(self) -> str:
-        return f"{self.txid}:{self.attempt >> 20}.{self.attempt & 0xFFFFF}"
+        return f"{self.txid} ({self.told})"
 
 
 class BatchCoordinator(Protocol):
