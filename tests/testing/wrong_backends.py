@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from trident.errors import BackendError, FencedError, StateError
 from trident.state import CodecSerializer, Key, Sentinel, SerializedMap, StateConf, StateType, decode, encode
+from trident.state.sentinel import displaced
 from trident.testing import Limits, Promise
 
 CHUNK = 100
@@ -39,6 +40,7 @@ class ServerMap:
         self.prefix = encode(conf.prefix)
         self.place = f"{conf.prefix}#{partition}"
         self.own: Sentinel | None = None
+        self.seen: tuple[Sentinel | None] | None = None  # what was read or laid last
 
     def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
         with self.server.lock:
@@ -64,14 +66,22 @@ class ServerMap:
 
     def read_sentinel(self) -> Sentinel | None:
         with self.server.lock:
-            return self.server.sentinels.get(self.place)
+            self.seen = (self.server.sentinels.get(self.place),)
+            return self.seen[0]
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         with self.server.lock:
             found = self.server.sentinels.get(self.place)
+            self.compare(found, sentinel)
             if found is not None and not force and self.is_ahead(found, sentinel):
                 raise FencedError(f"move the sentinel of {self.place}", str(sentinel), str(found))
             self.server.sentinels[self.place] = self.own = sentinel
+            self.seen = (sentinel,)
+
+    def compare(self, found: Sentinel | None, own: Sentinel) -> None:
+        seen = found if self.seen is None else self.seen[0]
+        if found != seen:
+            raise displaced(f"move the sentinel of {self.place}", own, found, seen)
 
     def is_ahead(self, found: Sentinel, own: Sentinel) -> bool:
         return found.incarnation != own.incarnation or found.txid > own.txid or found.attempt > own.attempt
@@ -93,7 +103,7 @@ class ServerMap:
             for name in [name for name in self.server.entries if name.startswith(self.prefix)]:
                 del self.server.entries[name]
             self.server.sentinels.pop(self.place, None)
-            self.own = None
+            self.own = self.seen = None
 
     def name(self, key: Key) -> bytes:
         return self.prefix + encode(key)
@@ -306,15 +316,30 @@ class KeepsTheSentinelInMemory(ServerMap):
 
 
 class RemembersTheSentinel(ServerMap):
-    seen: Sentinel | None = None
+    known: Sentinel | None = None
 
     def read_sentinel(self) -> Sentinel | None:
-        self.seen = self.seen or super().read_sentinel()
-        return self.seen
+        self.known = self.known or super().read_sentinel()
+        return self.known
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         super().move_sentinel(sentinel, force)
-        self.seen = sentinel
+        self.known = sentinel
+
+
+class MovesTheSentinelBlindly(ServerMap):
+    def compare(self, found: Sentinel | None, own: Sentinel) -> None:
+        """Whatever was read, what is there now counts."""
+
+
+class ForgetsTheSeal(ServerMap):
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        super().move_sentinel(sentinel._replace(sealed=True), force)
+
+
+class ForgetsThePlace(ServerMap):
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        super().move_sentinel(sentinel._replace(place=""), force)
 
 
 class SkipsAValueThatItWroteLast(ServerMap):
@@ -519,6 +544,9 @@ WRONG: dict[type[ServerMap], Promise] = {
     FencesByTheBatchOnly: Promise.FENCING,
     DeletesWithoutAFence: Promise.FENCING,
     MovesTheSentinelBack: Promise.SENTINEL,
+    MovesTheSentinelBlindly: Promise.SENTINEL,
+    ForgetsTheSeal: Promise.SENTINEL,
+    ForgetsThePlace: Promise.SENTINEL,
     SharesOneSentinelAmongPartitions: Promise.PARTITIONS,
     EmptiesAllThatBeginsAlike: Promise.RESET,
     ListsAKeyTwice: Promise.LISTING,

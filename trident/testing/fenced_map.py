@@ -11,7 +11,8 @@ from trident.errors import FencedError, StateLossDetected
 from trident.state.interfaces import FencedMap, IBackingMap, Key, RemovableMap, Resettable
 from trident.state.sentinel import fenced
 from trident.state.txid import Sentinel
-from trident.testing.contract_map import MapContract, keys_of, rows, values_of
+from trident.testing.contract_map import keys_of, rows, values_of
+from trident.testing.contract_sentinel import SentinelContract
 from trident.testing.promises import Promise, broken, expect, expect_error, promise
 from trident.testing.store import Writer, sentinel_of
 from trident.testing.takeover import Interruption, Point, points_inside
@@ -22,7 +23,7 @@ _POINTS = 8
 _ABSENT = rows(3, 10**6)
 
 
-class FencedMapContract(MapContract):
+class FencedMapContract(SentinelContract):
     """What a map that keeps a sentinel must do, and how far it stops a writer that was replaced.
 
     A map without `read_sentinel` and `move_sentinel` has its sentinel under a reserved key: the checks of what is kept run

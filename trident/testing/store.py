@@ -163,15 +163,19 @@ class Writer:
 
     def begin(self, txid: int, attempt: int = 0) -> None:
         """Move the sentinel to a commit and begin it."""
-        commit = commit_of(txid, attempt)
         guard, sentinel = fenced(self.backing, self.partition), sentinel_of(txid, attempt)
         guard.read_sentinel()  # as every commit does first
         if isinstance(guard, ReservedKeySentinel):
-            self._begin(commit)
+            self.start(txid, attempt)
             guard.move_sentinel(sentinel)
         else:
             guard.move_sentinel(sentinel)
-            self._begin(commit)
+            self.start(txid, attempt)
+
+    def start(self, txid: int, attempt: int = 0) -> None:
+        """Begin a commit whose sentinel was moved."""
+        if isinstance(self.backing, BackingMapLifecycle):
+            self.backing.begin(commit_of(txid, attempt))
 
     def put(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
         """Put keys and values, as the kind stores them."""
@@ -199,10 +203,6 @@ class Writer:
     def read(self, keys: Sequence[Key]) -> list[Any]:
         """Read the values, without what they are stored with."""
         return [value_of(found) for found in self.backing.multi_get(keys)]
-
-    def _begin(self, commit: Txid) -> None:
-        if isinstance(self.backing, BackingMapLifecycle):
-            self.backing.begin(commit)
 
 
 def stored(kind: StateType, value: Any, txid: int, attempt: int = 0) -> Any:
