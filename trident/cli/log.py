@@ -208,9 +208,8 @@ def _print_declared(declared: Mapping[str, Any], console: Console) -> None:
 
 def _print_commits(commits: list[dict[str, Any]], console: Console) -> None:
     # What a source has in a batch may be long: it comes last and short; all of it is in the JSON.
-    rows = table(
-        console, "batch", "attempt", "committed (UTC)", "tuples", "partitions", "offsets", title="last commits"
-    )
+    details = ("partitions", "offsets") if is_wide(console) else ()
+    rows = table(console, "batch", "attempt", "committed (UTC)", "tuples", *details, title="last commits")
     rows.columns[0].justify = rows.columns[3].justify = "right"
     for each in commits:
         offsets = "\n".join(_said(spout, one) for spout, one in each["spouts"].items())
