@@ -65,7 +65,7 @@ def test_a_table_shows_values_and_what_is_absent(folder: Path) -> None:
     trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
     done = trident("get", "counts:topology", "count", "the", "sow", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    cells = [[cell.strip() for cell in line.split("│")[1:-1]] for line in done.stdout.splitlines() if "│" in line]
+    cells = [line.split() for line in done.stdout.splitlines()][1:-1]
     assert cells == [["the", "6"], ["sow", "–"]]
     assert "counts, state count, after batch 3" in done.stdout
 
@@ -130,7 +130,7 @@ def test_a_listing_is_printed_and_a_store_that_is_gone_is_an_error(folder: Path)
     trident("run", "counts:topology", "--once", *IN_PROCESS, cwd=folder)
     done = trident("get", "counts:topology", "count", "--prefix", "c", "--limit", "1", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "│ cow" in done.stdout
+    assert "\ncow" in done.stdout
     (folder / "table").rename(folder / "elsewhere")
     gone = trident("get", "counts:topology", "count", "the", "--json", cwd=folder)
     assert (gone.returncode, gone.stdout) == (1, "")

@@ -86,9 +86,13 @@ def _console(stderr: bool) -> Console:
 
 
 def _log_to(console: Console, level: int) -> None:
-    handler = RichHandler(console=console, show_time=False, show_path=False)
+    handler: logging.Handler
+    if console.is_terminal:
+        handler, text = RichHandler(console=console, show_time=False, show_path=False), "%(name)s: %(message)s"
+    else:  # one line each, as wide as it is
+        handler, text = logging.StreamHandler(console.file), "%(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
-    logging.basicConfig(level=level, format="%(name)s: %(message)s", handlers=[handler], force=True)
+    logging.basicConfig(level=level, format=text, handlers=[handler], force=True)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     # Whatever keeps it from connecting ends the command with an error of ours; its own words are stack traces.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import typer
+from rich.console import Console
 from rich.table import Table
 
-from trident.cli.console import results, say
+from trident.cli.console import results, say, table
 from trident.cli.keys import parse_key, parse_prefix
 from trident.config import Config
 from trident.graph import StateNode
@@ -54,16 +55,15 @@ class Answer:
         pairs = [{"key": plain(key), "value": plain(value)} for key, value in zip(self.keys, self.values, strict=True)]
         return json.dumps({**head, "values": pairs}, ensure_ascii=False)
 
-    def to_table(self) -> Table:
-        """Return the answer as a table for the terminal."""
-        table = Table()
+    def to_table(self, console: Console) -> Table:
+        """Return the answer as a table for a console."""
         parts = len(self.keys[0]) if self.keys else 0
-        for name in self.state.key_fields.names or ["key"] * parts:
-            table.add_column(name)
-        table.add_column(", ".join(self.state.value.names) or "value", justify="right")
+        names = self.state.key_fields.names or ["key"] * parts
+        rows = table(console, *names, ", ".join(self.state.value.names) or "value")
+        rows.columns[-1].justify = "right"
         for key, value in zip([()] if self.keys is None else self.keys, self.values, strict=True):
-            table.add_row(*map(_shown, key), "–" if value is None else _shown(value))
-        return table
+            rows.add_row(*map(_shown, key), "–" if value is None else _shown(value))
+        return rows
 
 
 def get(
@@ -79,7 +79,8 @@ def get(
     if as_json:
         typer.echo(answer.to_json())
     else:
-        results().print(answer.to_table(), markup=False)
+        console = results()
+        console.print(answer.to_table(console), markup=False)
         more = f"; there are more than these {len(answer.values)} keys" if answer.more else ""
         say(f"{answer.topology}, state {name}, after batch {answer.txid}{more}")
 

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from trident.cli.console import results, table
+from trident.cli.console import is_wide, results, table
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.log import LogReader, exists
 from trident.coordination.records import CommitRecord, LogState
