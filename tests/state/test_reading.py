@@ -57,6 +57,7 @@ WRONG: dict[str, tuple[Sentinel | None, Txid, Txid, str]] = {
     "another state": (sentinel(4, A, "t/weights"), QUIET, QUIET, "it belongs to 't/weights'"),
     "another log": (Sentinel("other", 4, A, "t/counts"), QUIET, QUIET, "it belongs to another log"),
     "another log, nothing expected": (Sentinel("other", 4, A), log(4, None), log(4, None), "it belongs to another log"),
+    "a store that says so itself": (Sentinel("log (lost data: 3 evictions)", 4, A), QUIET, QUIET, "it lost data since"),
     "a claim of another log where values were": (Sentinel("other", 0, A), QUIET, QUIET, "it belongs to another log"),
     "an end that was lost": (UNSEALED, QUIET, QUIET, "whose last writes are missing: the end of that batch was lost"),
     "an older log": (sentinel(6, A), QUIET, QUIET, "it is ahead of the log, of which the end was lost"),

@@ -217,7 +217,10 @@ def drpc_command(
     raise typer.Exit(code)
 
 
-@app.command("get", epilog="Example: `trident get examples/word_count.py:topology count the and`")
+@app.command(
+    "get",
+    epilog="Examples: `trident get examples/word_count.py:topology count the and`, or `… count --prefix th --limit 20`",
+)
 def get_command(
     target: Target,
     state: Annotated[str, typer.Argument(help="The name of the state.", show_default=False)],

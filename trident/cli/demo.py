@@ -24,8 +24,9 @@ from trident.config import Config
 from trident.coordination.records import LogState
 from trident.errors import EnvironmentProblem
 from trident.planner import make_plan
+from trident.reading import open_state
 from trident.runtime.environment import check_java
-from trident.runtime.states import make_state, open_view
+from trident.runtime.states import make_state
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
@@ -185,11 +186,8 @@ def _tuples(log: LogState | None) -> int:
 
 def _counts(folder: DemoFolder, topology: TridentTopology) -> dict[str, int]:
     """Read the whole state, as any other process could."""
-    log = folder.log()
-    assert log is not None, "a topology that ran has a log"
-    config = Config.of(log_dir=str(folder.log_dir))
-    with closing(open_view(topology.graph(), config, "count", lambda: log.snapshot("count"), 1)) as view:
-        return dict(view.get_tuples())
+    with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:
+        return dict(state.get_tuples())
 
 
 def _stored(folder: DemoFolder, topology: TridentTopology) -> int | None:

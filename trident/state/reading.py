@@ -40,6 +40,8 @@ def _wrong(found: Sentinel | None, before: Txid, after: Txid, place: str) -> str
         return "" if expected is None else "it was emptied or moved away"
     if place and found.place not in ("", place):
         return f"it belongs to {found.place!r}"
+    if found.incarnation.startswith(f"{before.incarnation} ("):
+        return "it lost data since"  # a store that knows so says it there
     if found.incarnation != before.incarnation:
         return "" if expected is None and found.txid == 0 else "it belongs to another log"
     if found == expected:
