@@ -149,10 +149,8 @@ def test_what_states_and_streams_mean_is_shown(log: FileLog) -> None:
     assert report(log.path, 0)["declared"]["streams"] == {"lines": stream}
     shown = trident("log", "log", "--last", "0", cwd=log.path.parent).stdout
     rows = [re.split(" {2,}", line.strip()) for line in shown.splitlines()]
-    assert rows[-3::2] == [
-        ["count", "word: string", "count: bigint", "Count()", "lines"],
-        ["lines", "TextFileSpout (transactional)", "line: string, n: int"],
-    ]
+    assert ["count", "word: string", "count: bigint", "Count()", "lines"] in rows
+    assert ["lines", "TextFileSpout (transactional)", "line: string, n: int"] in rows
 
 
 def test_the_time_of_a_batch_is_shown_as_a_time(
