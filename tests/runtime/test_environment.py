@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from spouts import FixedBatchSpout
+from trident import TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.runtime import environment
 from trident.runtime.environment import check_java, pin_worker_python
@@ -171,6 +173,36 @@ def test_what_a_running_session_cannot_change_is_refused(
     assert spark.sparkContext.master == "local[2]"
     with pytest.raises(ConfigError, match=text):
         spark_session("another", master, conf)
+
+
+@pytest.mark.parametrize(
+    ("master", "conf", "asks"),
+    [
+        ("sc://host:15002", {}, "spark.master"),
+        (None, {"spark.remote": "local"}, "spark.remote"),
+        (None, {"spark.api.mode": "connect"}, "spark.api.mode"),
+    ],
+)
+def test_spark_connect_is_refused_by_name(master: str | None, conf: dict[str, str], asks: str) -> None:
+    from trident.runtime.session import spark_session
+
+    with pytest.raises(ConfigError, match=f"Spark Connect cannot run a topology.* RDDs .*; {asks} asks for it"):
+        spark_session("connect", master, conf)
+
+
+def test_a_session_of_spark_connect_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # what PySpark goes by once there is such a session
+    topology = TridentTopology("connected")
+    topology.new_stream("in", FixedBatchSpout("word: string", 1, ["a"])).peek(str)
+    with pytest.raises(EnvironmentProblem, match="this process has a session of it. Stop that"):
+        topology.start(engine="spark")
+
+
+@pytest.mark.parametrize(("name", "value"), [("SPARK_REMOTE", "sc://host/;token=abc"), ("SPARK_API_MODE", "connect")])
+def test_an_environment_that_asks_for_spark_connect_is_refused_by_name(name: str, value: str) -> None:
+    done = run("from trident.runtime.session import spark_session; spark_session('connect')", **{name: value})
+    assert f"the environment variable {name} asks for it. Unset it, or give engine=" in done.stderr
+    assert "abc" not in done.stderr
 
 
 def run(script: str, **env: str) -> subprocess.CompletedProcess[str]:

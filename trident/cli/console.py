@@ -93,11 +93,26 @@ def _log_to(console: Console, level: int) -> None:
         handler, text = logging.StreamHandler(console.file), "%(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
     logging.basicConfig(level=level, format=text, handlers=[handler], force=True)
+    starting = logging.getLogger("trident.runtime.session")  # says that Spark starts, which takes its time
+    starting.handlers, starting.propagate = [_Plain(console)], False
+    starting.setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     # Whatever keeps it from connecting ends the command with an error of ours; its own words are stack traces.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
+class _Plain(logging.Handler):
+    """Prints what is no problem, but progress."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print the message alone."""
+        say(record.getMessage(), console=self._console)
+
+
 def _is_no_repetition(record: logging.LogRecord) -> bool:
     # The error that ended a topology is raised as well, and printed by `reporting`.
-    return not (record.name == "trident.runtime.running" and record.funcName == "_run")
+    return not (record.name == "trident.runtime.running" and record.funcName in ("_run", "_watch"))

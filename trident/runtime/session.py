@@ -7,10 +7,9 @@ would split or merge the partitions of a state.
 
 from __future__ import annotations
 
-import atexit
+import logging
 import os
 import re
-import selectors
 import signal
 import threading
 import warnings
@@ -23,15 +22,18 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, is_remote
 
 from trident.errors import ConfigError, EnvironmentProblem, describe
 from trident.runtime.environment import check_java, pin_worker_python
+from trident.runtime.jvm_output import JvmOutput
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaGateway
 
 __all__ = ["spark_session", "stop_session"]
+
+logger = logging.getLogger(__name__)
 
 _REQUIRED = {
     "spark.sql.adaptive.enabled": "false",
@@ -52,6 +54,8 @@ _ECHOING_LOGGERS = (
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.TaskContextImpl",
 )
+
+_jvm_outputs: list[JvmOutput] = []  # that of the JVM of this process, if we read it
 
 
 def spark_session(
@@ -80,13 +84,15 @@ def spark_session(
     Raises
     ------
     EnvironmentProblem
-        No fit Java, or Spark did not start; the message has the last lines that the JVM printed.
+        No fit Java, or Spark did not start; the message has the last lines that the JVM printed. Or Spark Connect is in use.
     ConfigError
-        A session is active, and `master` or `conf` ask for what cannot be changed while it runs.
+        A session is active, and `master` or `conf` ask for what cannot be changed while it runs; or they ask for Spark
+        Connect.
     """
     asked = dict(conf or {})
     if master is not None:
         asked["spark.master"] = master
+    _refuse_connect(asked)
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question
         active = SparkSession.builder.getOrCreate()
@@ -102,6 +108,27 @@ def stop_session(spark: SparkSession) -> None:
     for output in _jvm_outputs:
         output.hold()
     spark.stop()
+
+
+def _refuse_connect(asked: Mapping[str, str]) -> None:
+    """Refuse Spark Connect by name: it has no RDDs. What it connects to is not shown, for it may hold a token."""
+    cause = "Spark Connect cannot run a topology, for it has none of the RDDs that batches are processed with; "
+    wanted = ("spark.master", "sc://"), ("spark.remote", ""), ("spark.api.mode", "connect")
+    found = [key for key, begin in wanted if key in asked and asked[key].startswith(begin)]
+    if found:
+        raise ConfigError(
+            f"{cause}{found[0]} asks for it. Name a master, as in master='local[*]' or 'spark://host:7077'"
+        )
+    instead = 'or give engine="in_process", which needs no Spark'
+    if is_remote():
+        raise EnvironmentProblem(
+            f"{cause}this process has a session of it. Stop that and start a classic one (SparkSession.builder.master(...)), "
+            f"run the topology in a process of its own, {instead}"
+        )
+    wishes = "SPARK_REMOTE" in os.environ, os.environ.get("SPARK_API_MODE", "").lower() == "connect"
+    if any(wishes) and SparkContext._active_spark_context is None:  # noqa: SLF001 - PySpark has no public question
+        name = "SPARK_REMOTE" if wishes[0] else "SPARK_API_MODE"
+        raise EnvironmentProblem(f"{cause}the environment variable {name} asks for it. Unset it, {instead}")
 
 
 def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
@@ -132,6 +159,8 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) ->
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call tells
     output = _jvm_output(quiet, running is not None)
+    if not running:
+        logger.info("starting Spark, which may take up to a minute")
     try:
         with _sigint_handler_kept():
             gateway = running or _launch(asked, output)
@@ -148,11 +177,11 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) ->
     return SparkSession.builder.getOrCreate()
 
 
-def _jvm_output(quiet: bool, running: bool) -> _JvmOutput | None:
+def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
     """Return what reads the JVM's stderr: of a running JVM what has read it so far, if anything does."""
     if running:
         return _jvm_outputs[0] if _jvm_outputs else None
-    return _JvmOutput() if quiet else None
+    return JvmOutput() if quiet else None
 
 
 def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str], defaults: Mapping[str, str]) -> SparkConf:
@@ -169,7 +198,7 @@ def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str], de
     return conf
 
 
-def _launch(asked: Mapping[str, str], output: _JvmOutput | None) -> JavaGateway:
+def _launch(asked: Mapping[str, str], output: JvmOutput | None) -> JavaGateway:
     if not os.environ.get("PYSPARK_GATEWAY_PORT"):  # under spark-submit the JVM runs already
         check_java()
     conf = SparkConf(loadDefaults=False)
@@ -222,79 +251,3 @@ def _cause(error: Exception) -> str:
     """Return an error of the JVM without its stack trace; `from` keeps the whole."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
     return text.rstrip(".")
-
-
-_jvm_outputs: list[_JvmOutput] = []  # that of the JVM of this process, if we read it
-
-
-class _JvmOutput:
-    """What the JVM writes to stderr: held back while Spark starts, passed on afterwards.
-
-    The lines of a start come from the launcher, the JVM itself and a logging that is not yet configured, so no setting
-    turns them all off. A thread of its own reads them, because a full pipe would stop the JVM.
-    """
-
-    def __init__(self) -> None:
-        self._read_end, self.write_end = os.pipe()
-        os.set_blocking(self._read_end, False)
-        self._lock = threading.Lock()
-        self._held: bytearray | None = bytearray()
-        self._closed = threading.Event()
-        threading.Thread(target=self._pump, name="spark-jvm-stderr", daemon=True).start()
-        atexit.register(self._drain)  # the thread may be cut off with lines unread
-
-    def last_lines(self) -> str:
-        """Return the end of what the JVM wrote, for the message of an error."""
-        self._close_write_end()
-        self._closed.wait(timeout=1)  # at once where the JVM is gone; one that lives has written what it had to say
-        with self._lock:
-            lines = bytes(self._held or b"").decode(errors="replace").strip().splitlines()[-20:]
-        return " The last lines of the JVM:\n" + "\n".join(lines) if lines else " The JVM printed nothing"
-
-    def release(self) -> None:
-        """Hold nothing back any more. Of what was held only the lines that log an error are printed."""
-        self._close_write_end()
-        with self._lock:
-            held, self._held = bytes(self._held or b""), None
-            _print(b"".join(line for line in held.splitlines(keepends=True) if b" ERROR " in line))
-
-    def hold(self) -> None:
-        """Hold back what comes from now on."""
-        with self._lock:
-            self._held = bytearray()
-
-    def _close_write_end(self) -> None:
-        if self.write_end >= 0:
-            os.close(self.write_end)  # the JVM has its own copy, and its end must be the end of the pipe
-            self.write_end = -1
-
-    def _pump(self) -> None:
-        with selectors.DefaultSelector() as selector:
-            selector.register(self._read_end, selectors.EVENT_READ)
-            while not self._closed.is_set():
-                selector.select()
-                self._drain()
-
-    def _drain(self) -> None:
-        """Take what is in the pipe now; notice its end."""
-        with self._lock:
-            while not self._closed.is_set():
-                try:
-                    data = os.read(self._read_end, 65536)
-                except BlockingIOError:
-                    return
-                if not data:
-                    os.close(self._read_end)
-                    self._closed.set()
-                elif self._held is None:
-                    _print(data)
-                else:
-                    self._held += data
-
-
-def _print(data: bytes) -> None:
-    try:
-        while data:
-            data = data[os.write(2, data) :]
-    except OSError:
-        return  # the terminal is gone, or stderr was closed: nobody is left to tell
