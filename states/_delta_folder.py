@@ -35,6 +35,8 @@ _LOG_FILE = re.compile(r"\d{20}\.(json|checkpoint.*)$")
 # Entries that a process which was killed may have left unsynced: its last commit, and a compaction beside it.
 _UNSURE = 3
 _PARQUET = b"PAR1"
+_CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.(.*\.)?parquet$")
+_HINT = "_last_checkpoint"
 
 
 def local_path(path: str) -> Path | None:
@@ -128,6 +130,26 @@ class TableFolder:
             if self._fsync:
                 _fsync(self._log)
 
+    def set_cut_checkpoint_aside(self) -> None:
+        """Rename the newest checkpoint if it is cut, and the hint to it: the log entries that it was made of are there."""
+        files = self._newest_checkpoint()
+        if any(map(_is_cut, files)):
+            hint = self._log / _HINT
+            for name in [*([hint] if hint.exists() else []), *files]:
+                name.rename(name.with_name(f"{name.name}.damaged"))
+            _LOGGER.warning("the checkpoint %s of Delta table %s is cut and set aside", files[0].name, self.path)
+
+    def sync_checkpoint(self) -> None:
+        """Force the newest checkpoint to the disk, before anything is deleted that it holds."""
+        if self._fsync:
+            for name in [*self._newest_checkpoint(), self._log / _HINT]:
+                _fsync(name)
+            _fsync(self._log)
+
+    def _newest_checkpoint(self) -> list[Path]:
+        names = sorted(self._names(_CHECKPOINT))
+        return [self._log / name for name in names if name[:20] == names[-1][:20]]
+
     def _damaged_end(self, without_data: bool = False) -> list[Path]:
         # Ascending. Every damaged entry from the last one back to the first whole one.
         names = sorted(self._names(_ENTRY), reverse=True)
@@ -141,17 +163,8 @@ class TableFolder:
     def _is_sound(self, entry: Path, without_data: bool) -> bool:
         data = entry.read_bytes()
         return _is_whole(data, int(entry.stem)) and not (
-            without_data and any(map(self._is_cut, _added(data.decode("utf-8"))))
+            without_data and any(_is_cut(self._data(added), added["size"]) for added in _added(data.decode("utf-8")))
         )
-
-    def _is_cut(self, added: Mapping[str, Any]) -> bool:
-        try:
-            data = self._data(added).open("rb")
-        except FileNotFoundError:
-            return True
-        with data:
-            starts = data.read(len(_PARQUET)) == _PARQUET
-            return data.seek(0, os.SEEK_END) != added["size"] or not starts
 
     def _data(self, added: Mapping[str, Any]) -> Path:
         return self.path / unquote(added["path"])
@@ -247,6 +260,22 @@ def _is_whole(data: bytes, version: int) -> bool:
 
 def _added(entry: str) -> list[Mapping[str, Any]]:
     return [action["add"] for action in map(json.loads, entry.splitlines()) if "add" in action]
+
+
+def _is_cut(name: Path, size: int | None = None) -> bool:
+    try:
+        data = name.open("rb")
+    except FileNotFoundError:
+        return True
+    with data:
+        length = data.seek(0, os.SEEK_END)
+        if length < 2 * len(_PARQUET) or (size is not None and size != length):
+            return True
+        ends = []
+        for at in (0, length - len(_PARQUET)):
+            data.seek(at)
+            ends.append(data.read(len(_PARQUET)))
+        return ends != [_PARQUET, _PARQUET]
 
 
 def _write_anew(name: Path) -> None:

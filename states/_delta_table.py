@@ -295,6 +295,8 @@ class ChangeTable:
         table = self._opened()
         with writing(self.name, "write a checkpoint of"):
             table.create_checkpoint()
+            if self._folder is not None:
+                self._folder.sync_checkpoint()
             table.cleanup_metadata()
 
     def vacuum(self) -> None:
@@ -334,6 +336,7 @@ class ChangeTable:
             return self._at
         if not self._read_only and not self._steps_back:
             self._folder.set_damaged_aside()
+            self._folder.set_cut_checkpoint_aside()
             return None
         self._damaged = self._folder.first_damaged_version(self._steps_back)
         return None if self._damaged is None else self._damaged - 1

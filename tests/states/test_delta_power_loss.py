@@ -189,3 +189,26 @@ def test_a_disk_that_refuses_again_and_again_fails_the_batch_until_it_takes_the_
     disk.refuses = lambda name: False
     commit(state, log, 2, 3, {"man": 1})
     recovered(disk.left(table, tmp_path / "left", keep_entries=False), log, 2)
+
+
+@pytest.mark.parametrize("left", [0, 200])
+def test_a_checkpoint_that_a_power_failure_cut_is_set_aside_and_nothing_is_lost(tmp_path: Path, left: int) -> None:
+    state, log = state_at(tmp_path, checkpoint_interval=2, background_maintenance=False), Log()
+    for number in (1, 2, 3):
+        commit(state, log, number, 1, {"man": 1})
+    (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:left])
+    recovered(tmp_path, log, 3)
+    assert not checkpoint.exists()
+
+
+def test_a_checkpoint_is_forced_to_the_disk_before_the_entries_that_it_holds_are_deleted(
+    tmp_path: Path, disk: Disk
+) -> None:
+    state, log, forced = state_at(tmp_path, checkpoint_interval=2, background_maintenance=False), Log(), list[str]()
+    commit(state, log, 1, 1, {"man": 1})
+    for entry in (tmp_path / "_delta_log").glob("*.json"):
+        os.utime(entry, (entry.stat().st_mtime - 48 * 3600,) * 2)
+    disk.before = lambda name: forced.append(f"{name.name} {len(list(tmp_path.rglob('*.json')))}")
+    commit(state, log, 2, 1, {"man": 1})
+    assert forced[-3:] == [f"{2:020}.checkpoint.parquet 3", "_last_checkpoint 3", "_delta_log 3"]
