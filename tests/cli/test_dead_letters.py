@@ -107,6 +107,7 @@ def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
 
     assert dead_letters("list", LOG) == "no dead letter waits\n"
     assert dead_letters("list", LOG, "--all").count("put back") == 2
+    assert "dead letters: [1-0, 2-0]" in CliRunner().invoke(app, ["log", LOG], env={"COLUMNS": "400"}).stdout
     assert dead_letters("replay", LOG, "--all") == "no dead letter waits\n"
     refused = invoke("replay", LOG, "1-0")
     assert (refused.exit_code, "dead letter 1-0 was put back already" in refused.stderr) == (2, True)

@@ -26,6 +26,7 @@ from trident.operations import (
     Count,
     Function,
     ReducerAggregator,
+    TumblingDurationWindow,
     arrow_function,
 )
 from trident.runtime.dead_letters import DeadLetter, DeadLetters, waiting
@@ -284,6 +285,18 @@ def test_a_query_of_a_state_asks_again(settings: dict[str, Any]) -> None:
         mend()
         put_back(running)
     assert kept.batches == {1: [("good", 0)], 2: [("bad", 1)]}
+
+
+def test_a_window_takes_a_letter_by_the_time_that_it_has(settings: dict[str, Any]) -> None:
+    feeder, topology = FeederBatchSpout("word: string, at: bigint"), TridentTopology("t")
+    window = TumblingDurationWindow.of(dt.timedelta(milliseconds=10)).by_event_time("at")
+    fired = keep(topology.new_stream("s", feeder).window(window, "word", Careful(), "size"))
+    with start(topology, "in_process", **settings) as running:
+        feeder.feed([["bad", 2], ["one", 3], ["three", 4]])
+        mend()
+        put_back(running)
+        feeder.feed([["later", 11]])
+    assert fired.batches == {3: [(11,)]}
 
 
 @pytest.mark.spark

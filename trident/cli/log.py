@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trident.cli.console import is_wide, results, table
+from trident.coordination.letters import LETTERS, numbers_of
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.log import LogReader, exists
 from trident.coordination.records import CommitRecord, LogState
@@ -79,7 +80,10 @@ def short(definition: Any, width: int = _SHORT) -> str:
 
 
 def _said(name: str, definition: Any) -> str:
-    """A spout and what it has in a batch; the time of a batch as people read it."""
+    """A spout and what it has in a batch; the time of a batch, and the dead letters put back in it, as people read them."""
+    if name == LETTERS:
+        numbers = (f"{txid}-{number}" for txid, ranges in definition.items() for number in numbers_of(ranges))
+        return f"dead letters: {short(list(numbers))}"
     return f"time: {_utc(definition['now'])}" if name == TIME else f"{name}: {short(definition)}"
 
 

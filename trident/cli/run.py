@@ -206,6 +206,7 @@ class LineDisplay:
             "" if last is None else f", commit lag {last['durationMs']['wait'] + last['durationMs']['commit']:,.0f} ms"
         )
         failed = f", {status['failures']} failures (the last: {status['lastFailure']})" if status["failures"] else ""
+        failed += f", {status['deadLetters']:,} dead letters" if status["deadLetters"] else ""
         return (
             f"{self._name}: batch {status['txid']:,}, {status['tuples']:,} tuples, "
             f"{self._speed(running, now, status)}{lag}{failed}"
