@@ -332,6 +332,21 @@ def test_a_start_that_dies_while_it_adopts_is_made_up_for(
     assert two.run("a") == [7, 7]
 
 
+def test_a_start_that_dies_with_its_claims_on_adopted_states_is_made_up_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.shared = True
+    world.run("a", "b", "c", "d")
+    world.lose_log()
+    with world.start(state_recovery="adopt") as running:
+        assert running.txid == 1
+    with monkeypatch.context() as dies:
+        dies.setattr(FileLog, "append", dying_at(LayoutRecord))
+        with pytest.raises(Killed):
+            world.start(partitions=4)
+    assert world.run("a")["a"] == 2
+
+
 def test_a_log_that_was_rolled_back_across_a_start_is_found_however_often_it_is_started(two: Two) -> None:
     assert two.run("a") == [1, 1]
     lose_end_of_log(two.log, lambda: two.run("a"))

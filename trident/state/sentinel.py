@@ -74,8 +74,9 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
 
 
 def _has_lost(found: Sentinel, txid: Txid) -> bool:
-    """Whether no batch of the log was committed by the attempt that laid a sentinel; batch 0 is a claim at a start."""
-    return found.txid in (0, int(txid)) or not txid.winners.won(found.txid, found.attempt)
+    """Whether no batch of the log was committed by the attempt that laid a sentinel."""
+    # Not `won`, which an adopted batch answers for every attempt: a start may have laid its claim there.
+    return found.txid == txid or txid.winners.winner(found.txid) != found.attempt
 
 
 def wanted(txid: Txid) -> str:
