@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -203,6 +204,31 @@ def test_an_environment_that_asks_for_spark_connect_is_refused_by_name(name: str
     done = run("from trident.runtime.session import spark_session; spark_session('connect')", **{name: value})
     assert f"the environment variable {name} asks for it. Unset it, or give engine=" in done.stderr
     assert "abc" not in done.stderr
+
+
+class Stopping:
+    """A session whose end is what the test makes of it."""
+
+    def __init__(self, stop: Callable[[], Any]) -> None:
+        self.stop = stop
+
+
+def test_a_session_that_does_not_stop_is_left_behind(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from trident.runtime import session
+
+    let_go = threading.Event()
+    monkeypatch.setattr(session, "_jvm_outputs", [])
+    monkeypatch.setattr(session, "_STOP_S", 0.05)
+    with caplog.at_level("WARNING", session.__name__):
+        session.stop_session(cast(Any, Stopping(let_go.wait)))
+    let_go.set()
+    assert [record.message for record in caplog.records] == [
+        "Spark did not stop within 0.05 seconds; it is left behind"
+    ]
+    with pytest.raises(ZeroDivisionError):
+        session.stop_session(cast(Any, Stopping(lambda: 1 // 0)))
 
 
 def run(script: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -46,6 +46,7 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
 _LOCAL_ADDRESS = "127.0.0.1"
+_STOP_S = 60.0
 # With any of these set, the master may be named outside of the program.
 _OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 # In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors.
@@ -103,11 +104,26 @@ def stop_session(spark: SparkSession) -> None:
     """Stop Spark, without what its processes print while they end.
 
     A Python worker that is idle when the JVM goes may find its pipe broken and print a traceback that says nothing of
-    the topology.
+    the topology. Spark itself sets no limit to its end (that of a `local-cluster` waits for all of its parts): after a
+    minute it is left behind, and its JVM ends with this process.
     """
     for output in _jvm_outputs:
         output.hold()
-    spark.stop()
+    errors: list[Exception] = []
+
+    def stop() -> None:
+        try:
+            spark.stop()
+        except Exception as error:  # noqa: BLE001  raised below, in the caller's thread
+            errors.append(error)
+
+    stopping = threading.Thread(target=stop, name="spark-stop", daemon=True)
+    stopping.start()
+    stopping.join(_STOP_S)
+    if stopping.is_alive():
+        logger.warning("Spark did not stop within %g seconds; it is left behind", _STOP_S)
+    if errors:
+        raise errors[0]
 
 
 def _refuse_connect(asked: Mapping[str, str]) -> None:
