@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from py4j.protocol import Py4JNetworkError
 
 from spouts import FixedBatchSpout
 from trident import TridentTopology
@@ -229,6 +230,20 @@ def test_a_session_that_does_not_stop_is_left_behind(
     ]
     with pytest.raises(ZeroDivisionError):
         session.stop_session(cast(Any, Stopping(lambda: 1 // 0)))
+
+
+def test_a_session_whose_jvm_is_gone_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from trident.runtime import session
+
+    def stop() -> None:
+        raise Py4JNetworkError("Answer from Java side is empty")
+
+    monkeypatch.setattr(session, "_jvm_outputs", [])
+    with caplog.at_level("INFO", session.__name__):
+        session.stop_session(cast(Any, Stopping(stop)))
+    assert caplog.records == []
 
 
 def run(script: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
@@ -114,6 +114,10 @@ def stop_session(spark: SparkSession) -> None:
     def stop() -> None:
         try:
             spark.stop()
+        except (Py4JNetworkError, OSError):
+            logger.debug(
+                "Spark's JVM was gone already", exc_info=True
+            )  # where a signal goes to all processes of a group
         except Exception as error:  # noqa: BLE001  raised below, in the caller's thread
             errors.append(error)
 
