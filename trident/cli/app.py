@@ -219,7 +219,7 @@ def drpc_command(
 
 @app.command(
     "get",
-    epilog="Examples: `trident get examples/word_count.py:topology count the and`, or `… count --prefix th --limit 20`",
+    epilog="Example: `trident get examples/word_count.py:topology count the and`, or `… count --prefix th --limit 20`",
 )
 def get_command(
     target: Target,
