@@ -219,7 +219,7 @@ class Watched:
     last_progress = None
 
     def __init__(self) -> None:
-        self.seconds, self.status = 0.0, {"txid": 0, "tuples": 0, "failures": 0}
+        self.seconds, self.status = 0.0, {"txid": 0, "tuples": 0, "failures": 0, "deadLetters": 0}
 
 
 def test_the_first_line_shows_the_speed_of_the_run_and_an_idle_one_says_so() -> None:
@@ -227,6 +227,6 @@ def test_the_first_line_shows_the_speed_of_the_run_and_an_idle_one_says_so() -> 
     with LineDisplay(Console(file=out), "words", every_s=0) as display:
         running.status = {**running.status, "txid": 1}
         display.update(running)  # type: ignore[arg-type]
-        running.seconds, running.status = 2.0, {"txid": 3, "tuples": 19_000, "failures": 0}
+        running.seconds, running.status = 2.0, {**running.status, "txid": 3, "tuples": 19_000}
         display.update(running)  # type: ignore[arg-type]
     assert out.getvalue().splitlines() == ["words: batch 3, 19,000 tuples, 9,500 tuples/s"]

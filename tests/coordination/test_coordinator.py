@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -59,7 +61,7 @@ def test_commits_are_offered_one_at_a_time_and_in_order() -> None:
 def test_what_is_not_being_committed_cannot_be_committed(which: TransactionAttempt) -> None:
     batches = started()
     batches.processed(attempt(2))
-    with pytest.raises(CommitOrderError, match=f"batch {which} was not being committed"):
+    with pytest.raises(CommitOrderError, match=re.escape(f"batch {which} was not being committed")):
         batches.committed(which)
 
 

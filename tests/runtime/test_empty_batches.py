@@ -62,7 +62,8 @@ def test_a_spout_that_has_a_batch_for_every_id_does_not_keep_anybody_waiting(top
     rows = keep(topology.new_stream("s", spout))
     with start(topology, "in_process", poll_interval_ms=3_600_000, max_spout_pending=1) as running:
         running.process_all_available()
-        assert (rows.rows, running.txid) == ([("a",), ("c",)], 3 + EMPTY_IN_A_ROW)
+        assert rows.rows == [("a",), ("c",)]
+        assert running.txid - 3 in (EMPTY_IN_A_ROW, EMPTY_IN_A_ROW + 1)  # one may come before anybody waits
         spout.batches = {running.txid + 6: [["d"]]}
         running.process_all_available()
         assert rows.rows == [("a",), ("c",), ("d",)]
