@@ -121,3 +121,9 @@ def test_a_setting_that_cannot_be_is_wrong_usage(word: str, said: str) -> None:
     with pytest.raises(typer.BadParameter) as raised:
         settings([word], {})
     assert said in str(raised.value)
+
+
+def test_a_file_that_runs_here_already_is_not_run_a_second_time(folder: Path) -> None:
+    (folder / "runs_here.py").write_text("from trident import TridentTopology\ntopology = TridentTopology('t')\n")
+    first = load_topology("runs_here.py:topology")
+    assert load_topology("runs_here.py:topology") is first

@@ -82,6 +82,9 @@ def _imported(shown: str, name: str, path: Path | None = None) -> ModuleType:
 
 
 def _from_file(name: str, path: Path) -> ModuleType:
+    there = sys.modules.get(name)
+    if there is not None and getattr(there, "__file__", None) and Path(str(there.__file__)).resolve() == path:
+        return there  # a second run would give its classes and functions twins, which are not equal to them
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python module")
