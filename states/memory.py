@@ -351,7 +351,8 @@ def _open(
             (factory.id, conf.prefix, partition), (num_partitions, MemoryData(max_size))
         )
         if written_with != num_partitions:
-            if len(data):
+            homes = [_registry.get((factory.id, conf.prefix, each)) for each in range(written_with)]
+            if len(data) or any(home is not None and len(home[1]) for home in homes):
                 raise ConfigError(
                     f"open memory state {conf.prefix!r} with {num_partitions} partitions: it was written with "
                     f"{written_with}, and keys do not move. Keep the number, or declare a new state"

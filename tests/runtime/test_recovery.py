@@ -19,12 +19,12 @@ from tests.runtime.support import Keep, RowsState, dict_state, run_all, start
 from tests.state.faults import DictMap
 from trident import BatchFailedError, TridentTopology
 from trident.coordination.log import FileLog
-from trident.coordination.records import AdoptRecord, LayoutRecord, Record
+from trident.coordination.records import AdoptRecord, LayoutRecord, Record, StartRecord
 from trident.errors import FencedError, StateMismatchError, StatePlaceError, UnsupportedOperation
 from trident.operations import Count
 from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
-from trident.state import SENTINEL_KEY, OpaqueValue, Sentinel, StateSpec, map_state
+from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
 
 Store = dict[Any, Any]
 BeforePut = Callable[[Sequence[OpaqueValue]], None]
@@ -293,6 +293,17 @@ def two(tmp_path: Path) -> Two:
     return Two(tmp_path / "log")
 
 
+def without_epochs(opens: Any) -> Any:
+    """Opens a log as an earlier version has left it."""
+
+    def open_log(*args: Any, **options: Any) -> FileLog:
+        log: FileLog = opens(*args, **options)
+        log.state.epochs = None
+        return log
+
+    return open_log
+
+
 def lose_end_of_log(log: Path, lose: Callable[[], Any]) -> None:
     """What `lose` does is in the stores and not in the log; its epochs are free again."""
     copy = log.with_name("copy")
@@ -362,6 +373,79 @@ def test_a_log_that_was_rolled_back_to_its_first_start_is_found(two: Two) -> Non
     for _ in range(2):
         with pytest.raises(StateMismatchError, match="of a driver that this log does not know"):
             two.start()
+
+
+def test_a_starter_that_was_replaced_lays_no_claim_over_its_successors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asleep, written = [True], FileLog.append
+
+    def overtaken(self: FileLog, one: Record, durable: bool = True) -> None:
+        written(self, one, durable)
+        if isinstance(one, StartRecord) and asleep.pop():
+            asleep.append(False)
+            assert world.run("a", "b", "c", takeover=True)["a"] == 1
+            asleep.append(False)
+
+    with monkeypatch.context() as slow:
+        slow.setattr(FileLog, "append", overtaken)
+        with pytest.raises(FencedError):
+            world.start()
+    assert world.run("a")["a"] == 2
+
+
+def test_what_a_log_knows_of_one_state_stands_when_another_one_is_adopted(two: Two) -> None:
+    two.run("a", "a")
+    with two.start() as running:
+        attempt = running._log.epoch << 20
+    # A failed attempt of batch 2 left this value; the state was not touched since.
+    two.stores["rows"]["a",] = OpaqueValue(2, attempt, 2, 99)
+    two.stores["sum"][SENTINEL_KEY, 0] = Sentinel("of another log", 9, attempt, "t/sum")
+    with two.start(state_recovery="adopt") as running:
+        assert running._log.state.adopted == {"sum": 9}
+        assert [running.state(name).multi_get(["a"]) for name in ("sum", "rows")] == [[2], [2]]
+
+
+def test_adopting_on_a_log_of_an_earlier_version_may_die_between_its_records(
+    two: Two, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two.run("a", "a")
+    lose_batch(two)
+    with monkeypatch.context() as dies:
+        dies.setattr(FileLog, "append", dying_at(AdoptRecord, 1))
+        dies.setattr(FileLog, "open", without_epochs(FileLog.open))
+        with pytest.raises(Killed):
+            two.start(state_recovery="adopt")
+    assert two.run("a", state_recovery="adopt") == [6, 6]
+
+
+def test_a_state_that_was_never_touched_may_be_gone(world: World) -> None:
+    with world.start():
+        pass
+    world.lose_store()
+    assert world.run("a")["a"] == 1
+
+
+def test_a_partition_that_is_added_over_what_another_log_wrote_is_found(world: World) -> None:
+    world.run("a", partitions=1)
+    world.store[1] = {(SENTINEL_KEY, 0): Sentinel("other", 3, 1 << 20), ("b",): OpaqueValue(3, 1 << 20, None, 30)}
+    world.store[1][SENTINEL_KEY, 1] = Sentinel("other", 3, 1 << 20)
+    with pytest.raises(StateMismatchError, match="partition 1 of state 'count'"):
+        world.start(partitions=2)
+
+
+def test_partitions_may_have_names_of_their_own(tmp_path: Path) -> None:
+    class Named:
+        def make_state(self, conf: Any, partition: int, partitions: int) -> OpaqueMap:
+            return OpaqueMap(DictMap(stores[partition]), f"counts[{partition}]", partition)
+
+    stores: list[Store] = [{}, {}]
+    for wanted in (1, 2):
+        topology, feeder = TridentTopology("t"), FixedBatchSpout("k: string", 1, *[["a"]] * wanted)
+        stream = topology.new_stream("s", feeder).group_by("k")
+        stream.persistent_aggregate(StateSpec(Named(), 2), Count(), "count")
+        running = run_all(topology, "in_process", log_dir=tmp_path, allow_changed_topology=True)
+        assert running.state("count").multi_get(["a"]) == [wanted]
 
 
 def test_two_states_in_one_place_are_refused_at_the_start(tmp_path: Path) -> None:

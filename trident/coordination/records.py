@@ -99,7 +99,7 @@ class LayoutRecord(Record):
     Attributes
     ----------
     attempt
-        The sentinels of all partitions were laid anew, at the last committed txid and this attempt. None (earlier
+        The sentinels of all partitions were laid anew, at `LogState.claimed_at` and this attempt. None (earlier
         versions): at the winner of that txid, if the log knew the state already.
     """
 
@@ -280,6 +280,10 @@ class LogState:
         """Return the sentinel that this partition must have; None if no committed batch ever touched it."""
         return self.touched.get(state, {}).get(partition)
 
+    def claimed_at(self, state: str) -> int:
+        """Return the txid of the sentinels that a start lays for a state: the last one, 0 if the state is new."""
+        return self.txid if state in self.layouts or state in self.touched else 0
+
     def _commit(self, record: CommitRecord) -> None:
         self.winners = self.winners.with_winner(record.txid, record.attempt)
         self._define_last(record.spouts)
@@ -301,7 +305,7 @@ class LogState:
 
     def _lay_out(self, record: LayoutRecord) -> None:
         if record.attempt is not None:
-            laid = Sentinel(self.incarnation, self.txid, record.attempt)
+            laid = Sentinel(self.incarnation, self.claimed_at(record.state), record.attempt)
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid)
         elif record.state in self.layouts:
             laid = Sentinel(self.incarnation, self.txid, self.winners.winner(self.txid) or 0)

@@ -37,18 +37,24 @@ class _Found:
 
     Attributes
     ----------
-    laid_out
-        Its partitions as the log knows them.
+    instances
+        Its partitions as the log knows them, then those that are added.
+    known
+        How many of them the log knows.
     sentinels
         What their stores say.
     mismatch
         Why store and log do not belong together; None if they do.
+    unfinished
+        A start of an earlier version was killed while it laid the sentinels anew.
     """
 
     name: str
-    laid_out: Sequence[Any]
+    instances: Sequence[Any]
+    known: int
     sentinels: list[Sentinel | None]
     mismatch: StateMismatchError | None = None
+    unfinished: bool = False
 
 
 def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any]], policy: str, make: Make) -> None:
@@ -81,7 +87,7 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
 
     try:
         founds = [
-            _compare(log, name, laid_out(name, partitions))
+            _compare(log, name, laid_out(name, partitions), partitions)
             for name, partitions in states.items()
             if hasattr(partitions[0], "read_sentinel")
         ]
@@ -96,14 +102,29 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
                 instance.close()
 
 
-def _compare(log: TransactionLog, name: str, partitions: Sequence[Any]) -> _Found:
-    found = _Found(name, partitions, [instance.read_sentinel() for instance in partitions])
-    try:
-        for partition, sentinel in enumerate(found.sentinels):
-            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), _place(partitions[0]))
-    except StateMismatchError as mismatch:
-        found.mismatch = mismatch
+def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> _Found:
+    instances = [*laid_out, *wanted[len(laid_out) :]]
+    found = _Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
+    for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
+        if partition < found.known and _is_laid_by_earlier_version(log, sentinel):
+            found.unfinished |= sentinel != log.state.expected(name, partition)
+            continue
+        # Of a partition that is added the log expects nothing; a sentinel of a layout before may lie there.
+        if partition >= found.known and sentinel is not None and _knows(log, sentinel):
+            sentinel = sentinel._replace(txid=0)
+        try:
+            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), _place(instance))
+        except StateMismatchError as mismatch:
+            # Another state's place must not be emptied, whatever else is wrong.
+            if found.mismatch is None or isinstance(mismatch, StatePlaceError):
+                found.mismatch = mismatch
     return found
+
+
+def _is_laid_by_earlier_version(log: TransactionLog, sentinel: Sentinel | None) -> bool:
+    state = log.state
+    winner = state.winners.winner(state.txid) or 0
+    return state.epochs is None and state.txid > 0 and sentinel == Sentinel(state.incarnation, state.txid, winner)
 
 
 def _place(state: Any) -> str:
@@ -135,29 +156,34 @@ def _recover(log: TransactionLog, founds: Sequence[_Found], policy: str) -> None
         _adopt(log, founds)
         return
     for found in mismatches:
-        for instance in found.laid_out:
+        for instance in found.instances:
+            log.check_owner()  # a successor's values are not to be removed
             instance.reset()
         log.append(ResetRecord(found.name))
 
 
 def _adopt(log: TransactionLog, founds: Sequence[_Found]) -> None:
-    """Take the stores as they are: the last batch of any of them counts as committed, with whatever values it left.
+    """Take stores as they are: the last batch of any of them counts as committed, with whatever values it left.
 
-    All states or none: a state that fits the old end of the log need not fit the new one. The sentinels are all laid before
-    the first record, and by an epoch that the log does not know yet: after a crash in between they fit no log, and the
-    next start adopts all of them again.
+    A state that fits the end of the log as it is stays as it is: the log knows who won its batches. The sentinels of the
+    others are all laid before the first record, and by an epoch that the log does not know yet: after a crash in between
+    they fit no log, and the next start adopts them again.
     """
+    if log.state.epochs is None:
+        log.append(StartRecord(log.epoch - 1))  # an earlier version's log takes every epoch for a known one
     state, attempt = log.state, log.epoch << RETRY_BITS
     base = max(
         [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]
     )
     records = []
     for found in founds:
+        beyond = any(sentinel is not None and sentinel.txid > state.txid for sentinel in found.sentinels)
+        if found.mismatch is None and not beyond:
+            continue
         foreign = base > state.txid or any(s is not None and not _knows(log, s) for s in found.sentinels)
-        if base:
-            for instance in found.laid_out:
-                instance.move_sentinel(Sentinel(state.incarnation, base, attempt), force=True)
-        laid = dict.fromkeys(range(len(found.laid_out)), (base, attempt)) if base else {}
+        for instance in found.instances:
+            instance.move_sentinel(Sentinel(state.incarnation, base, attempt), force=True)
+        laid = dict.fromkeys(range(len(found.instances)), (base, attempt))
         records.append(AdoptRecord(found.name, base, foreign, laid))
     for record in records:
         log.append(record)
@@ -184,24 +210,31 @@ def _lay_out(
     Partitions that go are claimed as well: their keys have other writers now, and the old one must be fenced.
     """
     layout = (len(partitions), "custom" if kind is None else kind.value)
-    if log.state.layouts.get(name) == layout:
+    if log.state.layouts.get(name) == layout and not (found and found.unfinished):
         return
     attempt = None
     if found is not None:
         attempt = log.epoch << RETRY_BITS
-        for instance in [*partitions, *found.laid_out[len(partitions) :]]:
-            _claim(log, instance)
+        txid = log.state.claimed_at(name)
+        # What a failed attempt wrote may lie under a claim of batch 0: no other log may take it for nothing.
+        is_first = not any(sentinel is not None and sentinel.txid > txid for sentinel in found.sentinels)
+        claim = Sentinel(log.state.incarnation, txid, attempt, sealed=txid > 0 or is_first)
+        for instance in [*partitions, *found.instances[len(partitions) :]]:
+            _claim(log, instance, claim)
     log.append(LayoutRecord(name, *layout, attempt))
 
 
-def _claim(log: TransactionLog, instance: Any) -> None:
+def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
     """Lay this driver's sentinel; a driver that was replaced may still move its own a few times, while it wakes up."""
-    claim = Sentinel(log.state.incarnation, log.state.txid, log.epoch << RETRY_BITS)
+    what, place = f"claim the place of {_place(instance) or 'a state'}", _place(instance)
     for left in reversed(range(_TRIES)):
+        found = instance.read_sentinel()
+        log.check_owner()  # after the read: who has claimed the log since finds that its sentinel was not what was read
+        if found is not None and place and found.place not in ("", place):
+            raise StatePlaceError(what, place, found.place)
         try:
             instance.move_sentinel(claim, force=True)
             return
         except (FencedError, BackendError):
-            found = instance.read_sentinel()
-            if not left or found is None or found.incarnation != claim.incarnation:
+            if not left:
                 raise

@@ -37,15 +37,15 @@ def check_reading(
 def _wrong(found: Sentinel | None, before: Txid, after: Txid, place: str) -> str:
     expected = before.expected
     if found is None:
-        return "" if expected is None else "it was emptied or moved away"
+        return "" if expected is None or expected.txid == 0 else "it was emptied or moved away"
     if place and found.place not in ("", place):
         return f"it belongs to {found.place!r}"
     if found.incarnation.startswith(f"{before.incarnation} ("):
         return "it lost data since"  # a store that knows so says it there
     if found.incarnation != before.incarnation:
-        return "" if expected is None and found.txid == 0 else "it belongs to another log"
+        return "" if expected is None and found.txid == 0 and found.sealed else "it belongs to another log"
     if found == expected:
-        return "" if found.sealed or found.txid >= before else "the end of that batch was lost"
+        return "" if found.sealed or found.txid == 0 or found.txid >= before else "the end of that batch was lost"
     return _wrong_beyond(found, expected, after)
 
 

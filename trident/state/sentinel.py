@@ -54,9 +54,11 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     expected, known = txid.expected, True
     if found is not None and place and found.place not in ("", place):
         raise StatePlaceError(f"state {state!r} partition {partition}", place, found.place)
+    if found is None and expected is not None and expected.txid == 0:
+        return  # claimed at a start, and never touched: the store has lost nothing
     if found == expected:
-        # A sentinel that is laid at the start, for a batch to come, expects no end of that batch.
-        if found is None or found.sealed or found.txid >= txid:
+        # Batch 0 is the claim of a start, which has no end; nor has a batch that is still to come.
+        if found is None or found.sealed or found.txid == 0 or found.txid >= txid:
             return
     elif found is not None and found.incarnation == txid.incarnation:
         at, own = (found.txid, found.attempt), (int(txid), txid.attempt)
@@ -67,7 +69,7 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
         known = at == own or txid.epochs is None or epoch_of(found.attempt) in txid.epochs
         if known and floor < at <= own and _has_lost(found, txid):
             return
-    elif found is not None and expected is None and found.txid == 0:
+    elif found is not None and expected is None and found.txid == 0 and found.sealed:
         return  # another log's driver claimed the place and never committed: there is nothing of it
     unknown = "" if known else ", of a driver that this log does not know"
     raise StateMismatchError(state, partition, wanted(txid), described(found) + unknown)
