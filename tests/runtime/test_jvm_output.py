@@ -25,7 +25,7 @@ During handling of the above exception, another exception occurred:
 """
 USERS = b"""Traceback (most recent call last):
   File "/venv/lib/pyspark/python/lib/pyspark.zip/pyspark/worker.py", line 9, in main
-  File "/home/me/job.py", line 7, in send
+  File "job.py", line 7, in send
 BrokenPipeError: [Errno 32] Broken pipe
 """
 OTHER = WORKER.replace(b"BrokenPipeError", b"ValueError")

@@ -89,6 +89,14 @@ def test_another_number_of_partitions_is_refused_while_there_are_data() -> None:
     assert factory.make_state(CONF, 0, 4).multi_get([("a",)]) == [None]
 
 
+def test_fewer_partitions_are_refused_while_one_that_would_go_has_data() -> None:
+    factory = MemoryMapState()
+    factory.make_state(CONF, 0, 2)
+    commit(factory.make_state(CONF, 1, 2), 1, a=1)
+    with pytest.raises(ConfigError, match="with 1 partitions: it was written with 2"):
+        factory.make_state(CONF, 0, 1)
+
+
 # ---- fencing ---------------------------------------------------------------------------------------------------------
 
 
