@@ -18,7 +18,9 @@ from states.memory import MemoryMapState
 from tests.runtime.support import RowsSpout, keep, start
 from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.coordination.framing import make_directory
+from trident.coordination.letters import LETTERS
 from trident.errors import LogError
+from trident.fields import Fields
 from trident.operations import (
     BaseAggregator,
     BaseQueryFunction,
@@ -29,8 +31,11 @@ from trident.operations import (
     TumblingDurationWindow,
     arrow_function,
 )
+from trident.planner import Fragment
 from trident.runtime.dead_letters import DeadLetter, DeadLetters, waiting
-from trident.runtime.rows import Aside, Failure
+from trident.runtime.exchange import Frame
+from trident.runtime.put_back import check_places, put_backs_of
+from trident.runtime.rows import Aside, Failure, StepFailed
 from trident.runtime.running import RunningTopology
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing import TopologyTestDriver
@@ -273,6 +278,59 @@ def test_letters_of_one_key_meet_in_its_partition_whatever_their_number(
     with start(topology, "in_process", **settings, parallelism=partitions) as running:
         put_back(running)
     assert kept.batches[2] == second
+
+
+PARTED: dict[str, Callable[[Stream, MemoryMapState], Stream]] = {
+    "shuffle": lambda s, _: s.shuffle().each("word", look_at, "again: string"),
+    "hash": lambda s, _: s.partition_by("n").each("word", look_at, "again: string"),
+    "broadcast": lambda s, _: s.broadcast().each("word", look_at, "again: string"),
+    "behind a state": lambda s, state: (
+        s.group_by("word", "n").persistent_aggregate(state, Count(), "count").new_values_stream().shuffle()
+        .each("word", look_at, "again: string")
+    ),
+    "grouped aggregate": lambda s, _: s.group_by("word", "n").aggregate("word", CarefulAggregator(), "size"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", PARTED)
+def test_letters_of_more_partitions_than_there_are_now_all_come_back(place: str, settings: dict[str, Any]) -> None:
+    """Letters of runs with 4, 3 and 2 partitions meet in the partitions of a run with 2."""
+    feeder, state = FeederBatchSpout("word: string, n: int"), MemoryMapState()
+
+    def started(partitions: int) -> tuple[RunningTopology, Any]:
+        topology = TridentTopology("t")
+        kept = keep(PARTED[place](topology.new_stream("s", feeder), state).parallelism_hint(partitions))
+        return start(topology, "in_process", **settings), kept
+
+    aside = 0
+    for partitions in (4, 3, 2):
+        running, _ = started(partitions)
+        with running:
+            feeder.feed([["bad", n] for n in range(8)])
+            running.process_all_available()
+            aside = running.status["deadLetters"]
+    assert aside == (8 * (4 + 3 + 2) if place == "broadcast" else 3 * 8)
+    mend()
+    running, kept = started(2)
+    with running:
+        put_back(running)
+        assert running.status["deadLetters"] == 0
+    came = kept.batches[4]
+    assert (sum(row[-1] for row in came) if place == "grouped aggregate" else len(came)) == aside
+
+
+def test_letters_without_columns_of_several_partitions_all_come_back() -> None:
+    """Arrow forgets the rows of tables without columns where it puts them together."""
+    nothing = pa.table({"_": pa.nulls(2)}).select([])
+    frames = [Frame("s", 0, 0, (LETTERS, 4, partition), nothing, "s/each") for partition in (0, 2)]
+    assert put_backs_of(frames)["s/each", 0].num_rows == 4
+
+
+def test_rows_that_come_in_nowhere_fail_the_batch() -> None:
+    fragment = Fragment("s", Fields([]), (), ())
+    with pytest.raises(StepFailed) as failed:
+        check_places(fragment, {("s/gone", 0): pa.table({"word": ["bad"]})})
+    assert "come in at 's/gone' (input 0), which is not behind 's'" in failed.value.failure.cause
 
 
 def test_a_query_of_a_state_asks_again(settings: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from trident.graph import AggregateNode, MergeNode
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.aggregates import partial
 from trident.runtime.in_batch import aggregate
-from trident.runtime.put_back import PutBacks, with_rows
+from trident.runtime.put_back import PutBacks, check_places, with_rows
 from trident.runtime.rows import Run, failing_at
 from trident.runtime.steps import apply_step
 from trident.runtime.window_input import window_input
@@ -36,6 +36,8 @@ def run_fragment(
 
     `letters` come in on the way.
     """
+    if letters:
+        check_places(fragment, letters)
     tables = {fragment.entry: table}
     for step in fragment.steps:
         with failing_at(step.id):  # a kernel that has no answer for a column, or a static state that cannot be opened

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from trident.planner import Fragment
 from trident.runtime.exchange import Frame
-from trident.runtime.rows import Failure
+from trident.runtime.rows import Failure, StepFailed
 
-__all__ = ["Place", "PutBack", "PutBacks", "put_backs_of", "with_rows"]
+__all__ = ["Place", "PutBack", "PutBacks", "check_places", "put_backs_of", "with_rows"]
 
 Place = tuple[str, int]
 """Where in a fragment: a step, or the entry that a sink gives to; and as which of its inputs."""
@@ -42,10 +43,30 @@ class PutBack:
     frames: Sequence[Frame] = ()
     lost: Sequence[Failure] = ()
 
+    @property
+    def count(self) -> int:
+        """How many letters these are."""
+        tables = (*self.tables.values(), *(frame.data for frame in self.frames))
+        rows: int = sum(table.num_rows for table in tables)
+        return rows + len(self.lost)
+
 
 def put_backs_of(frames: Iterable[Frame]) -> PutBacks:
-    """Return what frames bring to the steps of a fragment."""
-    return {(frame.step, frame.port): frame.data for frame in frames if frame.step}
+    """Return what frames bring to the steps of a fragment; several may bring rows to the same one."""
+    found: dict[Place, pa.Table] = {}
+    for frame in sorted(frames, key=lambda frame: frame.order):  # so a replay sees the rows in the same order
+        if frame.step:
+            place = frame.step, frame.port
+            found[place] = with_rows(found[place], frame.data) if place in found else frame.data
+    return found
+
+
+def check_places(fragment: Fragment, letters: PutBacks) -> None:
+    """Raise `StepFailed` if rows come in where the fragment takes none: the record would mark them as put back."""
+    places = {(step.id, 0) for step in fragment.steps} | {(sink.target, sink.port) for sink in fragment.sinks}
+    for step, port in letters.keys() - places:
+        cause = f"dead letters come in at {step!r} (input {port}), which is not behind {fragment.entry!r}"
+        raise StepFailed(Failure(step, None, cause, retry=False))
 
 
 def with_rows(table: pa.Table, more: pa.Table | None) -> pa.Table:

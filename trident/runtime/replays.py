@@ -8,7 +8,7 @@ crash, wherever it comes, loses one or puts it back twice. What fails again is a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from trident.coordination.records import LogState
 from trident.errors import LogError
 from trident.exchanges import RepartitionNode
 from trident.fields import Fields
+from trident.graph import QueryNode
 from trident.planner import Exchange, Plan
 from trident.runtime.dead_letters import DeadLetter, DeadLetters, Request
 from trident.runtime.exchange import Frame
@@ -119,15 +120,10 @@ class Replays:
         for letter in self._named(definition, log):
             by_place.setdefault(_Place.of(letter), []).append(letter)
         for place, letters in by_place.items():
-            fields = _fields_at(self._plan, place)
-            table, lost = _table(place, fields, letters)
-            if not table.num_rows:
-                yield place.entry, PutBack(lost=lost)
-            elif place.entry in program.emitters:
-                yield place.entry, PutBack({(place.step, place.port): table}, lost=lost)
-            else:
-                frames = list(_frames(place, table, program.exchanges.get(place.entry)))
-                yield place.entry, PutBack(frames=frames, lost=lost)
+            part = _part(place, _fields_at(self._plan, place), letters, program)
+            if part.count != len(letters):  # the record would mark the others as put back
+                raise LogError(f"of {len(letters)} dead letters at {place} only {part.count} were put back")
+            yield place.entry, part
 
     def _named(self, definition: Ranges, log: LogState) -> Iterator[DeadLetter]:
         for txid, ranges in definition.items():
@@ -141,19 +137,29 @@ class Replays:
                 yield letters[number]
 
 
+def _part(place: _Place, fields: Fields | None, letters: Sequence[DeadLetter], program: Program) -> PutBack:
+    table, lost = _table(place, fields, letters)
+    if not table.num_rows:
+        return PutBack(lost=lost)
+    if place.entry in program.emitters:
+        return PutBack({(place.step, place.port): table}, lost=lost)
+    return PutBack(frames=list(_frames(place, table, program.exchanges.get(place.entry))), lost=lost)
+
+
 def _fields_at(plan: Plan, place: _Place) -> Fields | None:
     """The fields of the tuples that come in at a place; None if this topology has no such place."""
     if place.step == place.entry:
         if place.entry in plan.exchanges:
             inputs = plan.exchanges[place.entry].inputs
             return inputs[place.port] if place.port < len(inputs) else None
+        queries = {node.id for node in plan.commits if isinstance(node, QueryNode)}  # others do not put tuples aside
         sinks = (sink for each in plan.fragments.values() for sink in each.sinks if sink.target == place.entry)
-        return next((sink.fields for sink in sinks), None)
+        return next((sink.fields for sink in sinks if place.entry in queries), None)
     fragment = plan.fragments.get(place.entry)
     if fragment is None:
         return None
     for step in fragment.steps:
-        if step.id == place.step:
+        if (step.id, 0) == (place.step, place.port):
             sources = {each.id: each.node.fields for each in fragment.steps}
             fields: Fields = sources.get(step.sources[0], fragment.fields)
             return fields.select(list(fragment.columns[step.sources[0]]))
@@ -193,15 +199,16 @@ def _again(letter: DeadLetter, cause: str) -> Failure:
 
 def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterator[Frame]:
     step = "" if place.step == place.entry else place.step
+    order = (LETTERS, place.partitions, place.partition)
     partitions = 1 if exchange is None else exchange.partitions or 1
     keys = _keys(place, exchange)
     if place.partitions == partitions or not keys or not set(keys).issubset(table.schema.names):
-        yield Frame(place.entry, place.port, place.partition % partitions, (LETTERS, 0, 0), table, step)
+        yield Frame(place.entry, place.port, place.partition % partitions, order, table, step)
         return
     places = places_of(table, keys, partitions)
     for partition in sorted(set(places.tolist())):
         rows = table.filter(pa.array(places == partition))
-        yield Frame(place.entry, place.port, partition, (LETTERS, 0, 0), rows, step)
+        yield Frame(place.entry, place.port, partition, order, rows, step)
 
 
 def _keys(place: _Place, exchange: Exchange | None) -> tuple[str, ...]:
