@@ -85,6 +85,12 @@ def test_a_failed_batch_without_a_tuple_names_none() -> None:
     assert "tuple" not in str(errors.BatchFailedError(1, 3, "commit", None, "x")).partition("x.")[0]
 
 
+def test_a_setting_that_is_set_is_not_proposed() -> None:
+    error = errors.BatchFailedError(1, 3, "sum", "[n=1]", "x")
+    error.puts_aside = True
+    assert "on_poison" not in str(pickle.loads(pickle.dumps(error)))
+
+
 def test_every_class_is_exported_and_drawn_in_the_tree() -> None:
     drawn = {word for word in (errors.__doc__ or "").replace("──", " ").split() if word[:1].isupper()}
     for kind in CLASSES:

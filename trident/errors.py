@@ -162,7 +162,11 @@ class BatchFailedError(TridentError):
     txid, attempts, step, row, cause
         The batch, how often it was tried, the step that raised, the tuple it worked on (text, None where no
         single tuple is to blame) and the error as text.
+    puts_aside
+        Whether the topology puts tuples aside already where it can (`on_poison="dead_letter"`).
     """
+
+    puts_aside: bool = False
 
     def __init__(self, txid: int, attempts: int, step: str, row: str | None, cause: str) -> None:
         super().__init__(txid, attempts, step, row, cause)
@@ -171,7 +175,9 @@ class BatchFailedError(TridentError):
     def __str__(self) -> str:
         on = f" on tuple {self.row}" if self.row is not None else ""
         times = "once" if self.attempts == 1 else f"{self.attempts} times"
-        aside = "" if self.row is None else ' (or set on_poison="dead_letter" to put such tuples aside)'
+        aside = (
+            "" if self.row is None or self.puts_aside else ' (or set on_poison="dead_letter" to put such tuples aside)'
+        )
         return (
             f"batch {self.txid} failed {times} in step {self.step!r}{on}: {self.cause}. "
             f"Nothing of it is committed; after the cause is mended a restart goes on from this batch{aside}"

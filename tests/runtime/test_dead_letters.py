@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -495,17 +496,44 @@ def test_what_fails_again_is_a_letter_of_the_new_batch(settings: dict[str, Any])
         assert waiting(driver._log.state) == 2
 
 
-def test_many_letters_come_back_in_several_batches(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.runtime.replays._MOST", 2)
+@pytest.mark.parametrize(("most", "in_bytes"), [(2, 1000), (9, 2.5), (2, 2.5)])
+def test_many_letters_come_back_in_several_batches(
+    most: int, in_bytes: float, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as there may be of them, or as have so many bytes."""
+    monkeypatch.setattr("trident.runtime.replays._MOST", most)
     feeder, topology = FeederBatchSpout("word: string"), TridentTopology("t")
     kept = keep(topology.new_stream("s", feeder).each("word", look_at, "again: string"))
     with start(topology, "in_process", **settings) as running:
         feeder.feed([["bad"]] * 3)
         feeder.feed([["bad"]] * 2)
+        size = letters_of(running)[0].size
+        monkeypatch.setattr("trident.runtime.replays._MOST_BYTES", int(in_bytes * size))
         mend()
         put_back(running)
         assert running.log_state.put_back == {1: [[0, 3]], 2: [[0, 2]]}
     assert {txid: len(rows) for txid, rows in kept.batches.items()} == {3: 2, 4: 2, 5: 1}
+
+
+def test_letters_count_in_the_size_of_their_batch(settings: dict[str, Any]) -> None:
+    """A large one is no batch for the thread of the loop."""
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        driver.feed("s", "bad", "bad")
+        driver.run()
+        _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver._log.state)
+        assert driver._loop._size_of({LETTERS: {1: [[1, 2]]}}) == letter.size > 0
+
+
+def test_a_letter_of_any_size_comes_back(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trident.runtime.replays._MOST_BYTES", 1)
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        driver.feed("s", "bad", "bad")
+        driver.run()
+        mend()
+        DeadLetters(settings["dead_letter_dir"]).request(driver._log.state, {1: [[0, 2]]})
+        driver.clock.advance(1)
+        driver.run()
+        assert (driver.txid, driver._log.state.put_back) == (3, {1: [[0, 2]]})
 
 
 def test_letters_of_a_life_that_did_not_commit_them_go_with_it(settings: dict[str, Any]) -> None:
@@ -518,7 +546,22 @@ def test_letters_of_a_life_that_did_not_commit_them_go_with_it(settings: dict[st
         assert [result.committed for result in driver.run()] == [True]
         assert list(DeadLetters(settings["dead_letter_dir"]).all(driver._log.state)) == []
         assert waiting(driver._log.state) == 0
-    assert list(Path(settings["dead_letter_dir"]).iterdir()) == []
+        folder = DeadLetters(settings["dead_letter_dir"])
+        assert folder.of_batch(driver._log.state, 1) == []
+        assert len(list(folder.folder.glob("*.jsonl"))) == 1  # it might be a letter of another log of the same start
+
+
+def test_a_copy_of_a_log_leaves_the_letters_of_the_original_alone(settings: dict[str, Any], tmp_path: Path) -> None:
+    """They have one folder, and the copy knows less."""
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        driver.feed("s", "good")
+        driver.run()
+        shutil.copytree(settings["log_dir"], tmp_path / "copy")
+        driver.feed("s", "bad")
+        driver.run()
+        copy = {**settings, "log_dir": str(tmp_path / "copy"), "state_recovery": "adopt"}
+        TopologyTestDriver(counting_topology(), **copy).close()
+        assert [letter.id for letter in DeadLetters(settings["dead_letter_dir"]).all(driver._log.state)] == ["2-0"]
 
 
 def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, Any]) -> None:
@@ -590,7 +633,8 @@ def test_letters_are_put_back_also_where_nothing_is_put_aside_any_more(settings:
     assert kept.batches == {2: [("bad", "bad")]}
 
 
-def test_a_letter_whose_file_is_gone_is_named(settings: dict[str, Any]) -> None:
+def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> None:
+    """It is a dead letter again, of the batch that was to put it back, or stops the topology."""
     folder = DeadLetters(settings["dead_letter_dir"])
     with TopologyTestDriver(counting_topology(), **settings) as driver:
         driver.feed("s", "bad")
@@ -599,15 +643,24 @@ def test_a_letter_whose_file_is_gone_is_named(settings: dict[str, Any]) -> None:
         driver.clock.advance(1)
         driver.fail_at("record")
         driver.step()
-        (file,) = folder.folder.glob("*.jsonl")
+        (file,) = folder.folder.glob("000000000001.*.jsonl")
         file.rename(file.with_suffix(".away"))
-        with pytest.raises(
-            BatchFailedError, match="dead letter 1-0 is to be put back, but it is no longer in .*letters"
-        ):
+        driver.run()
+        (letter,) = folder.of_batch(driver._log.state, 2)
+        assert letter.failure.cause.startswith("dead letter 1-0 is to be put back, but it is no longer in ")
+        assert driver._log.state.put_back == {1: [[0, 1]]}
+        folder.request(driver._log.state, {2: [[0, 1]]})
+        driver.clock.advance(1)
+        driver.run()
+        assert [again.failure.cause for again in folder.of_batch(driver._log.state, 3)] == [letter.failure.cause]
+    settings["on_poison"] = "stop"
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        folder.request(driver._log.state, {3: [[0, 1]]})
+        with pytest.raises(BatchFailedError, match=r"dead letter 1-0 is to be put back, but it is no longer in"):
             driver.run()
 
 
-def test_a_request_or_a_file_that_cannot_be_read_is_told(
+def test_a_request_outlives_a_file_that_cannot_be_read(
     settings: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = DeadLetters(settings["dead_letter_dir"])
@@ -615,15 +668,55 @@ def test_a_request_or_a_file_that_cannot_be_read_is_told(
         driver.feed("s", "bad")
         driver.run()
         folder.request(driver._log.state, {1: [[0, 1]]})
-        (folder.folder / "replay" / "bad.json").write_text("{}")
         (file,) = folder.folder.glob("*.jsonl")
+        text = file.read_text()
         file.write_text("{}\n")
-        driver.clock.advance(1)
-        assert driver.run() == []
-        assert "bad.json asks for no dead letters that could be understood" in caplog.text
-        assert "they are not put back" in caplog.text
+        for _ in range(2):
+            driver.clock.advance(1)
+            assert driver.run() == []
+        assert caplog.text.count("they are not put back until it can be read") == 1
         with pytest.raises(LogError, match="cannot read the dead letters in"):
             list(folder.all(driver._log.state))
+        mend()
+        file.write_text(text)
+        driver.clock.advance(1)
+        assert [result.committed for result in driver.run()] == [True]
+        assert driver._log.state.put_back == {1: [[0, 1]]}
+
+
+@pytest.mark.parametrize(
+    "letters",
+    ["5", '{"1": 5}', '{"1": [5]}', '{"1": [["a", "b"]]}', '{"1": [[0, 99999999999]]}', '{"1": [[2, 1]]}', "[[["],
+)
+def test_a_request_that_says_nothing_is_told_and_left_alone(
+    letters: str, settings: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = DeadLetters(settings["dead_letter_dir"])
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        driver.feed("s", "bad")
+        driver.run()
+        (folder.folder / "replay").mkdir()
+        request = folder.folder / "replay" / "bad.json"
+        request.write_text(f'{{"incarnation": "{driver._log.state.incarnation}", "letters": {letters}}}')
+        for _ in range(2):
+            driver.clock.advance(1)
+            assert driver.run() == []
+    assert caplog.text.count("bad.json asks for no dead letters that could be understood") == 1
+    assert request.exists()
+
+
+def test_files_of_other_names_are_none_of_a_topologys(settings: dict[str, Any]) -> None:
+    with TopologyTestDriver(counting_topology(), **settings) as driver:
+        driver.feed("s", "bad")
+        driver.run()
+        folder = DeadLetters(settings["dead_letter_dir"])
+        (file,) = folder.folder.glob("*.jsonl")
+        for name in (f"copy of {file.name}", f"._{file.name}", f"0{file.name}", f"1.x.{file.name}"):
+            file.with_name(name).write_bytes(b"\x00\x05\x16\x07")
+        driver.fail_at("record")
+        driver.feed("s", "good")
+        driver.run()  # a driver that starts
+        assert [letter.id for letter in folder.all(driver._log.state)] == ["1-0"]
 
 
 def test_letters_are_durable_before_the_record_with_their_folders(

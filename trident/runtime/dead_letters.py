@@ -12,11 +12,12 @@ import base64
 import json
 import logging
 import os
+import re
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trident.config import Config
 from trident.coordination.framing import make_directory, sync_directory
@@ -32,6 +33,8 @@ __all__ = ["DeadLetter", "DeadLetters", "Request", "dead_letters_of", "waiting"]
 logger = logging.getLogger(__name__)
 
 _REQUESTS = "replay"
+_NAME = re.compile(r"([0-9]+)\.([0-9]+)\.")
+_MOST = 1 << 24  # letters of one request
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,15 @@ class DeadLetter:
         The batch, and which of its dead letters this is.
     failure
         Step, error and traceback, and the tuple, typed, as it was at the input of the step.
+    size
+        How long its line in the file is; 0 if it comes from none.
     """
 
     txid: int
     attempt: int
     number: int
     failure: Failure
+    size: int = field(default=0, compare=False)
 
     @property
     def id(self) -> str:
@@ -82,7 +88,7 @@ class DeadLetter:
         values = decode(base64.b64decode(data["values"], validate=True))
         aside = Aside(values, *(data[name] for name in ("entry", "port", "partition", "partitions")))
         failure = Failure(data["step"], data["tuple"], data["error"], details=data["details"], aside=aside)
-        return DeadLetter(data["txid"], data["attempt"], data["number"], failure)
+        return DeadLetter(data["txid"], data["attempt"], data["number"], failure, len(line))
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,7 @@ class DeadLetters:
 
     def __init__(self, folder: str | os.PathLike[str], captures: bool = True) -> None:
         self.folder, self.captures = Path(folder), captures
+        self._told: set[str] = set()
 
     # ---- the driver -------------------------------------------------------------------------------------------------
 
@@ -118,22 +125,13 @@ class DeadLetters:
                 "not committed; make room or change dead_letter_dir, and start again"
             ) from error
 
-    def sweep(self, log: LogState) -> None:
-        """Remove files of batches that an earlier driver did not commit: they are done anew."""
-        for path in (*self._files(log.incarnation), *self._files(log.incarnation, "tmp")):
-            if _numbers(path)[0] > log.txid:
-                logger.info("removing the dead letters %s: their batch was not committed", path)
-                with suppress(OSError):  # they count for nobody
-                    path.unlink(missing_ok=True)
-
     # ---- reading ----------------------------------------------------------------------------------------------------
 
     def all(self, log: LogState) -> Iterator[DeadLetter]:
         """Iterate over the dead letters of committed batches, put back or not, oldest batch first."""
-        for path in self._files(log.incarnation):
-            txid, attempt = _numbers(path)
+        for txid, attempt in self._files(log.incarnation):
             if txid <= log.txid and log.winners.winner(txid) == attempt:
-                yield from _read(path)
+                yield from _read(self._path(txid, attempt, log.incarnation))
 
     def of_batch(self, log: LogState, txid: int) -> list[DeadLetter]:
         """Return the dead letters of a committed batch; none if it has none, or its file is gone."""
@@ -164,25 +162,43 @@ class DeadLetters:
         for path in paths:
             try:
                 data = json.loads(path.read_text(encoding="utf-8"))
-                letters = {int(txid): ranges for txid, ranges in data["letters"].items()}
+                letters = {int(txid): _ranges(ranges) for txid, ranges in data["letters"].items()}
+                if count_of(letters) > _MOST:
+                    raise ValueError(f"more than {_MOST:,} of them")
                 if data["incarnation"] == log.incarnation:
                     found.append(Request(path, letters))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                logger.warning("%s asks for no dead letters that could be understood: %s", path, error)
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+                self.tell(f"{path} asks for no dead letters that could be understood: {error}")
         return found
+
+    def tell(self, problem: str) -> None:
+        """Log a warning, once: a running driver looks every second."""
+        if problem not in self._told:
+            self._told.add(problem)
+            logger.warning("%s", problem)
 
     # ---- files ------------------------------------------------------------------------------------------------------
 
     def _path(self, txid: int, attempt: int, incarnation: str) -> Path:
         return self.folder / f"{txid:012d}.{attempt}.{incarnation}.jsonl"
 
-    def _files(self, incarnation: str, suffix: str = "jsonl") -> list[Path]:
-        return sorted(self.folder.glob(f"*.*.{incarnation}.{suffix}"), key=_numbers)
+    def _files(self, incarnation: str) -> list[tuple[int, int]]:
+        """Batch and attempt of each file of a log; of what others put into the folder nothing is said."""
+        found = []
+        for path in self.folder.glob(f"*.{incarnation}.jsonl"):
+            match = _NAME.match(path.name)
+            attempt = None if match is None else (int(match[1]), int(match[2]))
+            if attempt is not None and path.name == self._path(*attempt, incarnation).name:
+                found.append(attempt)
+        return sorted(found)
 
 
-def _numbers(path: Path) -> tuple[int, int]:
-    txid, attempt, *_ = path.name.split(".")
-    return int(txid), int(attempt)
+def _ranges(data: Any) -> list[list[int]]:
+    """Ranges as a request names them; ValueError or TypeError if they are none."""
+    for first, end in data:
+        if not (type(first) is type(end) is int and 0 <= first <= end):
+            raise ValueError(f"{first!r} to {end!r} is no range")
+    return list(data)
 
 
 def _read(path: Path) -> list[DeadLetter]:

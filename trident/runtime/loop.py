@@ -135,7 +135,7 @@ class BatchLoop:
         self._pool, self._commit_thread = pool, commit_thread
         self._progress, self._clock, self._dead_letters = progress, clock, dead_letters
         self._observe = observer or (lambda point, attempt: None)
-        self._replays = None if dead_letters is None else Replays(plan, dead_letters, log.state)
+        self._replays = None if dead_letters is None else Replays(plan, dead_letters)
         self._time = BatchTime.of(plan)
         self._sync_definitions = committer.counts_on_replays
         self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
@@ -398,6 +398,9 @@ class BatchLoop:
             if size is None:
                 return None
             total += size
+        if self._replays is not None and LETTERS in definitions:
+            with failing_at("dead letters"):
+                total += self._replays.size_of(definitions[LETTERS], self._log.state)
         return total
 
     def _process(self, batch: _Batch, parts: list[Part]) -> None:
@@ -523,6 +526,7 @@ class BatchLoop:
             # The batches before it may well be committed; then a restart goes on from this one, as the error says.
             error = RetriesUsedUpError if used_up else BatchFailedError
             self._fatal = error(attempt.txid, tries, failure.step, failure.row, failure.cause)
+            self._fatal.puts_aside = self._config.on_poison == "dead_letter"
             backoff = 0.0
         else:
             backoff = min(self._config.retry_backoff_ms * 2 ** (tries - 1), self._config.retry_backoff_max_ms) / 1000

@@ -23,11 +23,11 @@ from trident.exchanges import RepartitionNode
 from trident.fields import Fields
 from trident.graph import QueryNode
 from trident.planner import Exchange, Plan
-from trident.runtime.dead_letters import DeadLetter, DeadLetters, Request
+from trident.runtime.dead_letters import DeadLetter, DeadLetters
 from trident.runtime.exchange import Frame
 from trident.runtime.groups import places_of
 from trident.runtime.put_back import PutBack
-from trident.runtime.rows import Failure, StepFailed, columns_of
+from trident.runtime.rows import Aside, Failure, StepFailed, columns_of
 from trident.runtime.worker import Program
 
 __all__ = ["Replays"]
@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S = 1.0
 _MOST = 10_000  # letters of one batch
+_MOST_BYTES = 16 << 20  # of their lines; one that is longer comes alone
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ class _Place:
 class Replays:
     """What the driver loop asks about dead letters that are to be put back."""
 
-    def __init__(self, plan: Plan, letters: DeadLetters, log: LogState) -> None:
-        letters.sweep(log)
+    def __init__(self, plan: Plan, letters: DeadLetters) -> None:
         self._plan, self._letters = plan, letters
         self._look_at = float("-inf")
 
@@ -74,39 +74,48 @@ class Replays:
         taken: Ranges = log.put_back
         for definitions in log.definitions.values():  # of batches in work
             taken = with_letters(taken, definitions.get(LETTERS) or {})
-        chosen: dict[int, list[list[int]]] = {}
-        room = _MOST
+        chosen: dict[int, set[int]] = {}
+        count = size = 0
+        for letter in self._asked(log, taken):
+            if letter.number in chosen.get(letter.txid, ()):
+                continue
+            count, size = count + 1, size + letter.size
+            if count > _MOST or (count > 1 and size > _MOST_BYTES):
+                break
+            chosen.setdefault(letter.txid, set()).add(letter.number)
+        if not chosen:
+            return None
+        self.look_now()  # there may be more
+        return {txid: ranges_of(numbers) for txid, numbers in chosen.items()}
+
+    def _asked(self, log: LogState, taken: Ranges) -> Iterator[DeadLetter]:
+        """Iterate over the letters that are asked for and that no batch puts back; a request that is met is removed."""
         for request in self._letters.requests(log):
-            asked = self._open(request, log, taken)
-            for txid, numbers in asked.items():
-                some = numbers[:room]
-                room -= len(some)
-                chosen = with_letters(chosen, {txid: ranges_of(some)}) if some else chosen
-            taken = with_letters(taken, chosen)
-        if chosen:
-            self.look_now()  # there may be more
-        return chosen or None
+            met = True
+            for txid, ranges in request.letters.items():
+                waiting = set(numbers_of(ranges)).difference(numbers_of(log.put_back.get(txid, ())))
+                letters = self._there(log, txid) if waiting else []
+                if letters is None:  # for a moment, maybe
+                    met = False
+                    continue
+                there = [letter for letter in letters if letter.number in waiting]
+                met = met and not there
+                in_work = set(numbers_of(taken.get(txid, ())))
+                yield from (letter for letter in there if letter.number not in in_work)
+            if met:
+                with suppress(OSError):  # it does no harm
+                    request.path.unlink(missing_ok=True)
 
-    def _open(self, request: Request, log: LogState, taken: Ranges) -> dict[int, list[int]]:
-        """The letters of a request that no batch puts back; a request that is met is removed."""
-        met, asked = True, {}
-        for txid, ranges in request.letters.items():
-            there = self._there(log, txid).intersection(numbers_of(ranges))
-            met = met and there.issubset(numbers_of(log.put_back.get(txid, ())))
-            rest = sorted(there.difference(numbers_of(taken.get(txid, ()))))
-            if rest:
-                asked[txid] = rest
-        if met:
-            with suppress(OSError):  # it does no harm
-                request.path.unlink(missing_ok=True)
-        return asked
-
-    def _there(self, log: LogState, txid: int) -> set[int]:
+    def _there(self, log: LogState, txid: int) -> list[DeadLetter] | None:
         try:
-            return {letter.number for letter in self._letters.of_batch(log, txid)}
+            return self._letters.of_batch(log, txid)
         except LogError as error:  # nobody waits for them but who asked
-            logger.warning("topology %s: %s; they are not put back", self._plan.topology, error)
-            return set()
+            self._letters.tell(f"topology {self._plan.topology}: {error}; they are not put back until it can be read")
+            return None
+
+    def size_of(self, definition: Ranges, log: LogState) -> int:
+        """About how many bytes the letters of a batch have; `LogError` if they cannot be read."""
+        return sum(letter.size for letter in self._named(definition, log))
 
     def parts(self, definition: Ranges, log: LogState, program: Program) -> Iterator[tuple[str, PutBack]]:
         """Cut a batch's letters into parts, by the fragment where they come in.
@@ -114,7 +123,7 @@ class Replays:
         Raises
         ------
         LogError
-            The file of a letter is gone or cannot be read.
+            The file of a letter cannot be read.
         """
         by_place: dict[_Place, list[DeadLetter]] = {}
         for letter in self._named(definition, log):
@@ -129,12 +138,13 @@ class Replays:
         for txid, ranges in definition.items():
             letters = {letter.number: letter for letter in self._letters.of_batch(log, txid)}
             for number in numbers_of(ranges):
-                if number not in letters:
-                    raise LogError(
-                        f"dead letter {txid}-{number} is to be put back, but it is no longer in {self._letters.folder}; "
-                        "restore its file"
-                    )
-                yield letters[number]
+                yield letters.get(number) or self._gone(txid, number)
+
+    def _gone(self, txid: int, number: int) -> DeadLetter:
+        """What comes in place of a letter that is no longer there: it has no place, so it fails by name."""
+        name, folder = f"{txid}-{number}", self._letters.folder
+        cause = f"dead letter {name} is to be put back, but it is no longer in {folder}; restore its file"
+        return DeadLetter(txid, 0, number, Failure("dead letters", name, cause, aside=Aside({}, "")))
 
 
 def _part(place: _Place, fields: Fields | None, letters: Sequence[DeadLetter], program: Program) -> PutBack:
@@ -183,6 +193,8 @@ def _table(place: _Place, fields: Fields | None, letters: Iterable[DeadLetter]) 
 
 def _row(place: _Place, fields: Fields | None, letter: DeadLetter) -> tuple[Any, ...]:
     values = letter.aside.values
+    if not place.entry:
+        raise StepFailed(letter.failure)
     if fields is None:
         cause = f"this topology has no step {place.step!r} behind {place.entry!r} at which the tuple could come in"
         raise StepFailed(Failure(place.step, letter.failure.row, cause))
