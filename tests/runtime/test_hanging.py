@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import threading
@@ -9,26 +10,41 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from spouts import FixedBatchSpout
+from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import QUICK, dict_state
+from tests.runtime.support import QUICK, RowsSpout, RowsState, dict_state, keep
 from tests.state.faults import DictMap
-from trident import TridentTopology
-from trident.errors import BatchFailedError
-from trident.operations import CombinerAggregator, Count
+from trident import TridentTopology, TridentTuple
+from trident.errors import BatchFailedError, SpoutError
+from trident.graph import EachNode
+from trident.operations import (
+    BaseAggregator,
+    BaseQueryFunction,
+    BaseStateUpdater,
+    CombinerAggregator,
+    Count,
+    ReducerAggregator,
+    TumblingCountWindow,
+)
+from trident.runtime import running as running_module
 from trident.runtime.daemon_pool import DaemonPool
+from trident.runtime.hanging import Work
+from trident.runtime.plain import Calls
+from trident.runtime.rows import Poison
 from trident.state import map_state
 from trident.state.interfaces import Key
 
 LIMITS: dict[str, Any] = {**QUICK, "engine": "in_process", "message_timeout_s": 0.1, "max_batch_attempts": 2}
-let_go = threading.Event()
+let_go, began, over = threading.Event(), threading.Event(), threading.Event()
 
 
 @pytest.fixture(autouse=True)
 def ends() -> Iterator[None]:
     let_go.clear()
+    began.clear()
     yield
     let_go.set()
 
@@ -90,10 +106,11 @@ def test_a_combiner_that_hangs_in_a_commit_ends_the_topology(tmp_path: Path, par
 
 
 class SlowMap(DictMap):
-    """Takes its time with the first put, longer than user code may."""
+    """Takes its time with a batch, longer than user code may."""
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        if not self.entries:
+        if ("a",) in keys:
+            began.set()
             let_go.wait(0.5)
         super().multi_put(keys, values)
 
@@ -104,7 +121,203 @@ def test_a_store_that_is_slow_ends_nothing(tmp_path: Path) -> None:
     stream.group_by("word").persistent_aggregate(map_state(lambda *_: store, "opaque"), Count(), "n")
     with topology.start(LIMITS, log_dir=str(tmp_path)) as running:
         running.process_all_available()
+        assert (running.txid, began.is_set()) == (2, True)
+
+
+class SlowSum(ReducerAggregator[int]):
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, current: int, row: Any) -> int:
+        let_go.wait(0.01)
+        return current + 1
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+def test_a_commit_of_many_short_calls_may_take_its_time(tmp_path: Path, pending: int) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("in", FixedBatchSpout("word: string", 40, *[[f"w{at}"] for at in range(40)]))
+    stream.group_by("word").persistent_aggregate(dict_state({}), SlowSum(), "n: bigint")
+    with topology.start({**LIMITS, "max_spout_pending": pending}, log_dir=str(tmp_path)) as running:
+        running.process_all_available()
+        assert running.txid == 1
+
+
+class SlowState(RowsState):
+    def store(self, rows: Sequence[Any]) -> None:
+        let_go.wait(0.5)
+        self.pending.extend(rows)
+
+
+class Stores(BaseStateUpdater[SlowState]):
+    def update_state(self, state: SlowState, tuples: Sequence[Any], collector: Any) -> None:
+        state.store(tuples)
+
+
+class PutsAll(BaseStateUpdater[Any]):
+    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+        state.multi_put([row.values for row in tuples], [1] * len(tuples))
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+@pytest.mark.parametrize("kind", ["own", "map"])
+def test_an_updater_that_waits_for_a_slow_store_ends_nothing(tmp_path: Path, kind: str, pending: int) -> None:
+    topology, stream = words("a", "b")
+    store = SlowMap()
+    spec, updater = (SlowState(), Stores()) if kind == "own" else (map_state(lambda *_: store, "opaque"), PutsAll())
+    stream.partition_persist(spec, updater, "word: string")
+    with topology.start({**LIMITS, "max_spout_pending": pending}, log_dir=str(tmp_path)) as running:
+        running.process_all_available()
         assert running.txid == 2
+
+
+class HangingQuery(BaseQueryFunction[Any, int]):
+    def batch_retrieve(self, state: Any, rows: Sequence[Any]) -> list[int]:
+        began.set()
+        let_go.wait()
+        return [0] * len(rows)
+
+    def execute(self, row: Any, result: Any, collector: Any) -> None:
+        collector.emit([result])
+
+
+class HangingEnd(BaseAggregator[list[int]]):
+    def init(self, batch_id: Any, collector: Any) -> list[int]:
+        return []
+
+    def aggregate(self, val: list[int], row: Any, collector: Any) -> list[int]:
+        return val
+
+    def complete(self, val: list[int], collector: Any) -> None:
+        let_go.wait()
+
+
+class HangingSpout(RowsSpout):
+    """Hangs in one of its calls."""
+
+    def __init__(self, call: str) -> None:
+        super().__init__("word: string", {1: [["a"], ["a"]], 2: [["a"]]})
+        self.call = call
+
+    def emit_batch(self, batch_id: int, collector: Any) -> bool | None:
+        if self.call == "emit_batch":
+            let_go.wait()
+        return super().emit_batch(batch_id, collector)
+
+    def ack(self, batch_id: int) -> None:
+        if self.call == "ack":
+            let_go.wait()
+
+
+def hanging(call: str) -> TridentTopology:
+    topology = TridentTopology("t")
+    spout = HangingSpout(call)
+    stream = topology.new_stream("in", spout)
+    if call == "batch_retrieve":
+        counts = stream.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "n")
+        keep(stream.state_query(counts, "word", HangingQuery(), "before: bigint"))
+    elif call == "complete":
+        keep(stream.window(TumblingCountWindow.of(1), "word", HangingEnd(), "size: bigint"))
+    elif call == "combine":  # what two tasks give
+        parts = stream.shuffle().map(lambda row: row).parallelism_hint(2)
+        parts.group_by("word").persistent_aggregate(MemoryMapState(), HangingSum(), "n")
+    else:
+        keep(stream)
+    return topology
+
+
+CALLS = {"emit_batch": "in", "ack": "in", "batch_retrieve": "in/query", "complete": "in/window"}
+"""And their steps."""
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+@pytest.mark.parametrize("call", [*CALLS, "combine"])
+def test_a_call_that_hangs_beside_the_steps_of_a_worker_ends_the_topology(call: str, pending: int) -> None:
+    running = hanging(call).start({**LIMITS, "max_spout_pending": pending})
+    with pytest.raises(BatchFailedError) as raised:
+        running.await_termination(20)
+    error = raised.value
+    assert (error.txid, running.txid) == ((2, 1) if call == "ack" else (1, 0))
+    assert error.step == CALLS.get(call, error.step)
+    assert f" in {call}, {__file__}:" in error.cause
+    running.stop()
+    assert not running.is_active
+
+
+# ---- the end ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+def test_a_topology_that_hangs_can_be_stopped(pending: int) -> None:
+    running = hanging("batch_retrieve").start({**LIMITS, "max_spout_pending": pending})
+    assert began.wait(20)
+    running.stop()
+    assert "in batch_retrieve" in str(running.exception())
+
+
+class HangingMap(DictMap):
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        if ("a",) in keys:
+            began.set()
+            let_go.wait()
+        super().multi_put(keys, values)
+
+
+def test_stopping_leaves_a_store_behind_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(running_module, "_STOP_S", 0.2)
+    topology, stream = words("a")
+    stream.group_by("word").persistent_aggregate(map_state(lambda *_: HangingMap(), "opaque"), Count(), "n")
+    running = topology.start(LIMITS, log_dir=str(tmp_path))
+    assert began.wait(20)
+    running.stop()
+    assert "topology 't' did not end within 0.2 seconds after it was to stop" in str(running.exception())
+
+
+def test_who_waits_for_a_feed_is_told_that_the_topology_ended() -> None:
+    topology, spout = TridentTopology("t"), FeederBatchSpout("word: string")
+    keep(topology.new_stream("in", spout).filter("word", hangs))
+    running = topology.start({**LIMITS, "max_spout_pending": 1})
+    with pytest.raises(SpoutError, match="feed 0 was not committed: the topology stopped before"):
+        spout.feed([["b"]], timeout_s=20)
+    assert "in hangs" in str(running.exception())
+
+
+def test_a_spout_is_closed_once_though_the_thread_comes_back() -> None:
+    topology, spout = TridentTopology("t"), RowsSpout("word: string", {1: [["b"]]})
+    keep(topology.new_stream("in", spout).filter("word", hangs))
+    running = topology.start({**LIMITS, "max_spout_pending": 1})
+    with pytest.raises(BatchFailedError):
+        running.await_termination(20)
+    let_go.set()
+    running._thread.join(20)
+    assert spout.calls == ["open", "close"]
+    assert "in hangs" in str(running.exception())
+
+
+class LongSum(HangingSum):
+    def combine(self, left: int, right: int) -> int:
+        if left:
+            began.set()
+            over.wait(20)
+        return left + right
+
+
+def test_a_topology_does_not_look_at_the_threads_of_another_one(tmp_path: Path) -> None:
+    """Their names begin alike."""
+    other, others = TridentTopology("t-state"), FixedBatchSpout("word: string", 1, ["a"], ["a"])
+    other.new_stream("in", others).group_by("word").persistent_aggregate(dict_state({}, partitions=2), LongSum(), "n")
+    topology, stream = words("a")
+    store = SlowMap()
+    stream.group_by("word").persistent_aggregate(map_state(lambda *_: store, "opaque"), Count(), "n")
+    over.clear()
+    with other.start({**LIMITS, "message_timeout_s": 60}, log_dir=str(tmp_path / "other")):
+        assert began.wait(20)
+        try:
+            with topology.start(LIMITS, log_dir=str(tmp_path / "log")) as running:
+                running.process_all_available()
+                assert running.txid == 1
+        finally:
+            over.set()
 
 
 PROGRAM = """
@@ -132,6 +345,21 @@ if __name__ == "__main__":
     with topology().start(limits, engine="in_process") as running:
         running.process_all_available()
 """
+
+
+def test_one_signal_ends_a_run_that_hangs(tmp_path: Path) -> None:
+    program = PROGRAM.replace("def hangs(word):", "def hangs(word):\n    open('began', 'w').close()")
+    Path(tmp_path, "program.py").write_text(program, encoding="utf-8")
+    options = ["--engine", "in_process", "--conf", "message_timeout_s=2", "--conf", "max_spout_pending=1"]
+    command = [sys.executable, "-m", "trident.cli", "run", "program.py:topology", *options]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while not Path(tmp_path, "began").exists() and process.poll() is None:
+            let_go.wait(0.01)
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 1
+    assert "stopping after the commit under way" in said
+    assert "in step 'in/filter'" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("pending", [1, 3])
@@ -177,6 +405,33 @@ def test_a_program_that_stops_no_topology_ends_as_if_it_did(tmp_path: Path, pend
     command = [sys.executable, "-c", ENDLESS, str(pending)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_row_that_was_the_last_one_is_not_looked_for() -> None:
+    """A thread may come back while another one looks where it is."""
+    node = (
+        TridentTopology("t").new_stream("in", FixedBatchSpout("word: string", 1, ["a"])).each("word", hangs, "v")._node
+    )
+    assert isinstance(node, EachNode)
+    calls = Calls("in/each", node, pa.table({"word": ["a"]}))
+    assert calls.position() == ("in/each", TridentTuple(node.inputs, ("a",)))
+    calls.run(Poison())
+    assert calls.position() == ("in/each", None)
+
+
+def test_a_look_that_fails_is_not_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([ValueError("look")])
+
+    def overdue(work: Work, limit_s: float, cause: str) -> Any:
+        for error in looks:
+            raise error
+        return found(work, limit_s, cause)
+
+    found = Work.overdue
+    monkeypatch.setattr(Work, "overdue", overdue)
+    running = hanging("batch_retrieve").start(LIMITS)
+    with pytest.raises(BatchFailedError, match="in batch_retrieve"):
+        running.await_termination(20)
 
 
 # ---- the pool --------------------------------------------------------------------------------------------------------

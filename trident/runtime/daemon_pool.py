@@ -49,6 +49,10 @@ class DaemonPool(Executor):
                 self._threads[-1].start()
         return future
 
+    def idents(self) -> list[int]:
+        """Return the identities of the threads."""
+        return [one.ident for one in list(self._threads) if one.ident is not None]
+
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             _call(*work)

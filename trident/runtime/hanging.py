@@ -9,12 +9,12 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from trident.runtime import committer, worker
+from trident.runtime import committer, entries, steps, views, worker
 from trident.runtime.fragments import run_fragment
 from trident.runtime.plain import Calls
 from trident.runtime.rows import Failure, iterate, shown
@@ -25,84 +25,150 @@ __all__ = ["Work"]
 
 _OURS = str(Path(__file__).parents[1])
 _STATE = str(Path(values.__file__).parent)
+_ASKED = -1
+"""Stands for the attempt where a spout is asked about a batch: no attempt at a batch has this number."""
 
+T = TypeVar("T")
 Local = Mapping[str, Any]
 
+
+def _ask(spout: str, call: Callable[..., T], arguments: Iterable[Any]) -> T:
+    return call(*arguments)
+
+
 _STEPS: dict[CodeType, Callable[[Local], tuple[str, object]]] = {
+    _ask.__code__: lambda local: (local["spout"], None),
     iterate.__code__: lambda local: (local["step"], local.get("row")),
     Calls.run.__code__: lambda local: local["self"].position(),
     run_fragment.__code__: lambda local: (local["sink"].target if "sink" in local else local["step"].id, None),
+    steps._retrieve.__code__: lambda local: (local["step"], None),  # noqa: SLF001
     worker._read.__code__: lambda local: (local["fragment"].entry, None),  # noqa: SLF001
     worker.run_entry.__code__: lambda local: (local["entry"], None),
+    entries.inputs_of.__code__: lambda local: (local["node"].id, None),
     committer._update_rows.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+    committer.Committer._exchange.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+    committer.Committer._window.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
 }
 """The functions that call code of the user's, and what their locals say of the step and the tuple."""
 
 
 class _Begun(NamedTuple):
     thread: int
-    at: float
     watched: bool
+    commits: bool
+
+
+class _Call(NamedTuple):
+    """A call of the user's code that has not returned."""
+
+    frame: FrameType  # of what the step called
+    step: FrameType
+    given: object  # the last that it gave, where it gives one thing after the other
+
+    def goes_on(self, earlier: _Call) -> bool:
+        """Whether it is the very call that was seen earlier, at the same place."""
+        return self.frame is earlier.frame and self.given is earlier.given
 
 
 class Work:
-    """Which attempts threads of this process are at, and since when.
+    """Which attempts threads of this process are at.
 
     Parameters
     ----------
     beside
-        How the names of threads begin that a commit may be waiting for.
+        Gives the threads that a commit may be waiting for.
     """
 
-    def __init__(self, beside: str) -> None:
+    def __init__(self, beside: Callable[[], Iterable[int]] = tuple) -> None:
         self._beside = beside
         self._begun: dict[TransactionAttempt, _Begun] = {}
+        self._seen: dict[int, tuple[float, _Call]] = {}
 
-    def begin(self, attempt: TransactionAttempt, watched: bool) -> None:
+    def begin(self, attempt: TransactionAttempt, watched: bool, commits: bool = False) -> None:
         """The calling thread begins; `watched` where nothing but `overdue` notices that it does not come back."""
-        self._begun[attempt] = _Begun(threading.get_ident(), time.monotonic(), watched)
+        self._begun[attempt] = _Begun(threading.get_ident(), watched, commits)
 
     def end(self, attempt: TransactionAttempt) -> None:
         """It is done with it."""
         self._begun.pop(attempt, None)
 
-    def overdue(self, limit_s: float) -> TransactionAttempt | None:
-        """Return a watched attempt that a thread is at for longer than so many seconds."""
-        late = time.monotonic() - limit_s
-        begun = list(self._begun.items())
-        return next((attempt for attempt, since in begun if since.watched and since.at < late), None)
+    def ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
+        """Call a spout because of a batch, watched."""
+        attempt = TransactionAttempt(txid, _ASKED)
+        self.begin(attempt, watched=True)
+        try:
+            return _ask(spout, call, arguments)
+        finally:
+            self.end(attempt)
+
+    def overdue(self, limit_s: float, cause: str) -> tuple[int, Failure] | None:
+        """Return a watched batch whose thread is in one call of the user's code for so many seconds, and where.
+
+        To be asked again and again, by one thread: a call hangs if it was met at two looks that are so far apart, and at
+        each one between them. Many short calls take as long as they like.
+        """
+        now, stacks = time.monotonic(), sys._current_frames()  # noqa: SLF001  nothing public gives another's stack
+        before, self._seen = self._seen, {}
+        for attempt, begun in list(self._begun.items()):
+            for thread in self._threads(begun) if begun.watched else ():
+                call = _call(stacks.get(thread))
+                if call is None:
+                    continue
+                since, earlier = before.get(thread, (now, call))
+                since = since if call.goes_on(earlier) else now
+                self._seen[thread] = since, call
+                if now - since >= limit_s:
+                    return attempt.txid, _failure(stacks[thread], call, cause)
+        return None
 
     def hanging(self, attempt: TransactionAttempt, cause: str) -> Failure | None:
-        """Return a failure that names what the attempt is at; None where no thread of this process is in the user's code.
-
-        A store is not the user's code: it has limits of its own, and a large commit may take its time.
-        """
+        """Return a failure that names what the attempt is at; None where no thread of this process is in the user's code."""
         begun = self._begun.get(attempt)
-        if begun is None:
-            return None
-        threads = [begun.thread]
-        if begun.watched:
-            threads += [one.ident for one in threading.enumerate() if one.ident and one.name.startswith(self._beside)]
-        return next(filter(None, (_hanging(thread, cause) for thread in threads)), None)
-
-
-def _hanging(thread: int, cause: str) -> Failure | None:
-    innermost = frame = users = sys._current_frames().get(thread)  # noqa: SLF001  nothing public gives another's stack
-    while frame is not None and frame.f_code not in _STEPS:
-        if not frame.f_code.co_filename.startswith(_OURS):
-            users = frame  # at last the outermost one: what the step called
-        frame = frame.f_back
-    if frame is None or users is None or _is_store(users):
+        stacks = sys._current_frames()  # noqa: SLF001  as above
+        for thread in () if begun is None else self._threads(begun):
+            call = _call(stacks.get(thread))
+            if call is not None:
+                return _failure(stacks[thread], call, cause)
         return None
-    step, row = _STEPS[frame.f_code](frame.f_locals)
+
+    def _threads(self, begun: _Begun) -> list[int]:
+        return [begun.thread, *(self._beside() if begun.commits else ())]
+
+
+def _call(innermost: FrameType | None) -> _Call | None:
+    """Return what a step called of the user's code; None if the thread is elsewhere.
+
+    A store is not the user's code, whoever calls it: it has limits of its own, and a large commit may take its time. But
+    the operations that it calls are.
+    """
+    frame, users, is_operation = innermost, None, False
+    while frame is not None and frame.f_code not in _STEPS:
+        file = frame.f_code.co_filename
+        if not is_operation:
+            if file == values.__file__:  # of the modules of states only this one calls operations
+                is_operation = True
+            elif _is_store(frame, file):
+                return None
+            elif not file.startswith(_OURS):
+                users = frame  # at last the outermost one
+        frame = frame.f_back
+    if frame is None or users is None:
+        return None
+    # One call gives all tables of a part.
+    given = frame.f_locals.get("data") if frame.f_code is worker._read.__code__ else None  # noqa: SLF001
+    return _Call(users, frame, given)
+
+
+def _is_store(frame: FrameType, file: str) -> bool:
+    """Whether this is a method of a state, or what the states of this package are made of."""
+    if file.startswith(_STATE) or file == views.__file__:
+        return True
+    return frame.f_code.co_varnames[:1] == ("self",) and hasattr(type(frame.f_locals.get("self")), "begin_commit")
+
+
+def _failure(innermost: FrameType, call: _Call, cause: str) -> Failure:
+    step, row = _STEPS[call.step.f_code](call.step.f_locals)
     on = "" if row is None else f" on tuple {shown(row)}"
-    where = f"{users.f_code.co_name}, {users.f_code.co_filename}:{users.f_lineno}"
-    return Failure(
-        step, None, f"{cause}; it is still{on} in {where}", details="".join(traceback.format_stack(innermost))
-    )
-
-
-def _is_store(called: FrameType) -> bool:
-    """Whether what was called is a store: of the modules of states only that of the value rules calls operations."""
-    caller = called.f_back.f_code.co_filename if called.f_back is not None else ""
-    return caller.startswith(_STATE) and caller != values.__file__
+    where = f"{call.frame.f_code.co_name}, {call.frame.f_code.co_filename}:{call.frame.f_lineno}"
+    details = "".join(traceback.format_stack(innermost))
+    return Failure(step, None, f"{cause}; it is still{on} in {where}", details=details)

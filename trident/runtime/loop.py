@@ -11,7 +11,7 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
@@ -108,6 +108,8 @@ class BatchLoop:
     observer
         Called with the name of each point of a batch's life and its attempt, in the thread that reaches it:
         `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
+    beside
+        Gives the threads that partitions of a state are committed in, beside `commit_thread`.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class BatchLoop:
         observer: Callable[[str, TransactionAttempt], None] | None = None,
         inline_bytes: float = 0,
         gate: CommitGate | None = None,
+        beside: Callable[[], Iterable[int]] = tuple,
     ) -> None:
         self._gate = gate or CommitGate()
         self._inline_bytes = inline_bytes
@@ -151,7 +154,7 @@ class BatchLoop:
         self._poll_at = self._look_at = float("-inf")
         self._counted_from = log.state.txid  # the batch after which empty ones are counted, while somebody waits
         self._fatal: BatchFailedError | None = None
-        self._work = Work(f"trident-{plan.topology}-state")
+        self._work = Work(beside)
 
     # ---- from other threads -----------------------------------------------------------------------------------------
 
@@ -173,13 +176,11 @@ class BatchLoop:
     def hanging(self) -> BatchFailedError | None:
         """Return the error of a batch that hangs in code of the user's where the loop itself cannot notice or fail it."""
         limit = self._config.message_timeout_s
-        attempt = self._work.overdue(limit)
-        cause = f"no end within message_timeout_s={limit:g} seconds"
-        failure = None if attempt is None else self._work.hanging(attempt, cause)
-        if attempt is None or failure is None:
+        found = self._work.overdue(limit, f"no end within message_timeout_s={limit:g} seconds")
+        if found is None:
             return None
-        tries = self._coordinator.failures(attempt.txid) + 1
-        return BatchFailedError(attempt.txid, tries, failure.step, None, failure.cause)
+        txid, failure = found
+        return BatchFailedError(txid, self._coordinator.failures(txid) + 1, failure.step, None, failure.cause)
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
@@ -316,7 +317,8 @@ class BatchLoop:
                 definitions[name] = logged[name]
             else:
                 with failing_at(name):
-                    definitions[name] = spout.coordinator.initialize_transaction(txid, self._previous(name, txid))
+                    earlier, define = self._previous(name, txid), spout.coordinator.initialize_transaction
+                    definitions[name] = self._work.ask(txid, name, define, txid, earlier)
         given = {name: definition for name, definition in definitions.items() if definition is not None}
         letters = logged.get(LETTERS) if logged else self._letters_wanted()
         if letters is not None:
@@ -380,7 +382,8 @@ class BatchLoop:
         for name, definition in _of_spouts(batch.definitions):
             with failing_at(name):
                 parallelism = self._hints[name] or batch.runner.parallelism
-                cut = self._spouts[name].coordinator.parts(batch.attempt, definition, parallelism)
+                cut_into = self._spouts[name].coordinator.parts
+                cut = self._work.ask(batch.attempt.txid, name, cut_into, batch.attempt, definition, parallelism)
             parts.extend((name, part, capture) for part in cut)
         if self._replays is not None and LETTERS in batch.definitions:
             with failing_at("dead letters"):
@@ -455,7 +458,7 @@ class BatchLoop:
         }
 
     def _commit(self, batch: _Batch, txids: dict[str, list[Txid]]) -> None:
-        self._work.begin(batch.attempt, watched=True)
+        self._work.begin(batch.attempt, watched=True, commits=True)
         try:
             self._observe("committing", batch.attempt)
             committed = self._committer.commit(txids, batch.output, now_of(batch.definitions), batch.capture)
@@ -488,7 +491,8 @@ class BatchLoop:
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
         for name, definition in _of_spouts(batch.definitions):
-            self._spouts[name].coordinator.success(attempt.txid, definition)
+            # What it would keep waiting is the next batch: this one is committed.
+            self._work.ask(attempt.txid + 1, name, self._spouts[name].coordinator.success, attempt.txid, definition)
         self._observe("succeeded", attempt)
         metrics = dict(batch.output.metrics)
         add_counts(metrics, committed.metrics)

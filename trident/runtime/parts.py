@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from typing import Any
 
 from trident.config import Config
@@ -55,10 +54,11 @@ class Parts:
         self._views: dict[str, StateView] = {}
         self.gate = CommitGate()
         self.spouts: dict[str, SpoutHandle] = {}
+        self._open_spouts: list[Callable[[], Any]] = []
         self.runner: Runner
         self.committer: Committer
         self._driver: WorkerProgram | None = None
-        self._in_parallel: Executor | None = None
+        self._in_parallel: DaemonPool | None = None
 
     def open_states(self) -> dict[str, list[Any]]:
         """Open the writers of all states that the topology updates."""
@@ -77,6 +77,7 @@ class Parts:
         for node in self.plan.spouts:
             spout = as_trident_spout(node.spout)
             self.spouts[node.id] = SpoutHandle(node.id, spout.get_coordinator(settings), spout_type_of(spout))
+            self._open_spouts.append(self.spouts[node.id].coordinator.close)
             emitters[node.id] = spout.get_emitter(settings)
         return emitters
 
@@ -114,9 +115,18 @@ class Parts:
             self._views[name] = StateView(instances, lambda: log().snapshot(name), name, gate=self.gate, check=check)
         return self._views[name]
 
+    def commit_threads(self) -> list[int]:
+        """Return the threads beside its own that a commit is done in."""
+        return [] if self._in_parallel is None else self._in_parallel.idents()
+
+    def close_spouts(self) -> None:
+        """Close the spouts, each once, whoever asks first."""
+        while self._open_spouts:
+            close_all(self.plan.topology, [self._open_spouts.pop(0)])
+
     def close(self) -> None:
         """Close all of it, spouts first; what one part raises does not keep the others open."""
-        closers: list[Callable[[], Any]] = [spout.coordinator.close for spout in self.spouts.values()]
+        closers: list[Callable[[], Any]] = [self.close_spouts]
         if self._in_parallel is not None:
             closers.append(self._in_parallel.shutdown)
         if self._driver is not None:

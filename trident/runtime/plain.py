@@ -64,9 +64,10 @@ class Calls:
                 poison(self._step, self._tuple(self._rows[len(counts)]), error, self._table, len(counts))
             counts.append(len(emitted) - before)
 
-    def position(self) -> tuple[str, TridentTuple]:
-        """Return the step and the row whose call has not returned."""
-        return self._step, self._tuple(self._rows[len(self._counts)])
+    def position(self) -> tuple[str, TridentTuple | None]:
+        """Return the step and the row whose call has not returned; another thread asks, so there may be none any more."""
+        done = len(self._counts)
+        return self._step, self._tuple(self._rows[done]) if done < len(self._rows) else None
 
     def parents(self) -> pa.Array:
         """Return the number of the row that each value list came from."""

@@ -40,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 Observer = Callable[[str, TransactionAttempt], None]
 
+_STOP_S = 10.0
 _QUICK_BYTES = 32 << 10
 """Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
 
@@ -66,6 +67,7 @@ class RunningTopology:
         self._progress = Progress(plan.topology, config.progress_kept)
         self._error: BaseException | None = None
         self._ended = threading.Event()
+        self._stop_by = math.inf  # once it is to end
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
         pending = config.max_spout_pending
@@ -75,7 +77,7 @@ class RunningTopology:
         self._loop = BatchLoop(
             plan, config, log, parts.runner, parts.committer, parts.spouts, self._pool, self._commit_thread,
             self._progress, Clock(), dead_letters_of(config, plan.topology), observer,
-            _inline_bytes(plan, config, parts), parts.gate,
+            _inline_bytes(plan, config, parts), parts.gate, parts.commit_threads,
         )  # fmt: skip
         self._thread = threading.Thread(target=self._run, name=f"trident-{plan.topology}", daemon=True)
         self._thread.start()
@@ -111,8 +113,12 @@ class RunningTopology:
         return ended
 
     def stop(self) -> None:
-        """End after the commit under way. What is being processed is dropped; a restart does it again."""
+        """End after the commit under way. What is being processed is dropped; a restart does it again.
+
+        A commit that takes longer than `message_timeout_s`, and 10 seconds, is left behind: `exception` says so.
+        """
         self._loop.stop()
+        self._limit_stop()
         self._ended.wait()
 
     def exception(self) -> BaseException | None:
@@ -217,25 +223,46 @@ class RunningTopology:
         try:
             self._loop.run()
         except BaseException as error:  # noqa: BLE001  kept for exception(), raised to whoever waits
-            self._error = error
-            logger.error("topology %s ended at batch %d: %s", self.name, self._log.state.txid, error)
+            if not self._ended.is_set():
+                self._error = error
+                logger.error("topology %s ended at batch %d: %s", self.name, self._log.state.txid, error)
         finally:
+            self._limit_stop()
             self._close()
             with self._drpc_lock:
                 self._ended.set()
 
+    def _limit_stop(self) -> None:
+        self._stop_by = min(self._stop_by, time.monotonic() + max(self.config.message_timeout_s, _STOP_S))
+
     def _watch(self) -> None:
         """End the topology where code of the user's hangs in the loop's own thread, or in a commit.
 
-        Nothing is closed then, the log least of all: the thread may come back, and must find that nobody else writes.
+        Only the spouts are closed then, the log least of all: the thread may come back, and must find that nobody else
+        writes.
         """
         while not self._ended.wait(min(1.0, self.config.message_timeout_s / 4)):
-            error = self._loop.hanging()
+            error = self._hanging()
             if error is not None:
                 self._loop.stop()  # if the thread comes back it begins no commit
-                self._error = error
+                self._error = self._error or error
                 logger.error("topology %s ended at batch %d: %s", self.name, self._log.state.txid, error)
                 self._ended.set()
+                self._parts.close_spouts()  # whoever waits for them has waited enough
+
+    def _hanging(self) -> TridentError | None:
+        try:
+            error = self._loop.hanging()
+        except Exception:
+            logger.exception("topology %s: not found out whether it hangs; looking again", self.name)
+            return None
+        if error is None and time.monotonic() > self._stop_by:
+            limit = max(self.config.message_timeout_s, _STOP_S)
+            return TridentError(
+                f"topology {self.name!r} did not end within {limit:g} seconds after it was to stop; what it waits for is "
+                "left behind, and a restart goes on after the last recorded batch"
+            )
+        return error
 
     def _close(self) -> None:
         """Release everything; what one part raises does not keep the others open."""
@@ -252,7 +279,6 @@ class RunningTopology:
 
 
 _running: weakref.WeakSet[RunningTopology] = weakref.WeakSet()
-_STOP_S = 10.0
 
 
 @atexit.register
