@@ -633,6 +633,27 @@ def test_letters_are_put_back_also_where_nothing_is_put_aside_any_more(settings:
     assert kept.batches == {2: [("bad", "bad")]}
 
 
+def test_a_reducer_of_a_state_fails_the_batch(settings: dict[str, Any]) -> None:
+    topology = TridentTopology("t")
+    words = topology.new_stream("s", RowsSpout("word: string", {})).group_by("word")
+    words.persistent_aggregate(MemoryMapState(), "word", CarefulReducer(), "size")
+    with TopologyTestDriver(topology, **settings) as driver:
+        driver.feed("s", "bad")
+        with pytest.raises(BatchFailedError, match="'s/aggregate': ValueError: cannot read this"):
+            driver.run()
+
+
+@pytest.mark.parametrize("on_poison", ["stop", "dead_letter"])
+def test_an_error_proposes_no_setting_that_is_set(on_poison: str, settings: dict[str, Any]) -> None:
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", RowsSpout("word: string", {})).each("word", lambda word: (1, 2), "one: int"))
+    with TopologyTestDriver(topology, **{**settings, "on_poison": on_poison}) as driver:
+        driver.feed("s", "bad")
+        with pytest.raises(BatchFailedError, match=r"on tuple \[word='bad'\]") as failed:
+            driver.run()
+    assert ("on_poison" in str(failed.value)) == (on_poison == "stop")
+
+
 def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> None:
     """It is a dead letter again, of the batch that was to put it back, or stops the topology."""
     folder = DeadLetters(settings["dead_letter_dir"])
