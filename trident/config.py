@@ -36,8 +36,9 @@ class Config(Redacted):
         At most one batch is started per interval; 0 starts them as fast as they are committed. A cap, not a delay.
     message_timeout_s
         A batch that is not processed within this many seconds is failed and replayed. Where nothing else runs that
-        could do so (in this process with `max_spout_pending=1`, or in a commit) code of yours that does not return
-        for so long ends the topology; a store that is slow does not.
+        could do so (in this process with `max_spout_pending=1`, in a commit, in the driver's part of a spout) one call
+        of yours that does not return for so long ends the topology; many short calls, and a store that is slow, do
+        not. See [code that hangs](guarantees.md#code-that-hangs).
     max_batch_attempts
         How often a batch may fail itself before the topology stops with `BatchFailedError`; a batch that is replayed
         because an earlier one failed has not failed.
