@@ -114,6 +114,7 @@ class Server:
     def pause(self) -> None:
         """Let it hang: it keeps its connections and answers nobody."""
         os.kill(self.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)  # until then one of its threads may still answer
 
     def resume(self) -> None:
         """Let it go on after `pause`."""

@@ -76,10 +76,10 @@ class Cluster:
         wait_for(lambda: all(map(settled, self.clients)))
 
     def owner(self, slot: int, asked: int = 0) -> int:
-        """Return the number of the node that serves a slot, as one of them knows it."""
+        """Return the number of the node that serves a slot, as one of them knows it; -1 for none, as while one takes over."""
         ranges = self.clients[asked].execute_command("CLUSTER", "SLOTS")
-        (port,) = (node[1] for first, last, node, *_ in ranges if first <= slot <= last)
-        return next(number for number, node in enumerate(self.nodes) if node.port == port)
+        port = next((node[1] for first, last, node, *_ in ranges if first <= slot <= last), None)
+        return next((number for number, node in enumerate(self.nodes) if node.port == port), -1)
 
     def sizes(self) -> list[int]:
         return [client.dbsize() for client in self.clients]
