@@ -51,34 +51,47 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     StateMismatchError
         Anything else. Nothing was written.
     """
-    expected, known = txid.expected, True
     if found is not None and place and found.place not in ("", place):
         raise StatePlaceError(f"state {state!r} partition {partition}", place, found.place)
-    if found is None and expected is not None and expected.txid == 0:
-        return  # claimed at a start, and never touched: the store has lost nothing
-    if found == expected:
-        # Batch 0 is the claim of a start, which has no end; nor has a batch that is still to come.
-        if found is None or found.sealed or found.txid == 0 or found.txid >= txid:
-            return
-    elif found is not None and found.incarnation == txid.incarnation:
-        at, own = (found.txid, found.attempt), (int(txid), txid.attempt)
+    if _is_expected(found, txid):
+        return
+    unknown = ""
+    if found is not None and found != txid.expected and found.incarnation == txid.incarnation:
         # A later batch by an *earlier* attempt is no successor of this writer: the end of the log was lost.
         if found.attempt > txid.attempt or (found.attempt == txid.attempt and found.txid > txid):
             raise FencedError(f"state {state!r} partition {partition}", str(txid.sentinel), str(found))
-        floor = (expected.txid, expected.attempt) if expected is not None else (0, 0)
-        known = at == own or txid.epochs is None or epoch_of(found.attempt) in txid.epochs
-        if known and floor < at <= own and _has_lost(found, txid):
+        if not _is_of_known_driver(found, txid):
+            unknown = ", of a driver that this log does not know"
+        elif _was_left_behind(found, txid):
             return
-    elif found is not None and expected is None and found.txid == 0 and found.sealed:
-        return  # another log's driver claimed the place and never committed: there is nothing of it
-    unknown = "" if known else ", of a driver that this log does not know"
     raise StateMismatchError(state, partition, wanted(txid), described(found) + unknown)
 
 
-def _has_lost(found: Sentinel, txid: Txid) -> bool:
-    """Whether no batch of the log was committed by the attempt that laid a sentinel."""
+def _is_expected(found: Sentinel | None, txid: Txid) -> bool:
+    """Whether the store has what the log expects, or nothing where nothing can be missing."""
+    expected = txid.expected
+    if found is None:
+        # A place that was claimed at a start and never touched: the store has lost nothing.
+        return expected is None or expected.txid == 0
+    if expected is None:
+        # Another log's driver claimed the place and never committed: there is nothing of it.
+        return found.incarnation != txid.incarnation and found.txid == 0 and found.sealed
+    # Batch 0 is the claim of a start, which has no end; nor has a batch that is still to come.
+    return found == expected and (found.sealed or found.txid == 0 or found.txid >= txid)
+
+
+def _is_of_known_driver(found: Sentinel, txid: Txid) -> bool:
+    is_own = (found.txid, found.attempt) == (int(txid), txid.attempt)
+    return is_own or txid.epochs is None or epoch_of(found.attempt) in txid.epochs
+
+
+def _was_left_behind(found: Sentinel, txid: Txid) -> bool:
+    """Whether an attempt that committed no batch of the log laid a sentinel, after the expected one and not after this."""
+    expected, at = txid.expected, (found.txid, found.attempt)
+    floor = (0, 0) if expected is None else (expected.txid, expected.attempt)
     # Not `won`, which an adopted batch answers for every attempt: a start may have laid its claim there.
-    return found.txid == txid or txid.winners.winner(found.txid) != found.attempt
+    has_lost = found.txid == txid or txid.winners.winner(found.txid) != found.attempt
+    return floor < at <= (int(txid), txid.attempt) and has_lost
 
 
 def wanted(txid: Txid) -> str:
