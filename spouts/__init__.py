@@ -1,7 +1,10 @@
-"""Spouts: the sources of topologies, one module each."""
+"""Spouts: the sources of topologies, one package a source.
 
-from spouts.feeder import FeederBatchSpout
-from spouts.fixed_batch import FixedBatchSpout
+`rows` has sources whose rows lie in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`.
+Begin with the module `spout.py` of a source: it has the class that topologies name.
+"""
+
+from spouts.rows import FeederBatchSpout, FixedBatchSpout
 from spouts.text_files import TextFileSpout
 
 __all__ = ["FeederBatchSpout", "FixedBatchSpout", "TextFileSpout"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import settings
 
 from tests.servers import Server, start_cassandra, start_memcached, start_redis
-from trident.runtime.environment import pin_worker_python
+from trident.runtime.engine.environment import pin_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    from trident.runtime.session import spark_session
+    from trident.runtime.engine.session import spark_session
 
     session = spark_session("tests", "local[2]")
     yield session

@@ -32,7 +32,6 @@ VALUES = ("trident.errors", "trident.fields", "trident.redaction", "trident.tupl
 INTERFACES = (*VALUES, "trident.state", "trident.spout")
 GRAPH = (
     "trident.config",
-    "trident.exchanges",
     "trident.fluent",
     "trident.graph",
     "trident.naming",
@@ -53,10 +52,10 @@ LAYERS = (
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The one door from the surface to an engine: TridentTopology.start() opens it when it is called. A window that is given
     # no state is kept in memory.
-    Layer(GRAPH, INTERFACES, deferred=("trident.explain", "trident.runtime.running", "states.memory")),
+    Layer(GRAPH, INTERFACES, deferred=("trident.explain", "trident.runtime.driver.running", "states.memory")),
     Layer(("trident.coordination",), ("msgpack", *INTERFACES)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
-    Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.kernels",)),
+    Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.steps.kernels",)),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
     Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors")),
     Layer(("trident.drpc.connections",), ("uvicorn",)),
@@ -80,16 +79,11 @@ LAYERS = (
     *(
         Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *drivers))
         for store, drivers in {
-            "memory": ("states._memory",),
-            "_memory": ("numpy",),
-            "redis": ("redis", "states._redis"),
-            "_redis": ("redis", "hiredis", "states._redis"),
-            "memcached": ("pymemcache", "states._memcached"),
-            "_memcached": ("pymemcache", "states._memcached"),
-            "cassandra": ("cassandra", "states._cassandra"),
-            "_cassandra": ("cassandra", "states._cassandra"),
-            "delta": ("deltalake", "delta", "pyspark", "states._delta"),
-            "_delta": ("deltalake", "delta", "pyspark", "py4j", "states._delta"),
+            "memory": ("numpy",),
+            "redis": ("redis", "hiredis"),
+            "memcached": ("pymemcache",),
+            "cassandra": ("cassandra",),
+            "delta": ("deltalake", "delta", "pyspark", "py4j"),
         }.items()
     ),
     Layer(("states",), FOR_STORES, each_other=False),
@@ -152,12 +146,7 @@ def _targets(node: ast.Import | ast.ImportFrom, importer: str, is_package: bool,
 
 
 def _within(module: str, names: tuple[str, ...]) -> bool:
-    return any(module == name or module.startswith(f"{name}.") or _is_helper(module, name) for name in names)
-
-
-def _is_helper(module: str, name: str) -> bool:
-    """Tell whether a module is one of several helpers: `states._delta_layout` belongs to `states._delta`."""
-    return name.rpartition(".")[2].startswith("_") and module.startswith(f"{name}_")
+    return any(module == name or module.startswith(f"{name}.") for name in names)
 
 
 def layer_of(module: str) -> Layer | None:
@@ -201,17 +190,29 @@ def _tree(root: Path, files: dict[str, str]) -> Path:
 @pytest.mark.parametrize(
     ("path", "text", "part"),
     [
-        ("trident/graph.py", "import pyspark", "trident.graph imports pyspark; its layer may import"),
+        ("trident/graph/nodes.py", "import pyspark", "trident.graph.nodes imports pyspark; its layer may import"),
         ("trident/state/maps.py", "from pyspark.sql import Row", "trident.state.maps imports pyspark.sql"),
         ("trident/state/maps.py", "def f():\n    import pyarrow", "trident.state.maps imports pyarrow"),
         ("trident/state/maps.py", "from ..runtime import session", "trident.state.maps imports trident.runtime"),
         ("trident/spout/interfaces.py", "import pyarrow", "imports pyarrow at its top"),
-        ("trident/topology.py", "from trident.runtime.running import start", "trident.runtime.running at its top"),
+        (
+            "trident/topology.py",
+            "from trident.runtime.driver.running import start",
+            "trident.runtime.driver.running at its top",
+        ),
         ("trident/testing/contracts.py", "import redis", "trident.testing.contracts imports redis"),
         ("trident/errors.py", "from trident import fields", "trident.errors imports trident"),
-        ("states/redis.py", "from states.memory import MemoryMap", "states.redis imports states.memory"),
-        ("states/redis.py", "from states._delta_layout import x", "states.redis imports states._delta_layout"),
-        ("states/redis.py", "from trident.topology import TridentTopology", "states.redis imports trident.topology"),
+        ("states/redis/state.py", "from states.memory import MemoryMap", "states.redis.state imports states.memory"),
+        (
+            "states/redis/state.py",
+            "from states.delta.layout import x",
+            "states.redis.state imports states.delta.layout",
+        ),
+        (
+            "states/redis/state.py",
+            "from trident.topology import TridentTopology",
+            "states.redis.state imports trident.topology",
+        ),
         ("spouts/files.py", "from trident.state import Txid", "spouts.files imports trident.state"),
         ("trident/novelty.py", "import numpy", "imports numpy"),
     ],
@@ -229,9 +230,9 @@ def test_a_right_import_is_let_through(tmp_path: Path) -> None:
         "trident/state/__init__.py": "from .maps import OpaqueMap",
         "trident/state/maps.py": "import json\nfrom trident import errors\nfrom trident.errors import TridentError",
         "trident/spout/interfaces.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pyarrow as pa",
-        "trident/topology.py": "def start():\n    from trident.runtime.running import start",
-        "states/delta.py": "import deltalake\nfrom states._delta_layout import x",
-        "states/redis.py": "import redis\nfrom trident.state import OpaqueMap",
+        "trident/topology.py": "def start():\n    from trident.runtime.driver.running import start",
+        "states/delta/state.py": "import deltalake\nfrom states.delta.layout import x",
+        "states/redis/state.py": "import redis\nfrom trident.state import OpaqueMap",
         "examples/count.py": "from trident import TridentTopology\nfrom states.redis import RedisState",
     }
     assert violations(_tree(tmp_path, files)) == []

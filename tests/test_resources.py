@@ -16,11 +16,11 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import Stream, TopologyError, TridentTopology
-from trident.graph import Resources
+from trident.graph.nodes import Resources
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.planner.loads import StageLoad, commit_loads, stage_loads
-from trident.runtime.resources import cores_of_executors, memory_settings, undone_memory
+from trident.runtime.engine.spark_resources import cores_of_executors, memory_settings, undone_memory
 
 
 def stream_of(topology: TridentTopology) -> Stream:
@@ -159,7 +159,7 @@ from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.errors import ConfigError
 from trident.operations import Max
-from trident.runtime.resources import _registered
+from trident.runtime.engine.spark_resources import _registered
 
 logging.basicConfig(format="%(message)s")
 

@@ -10,7 +10,7 @@ from trident.stream import TridentState
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.reader import StateReader
+    from trident.runtime.reading.state_reader import StateReader
 
 __all__ = ["open_state"]
 
@@ -56,8 +56,8 @@ def open_state(
             for word, count in counts.get_tuples(prefix="th", limit=10):
                 print(word, count)
     """
-    from trident.runtime.reader import StateReader
-    from trident.runtime.targets import load_topology
+    from trident.runtime.reading.state_reader import StateReader
+    from trident.runtime.reading.targets import load_topology
 
     declared = load_topology(topology) if isinstance(topology, str) else topology
     name = state if isinstance(state, str) else state.state_name

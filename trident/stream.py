@@ -12,12 +12,12 @@ from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, declare, member_of
 from trident.fluent.base import is_fields, key_of
-from trident.fluent.drpc import refuse_state
+from trident.fluent.drpc_rules import refuse_state
 from trident.fluent.repartitioning import Repartitioning
 from trident.fluent.resources import Resourceful, with_cpu, with_memory
 from trident.fluent.selecting import Selecting
 from trident.fluent.windowing import Windowing
-from trident.graph import (
+from trident.graph.nodes import (
     Aggregation,
     EachNode,
     FilterNode,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.fluent.resources import merged
-from trident.graph import DrpcNode, Graph, Node, Resources, SpoutNode, StateNode
+from trident.graph.nodes import DrpcNode, Graph, Node, Resources, SpoutNode, StateNode
 from trident.naming import TridentNames
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.state.interfaces import StateFactory, StateSpec
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.runtime.running import RunningTopology
+    from trident.runtime.driver.running import RunningTopology
     from trident.stream import Stream, TridentState
 
 __all__ = ["TridentTopology"]
@@ -165,7 +165,7 @@ class TridentTopology(TridentNames):
             No Java, or one that is too old.
         """
         from trident.config import Config
-        from trident.runtime.running import new_memory_log, start
+        from trident.runtime.driver.running import new_memory_log, start
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
         return start(self.graph(), Config.of(conf, **settings), self._memory_log)

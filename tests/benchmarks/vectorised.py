@@ -28,8 +28,8 @@ from states.memory import MemoryMapState
 from trident import Stream, TridentTopology
 from trident.operations import Count, Split, arrow_function, col
 from trident.planner import make_plan
-from trident.runtime.runners import InProcessRunner
-from trident.runtime.worker import Program
+from trident.runtime.engine.runners import InProcessRunner
+from trident.runtime.engine.worker import Program
 from trident.spout.interfaces import TransactionAttempt
 
 

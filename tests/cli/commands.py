@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from trident.coordination.log import LogReader, exists
+from trident.coordination.transaction_log import LogReader, exists
 
 __all__ = [
     "COUNTS",

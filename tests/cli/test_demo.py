@@ -19,7 +19,7 @@ from tests.cli.commands import last_txid, started, trident, until
 from trident.cli.demo_crash import Job, Kill
 from trident.cli.demo_folder import DemoFolder
 from trident.cli.demo_text import Text, count_words, find_text, standard_library
-from trident.coordination.log import FileLog
+from trident.coordination.transaction_log import FileLog
 from trident.errors import LogHeldError, SpoutError, StateError, TridentError
 
 IN_PROCESS = ("--engine", "in_process")

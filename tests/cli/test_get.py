@@ -20,9 +20,9 @@ from states.memory import MemoryMapState
 from tests.cli.commands import COUNTS, environment, last_txid, started, trident, until, write_module
 from trident import Config
 from trident.cli.get import Answer, Listing, plain, read
-from trident.cli.keys import parse_key, parse_prefix
+from trident.cli.key_arguments import parse_key, parse_prefix
 from trident.cli.target import settings
-from trident.coordination.log import FileLog
+from trident.coordination.transaction_log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
 from trident.fields import Fields
 from trident.operations import Count

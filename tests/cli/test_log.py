@@ -12,8 +12,8 @@ import pytest
 from tests.cli.commands import trident
 from trident.cli.log import log as print_log
 from trident.cli.log import report, short
-from trident.coordination.log import FileLog
 from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, TopologyRecord
+from trident.coordination.transaction_log import FileLog
 from trident.errors import CorruptLogError, LogError
 
 ATTEMPT = 1 << 20

@@ -12,7 +12,7 @@ from rich.console import Console
 from tests.cli.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
 from trident.cli.run import LineDisplay
 from trident.coordination.lock import held_by, list_log
-from trident.coordination.log import FileLog
+from trident.coordination.transaction_log import FileLog
 
 IN_PROCESS = ("--engine", "in_process")
 ON_SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")

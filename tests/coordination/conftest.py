@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.coordination.support import TOPOLOGY, commit
-from trident.coordination.log import FileLog
 from trident.coordination.records import LogState
+from trident.coordination.transaction_log import FileLog
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 from trident.coordination import framing, lock
 from trident.coordination.framing import read_frames
-from trident.coordination.log import FileLog
 from trident.coordination.records import CommitRecord, LogState
+from trident.coordination.transaction_log import FileLog
 
 TOPOLOGY = "word-count"
 ATTEMPT = 1 << 20

@@ -12,10 +12,10 @@ import pytest
 
 from tests.coordination.support import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
-from trident.coordination import reader as reader_module
+from trident.coordination import log_reader as reader_module
 from trident.coordination.framing import HEAD_BYTES, decode, encode, frame
-from trident.coordination.log import FileLog, LogReader
 from trident.coordination.records import DefineRecord, LogState
+from trident.coordination.transaction_log import FileLog, LogReader
 from trident.errors import CorruptLogError, LogError
 
 

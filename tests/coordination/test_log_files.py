@@ -11,8 +11,8 @@ import pytest
 
 from tests.coordination.support import ATTEMPT, TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
-from trident.coordination.log import FileLog, LogReader, exists
 from trident.coordination.records import AdoptRecord, DefineRecord, LayoutRecord, LogState, ResetRecord
+from trident.coordination.transaction_log import FileLog, LogReader, exists
 from trident.errors import ForeignLogError, LogError, LogHeldError
 from trident.state.txid import Sentinel
 
@@ -258,13 +258,13 @@ def test_a_segment_that_is_replaced_while_it_is_read_is_left(path: Path, monkeyp
 
     def late(directory: Path) -> lock.Listing:
         seen = real(directory)
-        monkeypatch.setattr("trident.coordination.reader.list_log", real)
+        monkeypatch.setattr("trident.coordination.log_reader.list_log", real)
         while real(directory).newest == seen.newest:
             log.append(commit(log.state.txid + 1))
         assert (path / "00000001-0001.log").exists()
         return seen
 
-    monkeypatch.setattr("trident.coordination.reader.list_log", late)
+    monkeypatch.setattr("trident.coordination.log_reader.list_log", late)
     assert LogReader(path).refresh() == log.state
     log.close()
 
@@ -275,14 +275,14 @@ def test_a_segment_that_disappears_is_looked_for_again(path: Path, monkeypatch: 
 
     def late(directory: Path) -> lock.Listing:
         seen = real(directory)
-        monkeypatch.setattr("trident.coordination.reader.list_log", real)
+        monkeypatch.setattr("trident.coordination.log_reader.list_log", real)
         for txid in range(1, 12):
             log.append(commit(txid))
         assert seen.newest is not None
         assert not (path / seen.newest.file).exists()
         return seen
 
-    monkeypatch.setattr("trident.coordination.reader.list_log", late)
+    monkeypatch.setattr("trident.coordination.log_reader.list_log", late)
     assert LogReader(path).refresh() == log.state
     assert log.state.txid == 11
     log.close()
@@ -291,7 +291,7 @@ def test_a_segment_that_disappears_is_looked_for_again(path: Path, monkeypatch: 
 def test_a_reader_that_never_catches_up_says_so(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reopened(path)
     gone = lock.Listing([lock.SegmentName(1, 9)], [1], [])
-    monkeypatch.setattr("trident.coordination.reader.list_log", lambda directory: gone)
+    monkeypatch.setattr("trident.coordination.log_reader.list_log", lambda directory: gone)
     with pytest.raises(LogError, match="its segments were replaced 20 times while they were read"):
         LogReader(path).refresh()
 

@@ -13,8 +13,8 @@ import pytest
 from tests.coordination.support import TOPOLOGY, commit, newest, reopened
 from trident.coordination import lock
 from trident.coordination.framing import LogFile
-from trident.coordination.log import FileLog, LogReader
 from trident.coordination.records import DefineRecord
+from trident.coordination.transaction_log import FileLog, LogReader
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from trident.coordination.log import FileLog, LogReader
 from trident.coordination.records import CommitRecord
+from trident.coordination.transaction_log import FileLog, LogReader
 from trident.errors import LogError, LogHeldError
 
 TOPOLOGY = "word-count"
@@ -22,7 +22,7 @@ TOPOLOGY = "word-count"
 # Appends one batch per line that it reads ("+" for as many as it can), and says which batches are durable.
 DRIVER = """
 import sys
-from trident.coordination.log import FileLog
+from trident.coordination.transaction_log import FileLog
 from trident.coordination.records import CommitRecord, DefineRecord
 
 def append():
@@ -234,7 +234,7 @@ def test_a_forked_child_can_neither_write_nor_hold_the_log(path: Path) -> None:
 
 
 def test_the_end_of_a_driver_frees_the_log_though_a_forked_child_lives_on(path: Path) -> None:
-    forks = "import os, sys, subprocess\nfrom trident.coordination.log import FileLog\n" \
+    forks = "import os, sys, subprocess\nfrom trident.coordination.transaction_log import FileLog\n" \
         "log = FileLog.open(sys.argv[1], 'word-count')\nif os.fork() == 0:\n    print(os.getpid(), flush=True)\n" \
         "    sys.stdin.read()\n    os._exit(0)\nos.wait3(os.WNOHANG)\nos._exit(0)\n"  # fmt: skip
     parent = subprocess.Popen(

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trident.coordination.framing import decode, encode
-from trident.coordination.log import MemoryLog
 from trident.coordination.records import (
     HISTORY,
     AdoptRecord,
@@ -22,6 +21,7 @@ from trident.coordination.records import (
     ResetRecord,
     record_from_data,
 )
+from trident.coordination.transaction_log import MemoryLog
 from trident.errors import FencedError, LogError
 from trident.state.txid import Sentinel, Snapshot, Txid, Winners
 

@@ -14,8 +14,8 @@ from states.delta import DeltaState
 from states.memory import MemoryMapState
 from trident import Config, TridentTopology
 from trident.operations import Count, Split
-from trident.runtime.running import start
-from trident.runtime.session import spark_session, stop_session
+from trident.runtime.driver.running import start
+from trident.runtime.engine.session import spark_session, stop_session
 from trident.spout.interfaces import TransactionAttempt
 
 BATCHES, ROWS, WIDTH = 3, 100, 4

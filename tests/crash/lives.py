@@ -29,10 +29,10 @@ from tests.crash.case import (
 from tests.crash.driver import observer
 from tests.crash.fuse import OPENING, RECONCILING, Arm, Died, Fuse
 from tests.crash.seams import crashing_log
-from trident.coordination.log import LogReader, MemoryLog, exists
 from trident.coordination.records import LogState
+from trident.coordination.transaction_log import LogReader, MemoryLog, exists
 from trident.errors import FencedError
-from trident.runtime.running import RunningTopology, start
+from trident.runtime.driver.running import RunningTopology, start
 
 ROOT = Path(__file__).parent.parent.parent
 WAIT_S = 60

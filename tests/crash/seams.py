@@ -11,11 +11,11 @@ from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
 from trident.coordination.framing import HEAD_BYTES, LogFile, decode
-from trident.coordination.log import FileLog
-from trident.runtime import running
+from trident.coordination.transaction_log import FileLog
+from trident.runtime.driver import running
 from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
-from trident.state.forwarding import BACKING_ABILITIES, offer
 from trident.state.txid import EVERYTHING_WON
+from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
 
 
 class Chunks:

@@ -26,9 +26,9 @@ from tests.crash.driver import observer
 from tests.crash.fuse import POINTS, Arm, Fuse
 from tests.crash.lives import ROOT, DriverServer, Outcome, life_of, run_here, run_in_processes, run_killed_at_random
 from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, run_all, table
-from trident.coordination.log import LogReader
+from trident.coordination.transaction_log import LogReader
 from trident.errors import InexactPairingError
-from trident.runtime.running import start
+from trident.runtime.driver.running import start
 
 BEFORE_COMMIT = {"P0", "P1", "P2"}
 

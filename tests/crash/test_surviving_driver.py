@@ -15,11 +15,11 @@ from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.crash.case import Case, Pairing
 from tests.crash.lives import run_here
 from trident.config import Config
-from trident.coordination.log import MemoryLog
+from trident.coordination.transaction_log import MemoryLog
 from trident.errors import BackendError, FencedError, LogHeldError
 from trident.operations import Count, ReducerAggregator
-from trident.runtime.partitions import partition_of
-from trident.runtime.running import start
+from trident.runtime.commit.partitions import partition_of
+from trident.runtime.driver.running import start
 from trident.state import Key, OpaqueMap, Sentinel, StateConf, StateSpec
 from trident.topology import TridentTopology
 from trident.tuples import TridentTuple

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.commands import last_txid, started, until, write_module
 from tests.drpc.support import echo
-from tests.drpc.test_command import IN_PROCESS, MODULE, address
+from tests.drpc.test_drpc_command import IN_PROCESS, MODULE, address
 from tests.drpc.test_local import failing, occupied
 from tests.drpc.test_server import ask, served
 from tests.runtime.support import GATES

@@ -20,7 +20,7 @@ from trident import TopologyError, TridentCollector, TridentError, TridentTopolo
 from trident.coordination.records import LogState
 from trident.drpc import LocalDRPC
 from trident.drpc.batching import Executor
-from trident.drpc.states import OwnLog
+from trident.drpc.queried_states import OwnLog
 from trident.errors import (
     BackendError,
     ConfigError,
@@ -31,7 +31,7 @@ from trident.errors import (
 )
 from trident.operations import BaseQueryFunction, Count, Function, MapGet, Split
 from trident.planner import make_request_plan
-from trident.runtime.running import RunningTopology
+from trident.runtime.driver.running import RunningTopology
 
 
 def run_all(topology: TridentTopology, **conf: Any) -> RunningTopology:

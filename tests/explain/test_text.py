@@ -12,8 +12,8 @@ import pytest
 from tests.explain.topologies import everything, rows, stock, word_count
 from trident import TopologyError, TridentTopology
 from trident.operations import Count, Split
-from trident.operations.combining import MergedCombiner
-from trident.runtime.kernels import step_runs
+from trident.operations.combined_values import MergedCombiner
+from trident.runtime.steps.kernels import step_runs
 
 GOLDEN = Path(__file__).parent / "golden"
 TOPOLOGIES: list[Callable[[], TridentTopology]] = [word_count, stock, everything]

@@ -11,8 +11,8 @@ import pytest
 from tests.runtime.lives import IN_THE_DRIVER, KINDS, declare, run
 from trident import Config
 from trident.planner import make_plan
-from trident.runtime import tasks
-from trident.runtime.worker import Program
+from trident.runtime.engine import tasks
+from trident.runtime.engine.worker import Program
 
 NAMES = {kind.__name__ for kind in KINDS}
 IN_WORKERS = NAMES - {"AQuery", "AnUpdater", "BehindAState"}  # states' aggregators work in both places

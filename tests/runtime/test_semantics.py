@@ -41,7 +41,7 @@ from trident.operations import (
     Sum,
     TupleCollectionGet,
 )
-from trident.runtime import tasks, worker
+from trident.runtime.engine import tasks, worker
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import StateSpec, map_state
 

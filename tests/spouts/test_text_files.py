@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts import TextFileSpout
-from spouts._text_batches import Clock, TextFileCoordinator
-from spouts._text_ranges import Range, cut
+from spouts.text_files.cutting import Clock, TextFileCoordinator
+from spouts.text_files.ranges import Range, cut
 from tests.spouts.reading import definitions, is_plain, rows_of
 from trident.spout import Definition, ITridentSpout, SpoutType, TransactionAttempt
 

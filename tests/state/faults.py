@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.state import IBackingMap, Key, Txid
-from trident.testing.updaters import Add
+from trident.testing.backend.updaters import Add
 
 WAYS = ("before", "middle", "after")
 

@@ -24,7 +24,7 @@ from trident.state import (
     Winners,
     map_for,
 )
-from trident.testing.updaters import Append
+from trident.testing.backend.updaters import Append
 
 SCHEDULES = 112
 PARTITIONS = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from trident.errors import StateReadError
-from trident.state.reading import check_reading
+from trident.state.reader_check import check_reading
 from trident.state.txid import Epochs, Sentinel, Txid, Winners
 
 A, B, C = 1 << 20, 2 << 20, 3 << 20  # the first attempts of three epochs; the log knows the first two

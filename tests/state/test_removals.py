@@ -8,7 +8,7 @@ import pytest
 
 from states.memory import MemoryMap, MemoryMapState
 from tests.state.faults import DictMap, commit
-from trident.runtime.views import StateView
+from trident.runtime.reading.views import StateView
 from trident.state import (
     CachedMap,
     NonTransactionalMap,
@@ -23,7 +23,7 @@ from trident.state import (
     Winners,
 )
 from trident.state.removals import REMOVAL_LAG
-from trident.testing.updaters import Add
+from trident.testing.backend.updaters import Add
 
 CONF = StateConf("shop", "counts")
 every_kind = pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from states._cassandra_session import Connection, borrow, give_back
+from states.cassandra.cluster_session import Connection, borrow, give_back
 from tests.servers import Server, start_redis
-from tests.states.cassandra_support import Home
-from tests.states.redis_cluster import Cluster, cluster_in
+from tests.states.cassandra.cassandra_support import Home
+from tests.states.redis.redis_cluster import Cluster, cluster_in
 
 
 @pytest.fixture(scope="module")

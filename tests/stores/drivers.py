@@ -9,10 +9,10 @@ from typing import Any
 
 from tests.stores.catalog import TOPOLOGY, Home
 from tests.stores.seams import Reach, SeamedState, go_on
-from trident.coordination.log import MemoryLog
 from trident.coordination.records import CommitRecord, ResetRecord
-from trident.runtime.partitions import partitions_of
-from trident.runtime.views import StateView
+from trident.coordination.transaction_log import MemoryLog
+from trident.runtime.commit.partitions import partitions_of
+from trident.runtime.reading.views import StateView
 from trident.state import Key, OpaqueMap, Txid
 from trident.state.txid import RETRY_BITS
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.state import CachedMap, IBackingMap, Key, MicroBatchIBackingMap, OpaqueMap, Txid
-from trident.state.forwarding import BACKING_ABILITIES, offer
+from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
 
 CHUNK = 3
 POINTS = ("begin", "chunk", "commit", "ended")

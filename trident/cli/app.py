@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from trident import __version__
-from trident.cli import dead_letters_commands
+from trident.cli import dead_letter_commands as dead_letters_commands
 from trident.cli.console import reporting, say
 from trident.config import NO_URL, is_url
 

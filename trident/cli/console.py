@@ -93,7 +93,7 @@ def _log_to(console: Console, level: int) -> None:
         handler, text = logging.StreamHandler(console.file), "%(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
     logging.basicConfig(level=level, format=text, handlers=[handler], force=True)
-    starting = logging.getLogger("trident.runtime.session")  # says that Spark starts, which takes its time
+    starting = logging.getLogger("trident.runtime.engine.session")  # says that Spark starts, which takes its time
     starting.handlers, starting.propagate = [_Plain(console)], False
     starting.setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
@@ -115,4 +115,4 @@ class _Plain(logging.Handler):
 
 def _is_no_repetition(record: logging.LogRecord) -> bool:
     # The error that ended a topology is raised as well, and printed by `reporting`.
-    return not (record.name == "trident.runtime.running" and record.funcName in ("_run", "_watch"))
+    return not (record.name == "trident.runtime.driver.running" and record.funcName in ("_run", "_watch"))

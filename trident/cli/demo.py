@@ -25,12 +25,12 @@ from trident.coordination.records import LogState
 from trident.errors import EnvironmentProblem
 from trident.planner import make_plan
 from trident.reading import open_state
-from trident.runtime.environment import check_java
-from trident.runtime.states import make_state
+from trident.runtime.driver.open_partitions import make_state
+from trident.runtime.engine.environment import check_java
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from trident.runtime.running import RunningTopology
+    from trident.runtime.driver.running import RunningTopology
 
 __all__ = ["Demo"]
 

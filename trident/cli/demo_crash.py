@@ -18,8 +18,8 @@ from types import FrameType
 from typing import NoReturn
 
 from trident.cli.demo_folder import DemoFolder
-from trident.coordination.log import LogReader, exists
 from trident.coordination.records import LogState
+from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import TridentError
 
 __all__ = ["Job", "Kill", "run_with_kills"]

@@ -13,8 +13,8 @@ from typing import Any
 
 from trident.cli.demo_text import Text
 from trident.coordination.lock import held_by, list_log
-from trident.coordination.log import LogReader, exists
 from trident.coordination.records import LogState
+from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogHeldError, StateError
 
 __all__ = ["DemoFolder"]

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from trident.cli.console import is_wide, results, table
-from trident.coordination.letters import LETTERS, numbers_of
+from trident.coordination.letter_records import LETTERS, numbers_of
 from trident.coordination.lock import held_by, list_log
-from trident.coordination.log import LogReader, exists
 from trident.coordination.records import CommitRecord, LogState
+from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogError
-from trident.runtime.batch_time import TIME
+from trident.runtime.driver.batch_time import TIME
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
 

@@ -23,7 +23,7 @@ from trident.topology import TridentTopology
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from trident.runtime.running import RunningTopology
+    from trident.runtime.driver.running import RunningTopology
 
 __all__ = ["Beside", "Display", "LineDisplay", "Outcome", "drive", "run"]
 

@@ -9,14 +9,14 @@ import typer
 
 from trident.config import Config
 from trident.errors import ConfigError
-from trident.runtime import targets
+from trident.runtime.reading import targets
 from trident.topology import TridentTopology
 
 __all__ = ["load_topology", "settings"]
 
 
 def load_topology(target: str) -> TridentTopology:
-    """Import `MODULE:TOPOLOGY`, see `trident.runtime.targets`; what names nothing is a wrong use of the command."""
+    """Import `MODULE:TOPOLOGY`, see `trident.runtime.reading.targets`; what names nothing is a wrong use of the command."""
     try:
         return targets.load_topology(target)
     except targets.NoSuchTarget as error:

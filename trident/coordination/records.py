@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
-from trident.coordination.letters import LETTERS, with_letters
+from trident.coordination.letter_records import LETTERS, with_letters
 from trident.state.txid import Epochs, Sentinel, Snapshot, Winners
 
 __all__ = [

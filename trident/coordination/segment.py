@@ -8,7 +8,7 @@ from typing import Any
 
 from trident.coordination.framing import LogFile, encode, frame, sync_directory
 from trident.coordination.lock import SegmentName, list_log
-from trident.coordination.reader import FORMAT, VERSION
+from trident.coordination.log_reader import FORMAT, VERSION
 from trident.coordination.records import LogState
 
 __all__ = ["SegmentWriter"]

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trident.config import Config
+from trident.drpc.queried_states import CommittedLog, RequestStates
 from trident.drpc.requests import RequestSteps
-from trident.drpc.states import CommittedLog, RequestStates
 from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, StateMismatchError, describe
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
-from trident.runtime.bounds import Bounds
-from trident.runtime.commit_gate import read_in_rounds
-from trident.runtime.rows import Poison, Run, StepFailed
+from trident.runtime.commit.commit_gate import read_in_rounds
+from trident.runtime.steps.bounds import Bounds
+from trident.runtime.steps.rows import Poison, Run, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["Answer", "Executor", "RequestQueue"]

@@ -10,10 +10,10 @@ import cloudpickle
 
 from trident.config import Config
 from trident.drpc.batching import Answer, Executor, RequestQueue
-from trident.drpc.states import CommittedLog, LogOfOthers, OwnLog
+from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog
 from trident.errors import ConfigError, DRPCExecutionException, TopologyError, describe
 from trident.planner import RequestPlan, make_request_plan
-from trident.runtime.running import RunningTopology
+from trident.runtime.driver.running import RunningTopology
 
 if TYPE_CHECKING:
     from trident.topology import TridentTopology

@@ -15,18 +15,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trident.exchanges import JoinNode, MultiReduceNode, RepartitionNode
 from trident.fields import Fields
-from trident.graph import AggregateNode, MapNode, MergeNode, Node, SelectNode
+from trident.graph.exchanges import JoinNode, MultiReduceNode, RepartitionNode
+from trident.graph.nodes import AggregateNode, MapNode, MergeNode, Node, SelectNode
 from trident.operations.expressions import col
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Exchange, RequestPlan, Sink, Step
-from trident.runtime.exchange import route
-from trident.runtime.fragments import run_step
-from trident.runtime.in_batch import aggregate
-from trident.runtime.joins import join
-from trident.runtime.reducers import multi_reduce
-from trident.runtime.rows import Run, failing_at
+from trident.runtime.engine.fragment_runs import run_step
+from trident.runtime.engine.routing import route
+from trident.runtime.steps.in_batch import aggregate
+from trident.runtime.steps.joins import join
+from trident.runtime.steps.reducers import multi_reduce
+from trident.runtime.steps.rows import Run, failing_at
 
 __all__ = ["RequestSteps"]
 

@@ -1,7 +1,7 @@
 """What a topology is, told before it runs: as text, as a graph to be drawn, and state by state."""
 
+from trident.explain.descriptions import describe
 from trident.explain.drawing import to_dot, to_mermaid
-from trident.explain.states import describe
 from trident.explain.text import explain
 
 __all__ = ["describe", "explain", "to_dot", "to_mermaid"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trident.exchanges import JoinNode, MultiReduceNode, RepartitionNode, Routing
 from trident.fields import Fields
-from trident.graph import (
+from trident.graph.exchanges import JoinNode, MultiReduceNode, RepartitionNode, Routing
+from trident.graph.nodes import (
     AggregateNode,
     EachNode,
     FilterNode,

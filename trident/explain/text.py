@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from trident.exchanges import RepartitionNode
+from trident.explain.descriptions import describe
 from trident.explain.labels import names_of, routing_text, what
 from trident.explain.stages import Stage, stages_of
-from trident.explain.states import describe
-from trident.graph import Graph, Node, PersistNode, SpoutNode
+from trident.graph.exchanges import RepartitionNode
+from trident.graph.nodes import Graph, Node, PersistNode, SpoutNode
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads
@@ -74,11 +74,11 @@ def _sink(sink: Sink) -> str:
     if sink.routing is not None:
         return f"{sent}, {routing_text(sink.routing)}"
     if sink.aggregation is not None:
-        from trident.runtime.kernels import aggregation_runs
+        from trident.runtime.steps.kernels import aggregation_runs
 
         return f"{sent}; {aggregation_runs(sink.aggregation)}"
     if sink.window is not None:
-        from trident.runtime.kernels import window_runs
+        from trident.runtime.steps.kernels import window_runs
 
         return f"{sent}; {window_runs(sink.window)}"
     return sent
@@ -90,7 +90,7 @@ def _short(id_: str, fragment: Fragment) -> str:
 
 
 def _runs(node: Node) -> str:
-    from trident.runtime.kernels import step_runs
+    from trident.runtime.steps.kernels import step_runs
 
     return step_runs(node)
 

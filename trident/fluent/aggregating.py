@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from trident.errors import TopologyError
-from trident.exchanges import RepartitionNode, Routing
 from trident.fields import Fields, is_nested
 from trident.fluent.base import StreamBase
-from trident.graph import AggregateNode, Member
+from trident.graph.exchanges import RepartitionNode, Routing
+from trident.graph.nodes import AggregateNode, Member
 from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields
-from trident.operations.combining import merging_member
+from trident.operations.combined_values import merging_member
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
 
 if TYPE_CHECKING:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
-from trident.exchanges import MultiReduceNode
 from trident.fields import Fields
 from trident.fluent.base import is_fields
-from trident.fluent.drpc import check_apart
-from trident.graph import MergeNode, Node
+from trident.fluent.drpc_rules import check_apart
+from trident.graph.exchanges import MultiReduceNode
+from trident.graph.nodes import MergeNode, Node
 from trident.operations.adapters import output_fields
 from trident.operations.multi import GroupedMultiReducer, MultiReducer
 

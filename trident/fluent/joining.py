@@ -7,11 +7,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
-from trident.exchanges import JoinNode
 from trident.fields import Fields
 from trident.fluent.base import is_fields, key_of
 from trident.fluent.combining import check_keys, check_streams, named
-from trident.graph import Node
+from trident.graph.exchanges import JoinNode
+from trident.graph.nodes import Node
 
 if TYPE_CHECKING:
     from trident.stream import Stream

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
-from trident.exchanges import RepartitionNode, Routing
 from trident.fields import Fields, FieldsLike
 from trident.fluent.base import StreamBase, key_of
+from trident.graph.exchanges import RepartitionNode, Routing
 
 if TYPE_CHECKING:
     from typing import Self

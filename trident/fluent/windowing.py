@@ -12,8 +12,8 @@ from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import member_of
 from trident.fluent.base import StreamBase
-from trident.fluent.drpc import refuse_state
-from trident.graph import WindowNode
+from trident.fluent.drpc_rules import refuse_state
+from trident.graph.nodes import WindowNode
 from trident.naming import TridentNames
 from trident.operations.windows import (
     SlidingCountWindow,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trident.operations.combining import MergedCombiner
+from trident.operations.combined_values import MergedCombiner
 
 __all__ = ["operation_name"]
 

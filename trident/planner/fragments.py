@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 
-from trident.exchanges import ExchangeNode, RepartitionNode, Routing
 from trident.fields import Fields
-from trident.graph import (
+from trident.graph.exchanges import ExchangeNode, RepartitionNode, Routing
+from trident.graph.nodes import (
     AggregateNode,
     EachNode,
     FilterNode,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from trident.exchanges import ExchangeNode, Routing
 from trident.fields import Fields
-from trident.graph import (
+from trident.graph.exchanges import ExchangeNode, Routing
+from trident.graph.nodes import (
     AggregateNode,
     Aggregation,
     PersistNode,

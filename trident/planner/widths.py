@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from trident.errors import TopologyError
-from trident.exchanges import JoinNode, MultiReduceNode, RepartitionNode
-from trident.graph import Graph, Node
+from trident.graph.exchanges import JoinNode, MultiReduceNode, RepartitionNode
+from trident.graph.nodes import Graph, Node
 from trident.planner.plan import Fragment
 
 __all__ = ["width_of"]

@@ -1,8 +1,15 @@
 """State: interfaces, the maps that make a plain key-value store exact, their values, caches and serializers."""
 
-from trident.state.cached import CachedBatchReadsMap, CachedMap
-from trident.state.chunked import MicroBatchIBackingMap
-from trident.state.codec import decode, decode_keys, encode, encode_keys
+from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys
+from trident.state.encoding.json_serializers import StormOpaqueSerializer
+from trident.state.encoding.serializers import (
+    CodecSerializer,
+    JSONNonTransactionalSerializer,
+    JSONOpaqueSerializer,
+    JSONTransactionalSerializer,
+    Serializer,
+    serializer_for,
+)
 from trident.state.interfaces import (
     BackingMapLifecycle,
     FencedMap,
@@ -28,20 +35,9 @@ from trident.state.interfaces import (
     StreamedMap,
     ValueUpdater,
 )
-from trident.state.json_serializers import StormOpaqueSerializer
 from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state, state_type
 from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
-from trident.state.read_through import ReadThroughMap, SpacedCache
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
-from trident.state.serialized import SerializedMap
-from trident.state.serializers import (
-    CodecSerializer,
-    JSONNonTransactionalSerializer,
-    JSONOpaqueSerializer,
-    JSONTransactionalSerializer,
-    Serializer,
-    serializer_for,
-)
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
 from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
 from trident.state.values import (
@@ -52,6 +48,10 @@ from trident.state.values import (
     TransactionalValue,
     opaque_base,
 )
+from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap
+from trident.state.wrappers.chunked import MicroBatchIBackingMap
+from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
+from trident.state.wrappers.serialized_map import SerializedMap
 
 __all__ = [
     "DEFAULT_SNAPSHOT_KEY",

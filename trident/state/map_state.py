@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trident.errors import ConfigError
-from trident.state.cached import CachedMap
 from trident.state.interfaces import IBackingMap, Key, StateConf, StateSpec, StateType, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
+from trident.state.wrappers.cached import CachedMap
 
 __all__ = ["BackingMapFactory", "MapStateFactory", "map_state", "state_type"]
 

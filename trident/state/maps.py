@@ -26,6 +26,7 @@ from uuid import UUID
 
 from trident.errors import CommitOrderError, StaleTransactionError, UnsupportedOperation
 from trident.state.columns import ColumnarMap, Combine, StoredColumns, fallen
+from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import (
     BackingMapLifecycle,
     IBackingMap,
@@ -36,7 +37,6 @@ from trident.state.interfaces import (
     ValueUpdater,
     state_type,
 )
-from trident.state.keys import one_nan
 from trident.state.removals import Removals
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced, is_atomic
 from trident.state.txid import Sentinel, Snapshot, Txid, Winners

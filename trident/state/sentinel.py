@@ -2,7 +2,7 @@
 
 Before a commit writes anything, what the store says of its last commit is compared with what the log says. The
 comparison is `check_sentinel`, a function of values; the rest finds a place in the store for the record. Readers compare
-too, see `trident.state.reading`.
+too, see `trident.state.reader_check`.
 """
 
 from __future__ import annotations

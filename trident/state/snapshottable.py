@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trident.errors import UnsupportedOperation
-from trident.state.forwarding import STATE_ABILITIES, offer
 from trident.state.interfaces import Key, MapState, SnapshotReadable, StateType, ValueUpdater, kind_of
 from trident.state.txid import Sentinel, Snapshot
+from trident.state.wrappers.forwarding import STATE_ABILITIES, offer
 
 __all__ = ["DEFAULT_SNAPSHOT_KEY", "SnapshottableMap"]
 

@@ -8,18 +8,18 @@
     backend_suite(open_map).raise_if_violated()
 """
 
-from trident.testing.backing_map import BackingMapContract
-from trident.testing.driver import TopologyTestDriver
-from trident.testing.driver_result import BatchResult, HandClock
-from trident.testing.faults import Faults, FaultyMap, InjectedFault
-from trident.testing.fenced_map import FencedMapContract
-from trident.testing.limits import Limits
-from trident.testing.map_state import MapStateContract
-from trident.testing.promises import Promise, Violation
-from trident.testing.report import Finding, Report, Status
-from trident.testing.snapshottable import SnapshottableContract
-from trident.testing.suite import backend_suite
-from trident.testing.updaters import Add, Append
+from trident.testing.backend.backing_map_contract import BackingMapContract
+from trident.testing.backend.faulty_map import Faults, FaultyMap, InjectedFault
+from trident.testing.backend.fenced_map_contract import FencedMapContract
+from trident.testing.backend.limits import Limits
+from trident.testing.backend.map_state_contract import MapStateContract
+from trident.testing.backend.promises import Promise, Violation
+from trident.testing.backend.report import Finding, Report, Status
+from trident.testing.backend.snapshottable_contract import SnapshottableContract
+from trident.testing.backend.suite import backend_suite
+from trident.testing.backend.updaters import Add, Append
+from trident.testing.topology.driver import TopologyTestDriver
+from trident.testing.topology.driver_result import BatchResult, HandClock
 
 __all__ = [
     "Add",

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from trident.testing.limits import Limits
-from trident.testing.suite import backend_suite
+from trident.testing.backend.limits import Limits
+from trident.testing.backend.suite import backend_suite
 
 __all__ = ["main"]
 

@@ -1,0 +1,257 @@
+"""Which bytes of which files make up a batch: the driver's side of `TextFileSpout`."""
+
+# Paths are text as the system gives it: a Path per file would cost more than its stat.
+# ruff: noqa: PTH116, PTH120
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from spouts.text_files.file_listing import Listed, TextSource
+from spouts.text_files.line_ends import Limits, Rest, check_goes_on, find_range
+from spouts.text_files.positions import Position, Positions
+from spouts.text_files.ranges import Piece, Range, cut, open_error, opened, position_at
+from trident.spout.interfaces import Definition, TransactionAttempt
+
+__all__ = ["Clock", "TextFileCoordinator"]
+
+_log = logging.getLogger(__name__)
+_MAX_RANGES = 1000
+_LOOK_EVERY_S = 0.05
+
+_Seen = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Clock:
+    """The time in seconds since the epoch, and how to let some of it pass."""
+
+    now: Callable[[], float] = time.time
+    pause: Callable[[float], None] = time.sleep
+
+
+class TextFileCoordinator:
+    """Says which byte ranges make up a batch.
+
+    The files that have something to read stand in a queue, by path. They are listed when the queue is empty (without
+    `follow`: once), so a call that returns None has looked at every file, and other calls at those of the batch only.
+    """
+
+    def __init__(self, source: TextSource, limits: Limits, follow: bool, tail_idle_s: float, clock: Clock) -> None:
+        self._source, self._limits, self._follow = source, limits, follow
+        self._tail_idle_s, self._clock = tail_idle_s, clock
+        self._positions = Positions()
+        self._queue: deque[str] = deque()
+        self._stamps: dict[str, tuple[int, int]] = {}  # of files as they were when they were read or compared
+        self._held: dict[str, _Seen] = {}
+        self._quiet: dict[str, _Seen] = {}
+        self._by_cursor = not follow
+        self._loaded, self._last = False, None
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Fix the ranges of a batch; None if no file has anything more.
+
+        Raises
+        ------
+        ReplayMismatchError
+            A file that was read in part is not what it was.
+        SpoutError
+            A file or directory cannot be read, or a line is too long.
+        """
+        try:
+            made = self._next(previous)
+        except BaseException:
+            self._loaded = False  # what was found before the error is in no definition: begin again from `previous`
+            raise
+        if made is not None:
+            self._last = made
+        return made
+
+    def _next(self, previous: Definition | None) -> Definition | None:
+        if not self._loaded or previous != self._last:
+            self._load(previous)
+        made = self._define()
+        if made is None and self._follow:
+            self._look_again()
+            made = self._define()
+            if made is None and self._held:
+                self._wait_for_tails()
+                self._look_again()
+                made = self._define()
+        return made
+
+    def parts(
+        self, attempt: TransactionAttempt, definition: Definition, parallelism: int
+    ) -> Sequence[tuple[Piece, ...]]:
+        """Cut the ranges to about equal bytes; less than 512 KiB make one part."""
+        base = os.fsdecode(definition["base"])
+        ranges = [Range(base + os.fsdecode(path), start, end, crc) for path, start, end, crc in definition["ranges"]]
+        return cut(ranges, parallelism)
+
+    def size(self, definition: Definition) -> int | None:
+        """Say how many bytes a batch has; None if some are packed, and nobody knows how many they are unpacked."""
+        size = 0
+        for path, start, end, _ in definition["ranges"]:
+            if path[-3:] in (".gz", b".gz"):
+                return None
+            size += int(end) - int(start)
+        return size
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Nothing is kept for a batch, so nothing is dropped."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _load(self, previous: Definition | None) -> None:
+        """Go on after `previous`, from that and the files alone."""
+        self._held, self._quiet = {}, {}
+        self._by_cursor = not self._follow
+        cursor = None
+        if previous is None:
+            self._positions = Positions()
+        elif "done" in previous:
+            # Also without `follow` now: what was read out of order, no cursor can say.
+            self._positions, self._by_cursor = Positions(previous["done"]), False
+        else:
+            self._positions, cursor = Positions(), previous["at"]
+        files = self._source.files(self._positions)
+        if cursor is not None:
+            self._read_until(files, os.fsdecode(cursor[0]), Position(cursor[1], cursor[2]))
+        self._enqueue(files)
+        self._loaded, self._last = True, previous
+
+    def _read_until(self, files: dict[str, Listed], path: str, position: Position) -> None:
+        """Take all files before `path` as read, the file itself up to `position`."""
+        for earlier in [one for one in files if one < path]:
+            size = files.pop(earlier).size
+            if not self._by_cursor and size:
+                self._positions.set(earlier, position_at(earlier, size))
+        self._positions.set(path, position)
+
+    def _look_again(self) -> None:
+        files = self._source.files(self._positions)
+        self._forget_removed(files)
+        self._held = {}
+        self._enqueue(files)
+
+    def _enqueue(self, files: dict[str, Listed]) -> None:
+        self._queue.clear()
+        for path, (size, stamp) in files.items():
+            position = self._positions.get(path)
+            if size != (0 if position is None else position.offset):
+                self._queue.append(path)
+            elif position is not None and self._stamps.get(path) != stamp:
+                _check_same(path, size, position)
+            self._stamps[path] = stamp
+
+    def _forget_removed(self, files: dict[str, Listed]) -> None:
+        # A directory that lost all its files at once may be a volume that is not mounted: then its files come back.
+        alive = {os.path.dirname(path) for path in files}
+        gone = [path for path in self._positions if path not in files and os.path.dirname(path) in alive]
+        for path in gone:
+            if not os.path.lexists(path):
+                self._positions.forget(path)
+                self._quiet.pop(path, None)
+                self._stamps.pop(path, None)
+
+    def _define(self) -> Definition | None:
+        ranges: list[Range] = []
+        room = self._limits.max_batch_bytes
+        while self._queue and room > 0 and len(ranges) < _MAX_RANGES:
+            path = self._queue[0]
+            found = self._find(path, room, alone=not ranges)
+            if found is None:
+                self._queue.popleft()
+                continue
+            range_, rest = found
+            if rest is Rest.NO_ROOM:
+                break
+            if range_ is not None:
+                ranges.append(range_)
+                room -= range_.end - range_.start
+            if rest is Rest.MORE:
+                break
+            self._queue.popleft()
+        return self._definition(ranges) if ranges else None
+
+    def _find(self, path: str, room: int, alone: bool) -> tuple[Range | None, Rest] | None:
+        seen: list[_Seen] = []
+
+        def is_final(status: os.stat_result) -> bool:
+            seen.append((status.st_size, status.st_mtime_ns))
+            old = self._clock.now() - status.st_mtime >= self._tail_idle_s
+            return old or not self._follow or self._quiet.get(path) == seen[-1]
+
+        before = self._positions.get(path)
+        try:
+            found = find_range(path, before, room, alone, self._limits, is_final)
+        except FileNotFoundError:
+            read = "nothing of it was read" if before is None else f"it was read up to byte {before.offset}"
+            _log.warning("the file %s was removed: %s", path, read)
+            return None
+        except OSError as error:
+            raise open_error(path, error, "cannot define a batch") from error
+        if found.position is not None and found.position != before:
+            self._positions.set(path, found.position)
+        if found.rest is Rest.HELD:
+            self._held[path] = seen[-1]
+        return found.range, found.rest
+
+    def _definition(self, ranges: list[Range]) -> Definition:
+        folders = {os.path.dirname(one.path) for one in ranges}
+        base = (os.path.commonpath(folders) if len(folders) > 1 else folders.pop()).rstrip("/") + "/"
+        made: dict[str, Any] = {
+            "base": _plain(base),
+            "ranges": [[_plain(one.path[len(base) :]), one.start, one.end, one.crc] for one in ranges],
+        }
+        if self._by_cursor:
+            last = ranges[-1]
+            made["at"] = [_plain(last.path), last.end, last.crc]
+        else:
+            made["done"] = self._positions.packed()
+        return made
+
+    def _wait_for_tails(self) -> None:
+        """Wait until no held file has changed for `tail_idle_s`, or any one changes: then there is more to read."""
+        now = self._clock.now()
+        ages = [now - mtime_ns / 1e9 for _, mtime_ns in self._held.values()]
+        # A time of change that lies in the future is of another clock; the whole wait then stands for the age.
+        left = max(min(self._tail_idle_s, self._tail_idle_s - age) for age in ages)
+        while left > 0:
+            step = min(left, _LOOK_EVERY_S)
+            self._clock.pause(step)
+            left -= step
+            if any(_seen_now(path) != seen for path, seen in self._held.items()):
+                return
+        self._quiet.update(self._held)
+
+
+def _check_same(path: str, size: int, position: Position) -> None:
+    """Make sure that a file that was read to its end has not been replaced by one of the same size."""
+    with suppress(OSError), opened(path) as file:  # it may be closed to readers by now
+        check_goes_on(path, file, size, position)
+
+
+def _seen_now(path: str) -> _Seen | None:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_size, status.st_mtime_ns
+
+
+def _plain(path: str) -> str | bytes:
+    """Return a path as text that can be logged, or as bytes if it is not UTF-8; `os.fsdecode` reads both."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return os.fsencode(path)
+    return path

@@ -1,0 +1,158 @@
+"""TextFileSpout: the lines of text files, each exactly once, from files that are there, that come and that grow.
+
+A definition is plain data:
+
+``ranges``
+    What the batch contains: `[path, start, end, crc]` per file, byte ranges that end at line ends. The checksum is of
+    the bytes just before `end`, so that a replay finds a file that was truncated or replaced.
+``base``
+    The directory that all paths in `ranges` are relative to.
+``done``
+    Only with `follow`: how far every file was read (see `positions.py`), packed to 4 to 12 bytes a file.
+``at``
+    Only without `follow`: path, offset and checksum where the batch ends. Files are read in the order of their paths,
+    so this says it all; the definition has the same size however many files there are.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spouts.text_files.cutting import Clock, TextFileCoordinator
+from spouts.text_files.file_listing import Paths, TextSource
+from spouts.text_files.line_ends import Limits
+from spouts.text_files.lines import LineOptions, read_lines
+from spouts.text_files.ranges import Piece
+from trident.arrow import schema_of
+from trident.errors import SpoutError
+from trident.fields import Fields
+from trident.spout.interfaces import SpoutType
+
+__all__ = ["TextFileSpout"]
+
+_GREATEST_LINE = 512 << 20
+
+
+class TextFileSpout:
+    r"""Emits each line of text files once, without its line end (`\n` or `\r\n`). Transactional.
+
+    Parameters
+    ----------
+    paths
+        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
+    max_batch_bytes
+        The greatest number of bytes of one batch. A longer line, and a `.gz` file, makes a batch of its own.
+    pattern
+        What the names of files in directories must match. Names with a leading dot are skipped unless it has one.
+    encoding
+        Any encoding in which ASCII is ASCII. A byte order mark at the beginning of UTF-8 is dropped.
+    errors
+        What becomes of bytes that are no text: `"replace"` (U+FFFD, one warning a file) or `"strict"` (`SpoutError`).
+    recursive
+        Read directories within directories too. A link to what is read already is not followed.
+    follow
+        When all is read, look for new files and for lines added to old ones. False: only what is there at the start.
+    with_source
+        Emit `file: string` and `offset: bigint` after the line: its path and the byte at which it begins (of `.gz`
+        files, in the unpacked text).
+    output_field
+        The name of the field that holds the line.
+    max_line_bytes
+        The greatest length of a line, at most 512 MiB; `SpoutError` beyond.
+    tail_idle_s
+        With `follow`, a last line without a line end is emitted when the file was not changed for this many seconds,
+        for its writer may not have finished it. When nothing else is left the spout waits that long. Also the age from
+        which a `.gz` file is taken to be complete.
+    allow_empty
+        Start although there is no file yet.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(
+        self,
+        paths: Paths,
+        *,
+        max_batch_bytes: int = 8 << 20,
+        pattern: str = "*",
+        encoding: str = "utf-8",
+        errors: str = "replace",
+        recursive: bool = True,
+        follow: bool = True,
+        with_source: bool = False,
+        output_field: str = "line",
+        max_line_bytes: int = 64 << 20,
+        tail_idle_s: float = 1.0,
+        allow_empty: bool = False,
+    ) -> None:
+        if max_batch_bytes < 1:
+            raise ValueError(f"max_batch_bytes is {max_batch_bytes}; it must be at least 1")
+        if not 1 <= max_line_bytes <= _GREATEST_LINE:
+            raise ValueError(f"max_line_bytes is {max_line_bytes}; it must be from 1 to {_GREATEST_LINE}")
+        if errors not in ("replace", "strict"):
+            raise ValueError(f'errors is {errors!r}; it must be "replace" or "strict"')
+        if tail_idle_s < 0:
+            raise ValueError(f"tail_idle_s is {tail_idle_s}; it must not be negative")
+        self._source = TextSource.of(paths, pattern, recursive)
+        self._limits = Limits(max_batch_bytes, max_line_bytes)
+        source_fields = ("file: string", "offset: bigint") if with_source else ()
+        self._fields = Fields(f"{output_field}: string", *source_fields)
+        self._encoding, self._errors, self._with_source = _checked_encoding(encoding), errors, with_source
+        self._follow, self._tail_idle_s, self._allow_empty = follow, tail_idle_s, allow_empty
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+        return self._fields
+
+    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> TextFileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read."""
+        if not self._source.files() and not self._allow_empty:
+            raise SpoutError(
+                f"no text file to read in {self._source}. Mend the path or the pattern, or give allow_empty=True if "
+                "files will come later"
+            )
+        return TextFileCoordinator(self._source, self._limits, self._follow, self._tail_idle_s, clock or Clock())
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> _TextFileEmitter:
+        """Return the worker's side."""
+        return _TextFileEmitter(
+            self._fields, self._encoding, self._errors, self._limits.max_line_bytes, self._with_source
+        )
+
+
+class _TextFileEmitter:
+    """Reads the pieces of files that make up a part."""
+
+    is_quick = True  # it waits for nobody: the loop may call it
+
+    def __init__(self, fields: Fields, encoding: str, errors: str, max_line_bytes: int, with_source: bool) -> None:
+        self._options = LineOptions(encoding, errors, max_line_bytes, schema_of(fields), with_source)
+
+    def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
+        """Give the lines of a part, in tables of about a megabyte."""
+        return read_lines(part, self._options)
+
+
+def _checked_encoding(encoding: str) -> str:
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        raise ValueError(f"encoding {encoding!r} is not known") from None
+    if not _is_ascii_superset(name):
+        raise ValueError(
+            f"encoding {encoding!r} does not write ASCII as ASCII, so line ends cannot be found in its bytes; "
+            "convert the files to UTF-8 first"
+        )
+    return "utf-8" if name == "utf-8-sig" else name
+
+
+def _is_ascii_superset(encoding: str) -> bool:
+    ascii_ = bytes(range(128))
+    try:
+        return ascii_.decode(encoding) == ascii_.decode("ascii")
+    except (UnicodeDecodeError, LookupError):  # LookupError: an encoding from bytes to bytes
+        return False

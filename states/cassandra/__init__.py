@@ -1,0 +1,8 @@
+"""States in Apache Cassandra, exact at QUORUM.
+
+Begin with `state.py`; `map.py` reads and writes, `stamps.py` has the timestamps that fence.
+"""
+
+from states.cassandra.state import CassandraMapFactory, CassandraOptions, CassandraState
+
+__all__ = ["CassandraMapFactory", "CassandraOptions", "CassandraState"]

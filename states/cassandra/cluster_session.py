@@ -1,0 +1,206 @@
+"""One connection to a cluster per process and account, shared by all states that use it, closed with the last of them.
+
+Requests go out in a window: so many are under way, the next is sent when the oldest is answered. Errors of the driver
+leave this module as errors of `trident.errors`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import ssl
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import cassandra
+from cassandra import ConsistencyLevel
+from cassandra.auth import PlainTextAuthProvider
+from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, RetryPolicy, TokenAwarePolicy
+from cassandra.query import tuple_factory
+
+from states.cassandra.options import CassandraOptions
+from trident.errors import BackendError, ConfigError
+
+__all__ = ["Connection", "UnknownOutcome", "borrow", "give_back"]
+
+_RECONNECT_S = 0.5
+_DDL_TIMEOUT_S = 60.0
+_REFUSED = (cassandra.AuthenticationFailed, cassandra.Unauthorized)
+_WRONG = (cassandra.InvalidRequest, cassandra.AlreadyExists)
+_ANY = (cassandra.DriverException, cassandra.RequestExecutionException, NoHostAvailable, OSError)
+
+
+class UnknownOutcome(BackendError):
+    """No answer came, so the write may have been made, be made later, or never."""
+
+
+class Connection:
+    """A session of the driver, and the statements prepared in it. Used by several threads at once."""
+
+    def __init__(self, options: CassandraOptions) -> None:
+        self.address, self.key, self.process = options.address, options.connection, os.getpid()
+        self._prepared: dict[tuple[str, str], Any] = {}
+        self._lock = threading.Lock()
+        self._cluster = _cluster(options)
+        try:
+            with self.translated("open a session"):
+                self._session = self._cluster.connect()
+        except BaseException:
+            self._cluster.shutdown()
+            raise
+
+    def prepare(self, cql: str, level: str, serial: bool = False) -> Any:
+        """Return the prepared statement of a text for a consistency level; `serial`: it reads or writes by condition."""
+        with self._lock:
+            if (cql, level) not in self._prepared:
+                with self.translated(f"prepare {cql!r}"):
+                    statement = self._session.prepare(cql)
+                statement.consistency_level = getattr(ConsistencyLevel, level)
+                # Every write carries its own timestamp, so it may be sent again; a conditional one decides anew.
+                statement.is_idempotent = not serial
+                if serial:
+                    local = "LOCAL_SERIAL" if level.startswith("LOCAL") else "SERIAL"
+                    statement.serial_consistency_level = getattr(ConsistencyLevel, local)
+                self._prepared[cql, level] = statement
+            return self._prepared[cql, level]
+
+    def execute(self, statement: Any, doing: str) -> list[tuple[Any, ...]]:
+        """Run one bound statement, or a text, and return its rows."""
+        with self.translated(doing):
+            return list(self._session.execute(statement))
+
+    def paged(self, statement: Any, doing: str) -> Iterator[tuple[Any, ...]]:
+        """Run one bound statement and iterate over its rows, fetched page by page as they are asked for."""
+        with self.translated(doing):
+            yield from self._session.execute(statement)
+
+    def define(self, cql: str) -> None:
+        """Change the schema and wait until all nodes agree on it."""
+        with self.translated(f"run {cql!r}"):
+            self._session.execute(cql, timeout=_DDL_TIMEOUT_S)
+
+    def stream(self, statements: Iterable[Any], width: int, doing: str) -> Iterator[Any]:
+        """Run statements, at most `width` at a time, and give each one's result in order.
+
+        After an error nothing more is sent, and what is under way is waited for: nothing of a failed call happens later.
+        """
+        under_way: deque[Any] = deque()
+        try:
+            with self.translated(doing):
+                for statement in statements:
+                    under_way.append(self._session.execute_async(statement))
+                    if len(under_way) >= width:
+                        yield under_way.popleft().result()
+                while under_way:
+                    yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                with contextlib.suppress(*_ANY):
+                    future.result()
+
+    def close(self) -> None:
+        """End the connections and the driver's threads."""
+        self._cluster.shutdown()
+
+    @contextmanager
+    def translated(self, doing: str) -> Iterator[None]:
+        """Raise errors of the driver as `BackendError`, with what was tried and where."""
+        try:
+            yield
+        except _ANY as error:
+            raise _translated(f"cannot {doing} in Cassandra at {self.address}", error) from error
+
+
+def _translated(tried: str, error: Exception) -> BackendError:
+    # What each node answered says more than that none could do it.
+    causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) and error.errors else [error]
+    text = "; ".join(dict.fromkeys(str(cause) or type(cause).__name__ for cause in causes[:3]))
+    if any(isinstance(cause, _REFUSED) for cause in causes):
+        return BackendError(f"{tried}: {text}. Check user, password and the account's rights", retryable=False)
+    if isinstance(error, _WRONG):
+        return BackendError(f"{tried}: the server refuses it: {text}", retryable=False)
+    return UnknownOutcome(f"{tried}: {type(error).__name__}: {text}. The batch may be replayed")
+
+
+def _cluster(options: CassandraOptions) -> Any:
+    policy = TokenAwarePolicy(DCAwareRoundRobinPolicy(options.local_dc or ""))
+    profile = ExecutionProfile(
+        load_balancing_policy=policy,
+        retry_policy=RetryPolicy(),
+        consistency_level=ConsistencyLevel.QUORUM,
+        request_timeout=options.timeout_s,
+        row_factory=tuple_factory,
+    )
+    account = None if options.user is None else PlainTextAuthProvider(options.user, options.password)
+    return Cluster(
+        contact_points=list(options.contact_points),
+        port=options.port,
+        auth_provider=account,
+        ssl_context=_tls(options),
+        execution_profiles={EXEC_PROFILE_DEFAULT: profile},
+        protocol_version=options.protocol_version,
+        reconnection_policy=ConstantReconnectionPolicy(_RECONNECT_S, max_attempts=None),
+        connect_timeout=options.connect_timeout_s,
+        control_connection_timeout=options.connect_timeout_s,
+        monitor_reporting_enabled=False,
+        application_name="trident-spark",
+    )
+
+
+def _tls(options: CassandraOptions) -> ssl.SSLContext | None:
+    if not options.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=options.tls_ca)
+        context.check_hostname = options.tls_check_hostname
+        if options.tls_certificate is not None:
+            context.load_cert_chain(options.tls_certificate, options.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(
+            f"read the TLS files {options.tls_ca}, {options.tls_certificate}, {options.tls_key}: {error}; give PEM files"
+        ) from error
+    return context
+
+
+# ---- sharing ---------------------------------------------------------------------------------------------------------
+
+_registry: dict[tuple[Any, ...], Connection] = {}
+_users: dict[tuple[Any, ...], int] = {}
+_registry_lock = threading.Lock()
+
+
+def borrow(options: CassandraOptions) -> Connection:
+    """Return the connection of this process for the options; give it back once for each time it was borrowed."""
+    with _registry_lock:
+        found = _registry.get(options.connection)
+        if found is None:
+            found = _registry[options.connection] = Connection(options)
+        _users[found.key] = _users.get(found.key, 0) + 1
+        return found
+
+
+def give_back(connection: Connection) -> None:
+    """Close the connection if nobody else uses it. One of a parent process is left alone: its threads are not here."""
+    with _registry_lock:
+        if _registry.get(connection.key) is not connection:
+            return
+        _users[connection.key] -= 1
+        if _users[connection.key]:
+            return
+        del _registry[connection.key], _users[connection.key]
+    connection.close()
+
+
+def _forget_parents() -> None:
+    # A child has the sockets of its parent, but not the threads that serve them.
+    global _registry_lock
+    _registry_lock = threading.Lock()
+    _registry.clear()
+    _users.clear()
+
+
+os.register_at_fork(after_in_child=_forget_parents)

@@ -1,0 +1,173 @@
+"""CassandraBackingMap: rows, fence and timestamps together, as one backing map of bytes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+
+from states.cassandra.cluster_session import borrow, give_back
+from states.cassandra.fence import Fence
+from states.cassandra.options import CassandraOptions, table_name
+from states.cassandra.row_statements import Rows
+from states.cassandra.schema import open_table
+from states.cassandra.stamps import Cells, timestamp
+from trident.errors import CommitOrderError, StateError, UnsupportedOperation
+from trident.state.encoding.codec import decode_keys, encode_keys
+from trident.state.interfaces import Key, StateConf
+from trident.state.txid import Sentinel, Txid
+
+__all__ = ["CassandraBackingMap"]
+
+
+class CassandraBackingMap:
+    """One partition of a state in a table: a backing map that keeps its own sentinel. Used by one thread at a time.
+
+    It connects when it is made. In a forked child it connects again when it is first used.
+
+    Parameters
+    ----------
+    options
+        See `CassandraOptions`.
+    conf
+        The names of the topology and the state; `read_only`.
+    partition
+        Number of the state partition: the place of its sentinel. The place of a key does not depend on it.
+    """
+
+    def __init__(self, options: CassandraOptions, conf: StateConf | None = None, partition: int = 0) -> None:
+        conf = StateConf() if conf is None else conf
+        self._options, self._conf, self._partition = options, conf, partition
+        self._table = options.table or table_name(conf.prefix)
+        self._what = (
+            f"partition {partition} of state {conf.prefix!r} in table {options.keyspace}.{self._table} of Cassandra at "
+            f"{options.address}"
+        )
+        # The commit: what its timestamps are made of. None: nothing was begun.
+        self._stamp: int | None = None
+        self._number = 0
+        self._fenced = False  # once a sentinel was claimed, or tried to be, nothing is written without one
+        self._closed = False
+        self._open()
+
+    # ---- IBackingMap ----------------------------------------------------------------------------------------------
+
+    def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Read many keys: one entry per key, in the order asked, None where never written."""
+        self._at_home()
+        return self._rows.get(encode_keys(keys)) if keys else []
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
+        """Write many keys; return once a quorum has them on its commit logs.
+
+        Raises
+        ------
+        FencedError
+            Another writer has moved the sentinel. What was sent before loses against what that one writes.
+        StateLossDetected
+            The sentinel is gone.
+        BackendError
+            No answer, or a refusal; any part may be written. Writing the same again does no harm.
+        """
+        if len(keys) != len(values):
+            raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
+        if keys:
+            at = self._next_timestamp("write")
+            self._rows.put(encode_keys(keys), values, at, self._fence.check)
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete keys; absent ones are ignored. Fenced as `multi_put` is."""
+        if keys:
+            at = self._next_timestamp("delete")
+            self._rows.delete(encode_keys(keys), at, self._fence.check)
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys of all partitions of the state, 1,000 a page."""
+        self._at_home()
+        return map(decode_keys, self._rows.pages())
+
+    # ---- BackingMapLifecycle --------------------------------------------------------------------------------------
+
+    def begin(self, txid: Txid) -> None:
+        """Begin a commit under the sentinel that was moved to it; one without a log is not fenced."""
+        self._refuse_read_only("begin a commit")
+        if txid.sentinel is None:
+            self._begin_unfenced()
+        elif self._fence.own != txid.sentinel:
+            raise CommitOrderError(f"begin of batch {txid!s} without its sentinel: {self._what}")
+
+    def end(self, txid: Txid) -> None:
+        """End the commit: all is durable already; check once more that nobody took over and nothing was lost."""
+        if self._stamp is None:
+            raise CommitOrderError(f"end of batch {txid!s} without its begin: {self._what}")
+        self._at_home()
+        self._fence.check()
+
+    # ---- FencedMap, Resettable ------------------------------------------------------------------------------------
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return the sentinel of this partition, None if there is none."""
+        self._at_home()
+        return self._fence.read()
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Replace the sentinel that was read last by a lightweight transaction: forward, or anywhere with `force`."""
+        self._refuse_read_only("move the sentinel")
+        before, self._stamp, self._fenced = self._stamp, None, True
+        stamp = self._fence.claim(sentinel, force)
+        if stamp != before:  # else it was sealed, and what is written now is still the same commit's
+            self._number = 0
+        self._stamp = stamp
+
+    def reset(self) -> None:
+        """Delete every key of the state and the sentinel of this partition. What was written before stays deleted."""
+        self._refuse_read_only("empty the state")
+        self._stamp, self._fenced = None, False
+        floor = self._fence.stamps.raise_floor(None, 0)
+        self._rows.delete_all(timestamp(floor, 0))
+        self._fence.clear()  # last: after a crash in between the sentinel still shows that nothing fits
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        if not self._closed:
+            self._closed = True
+            give_back(self._connection)
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        options, conf = self._options, self._conf
+        self._connection = borrow(options)
+        try:
+            table = open_table(self._connection, options, self._table, conf.read_only)
+            self._rows = Rows(self._connection, table, conf.prefix, options)
+            self._fence = Fence(Cells(self._connection, table, conf.prefix, options), self._partition, self._what)
+        except BaseException:
+            give_back(self._connection)
+            raise
+
+    def _at_home(self) -> None:
+        if self._closed:
+            raise StateError(f"this instance was closed: {self._what}; make another one")
+        if self._connection.process != os.getpid():
+            self._stamp = None
+            self._open()
+
+    def _refuse_read_only(self, doing: str) -> None:
+        if self._conf.read_only:
+            raise UnsupportedOperation(f"cannot {doing}: {self._what} was opened to be read only")
+        self._at_home()
+
+    def _begin_unfenced(self) -> None:
+        self._fence.release()
+        self._fenced = False
+        self._stamp, self._number = self._fence.stamps.raise_floor(None, 0), 0
+
+    def _next_timestamp(self, doing: str) -> int:
+        self._refuse_read_only(doing)
+        if self._stamp is None and not self._fenced:
+            self._begin_unfenced()
+        if self._stamp is None:
+            raise CommitOrderError(f"cannot {doing} outside a commit: {self._what}")
+        at = timestamp(self._stamp, self._number)
+        self._number += 1
+        return at

@@ -1,0 +1,148 @@
+"""Keys and values as rows: read and written in bulk, bucket by bucket, a window of keys at a time."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from cassandra.query import BatchStatement, BatchType
+
+from states.cassandra.cluster_session import Connection
+from states.cassandra.options import CassandraOptions
+
+__all__ = ["BATCH_BYTES", "Rows"]
+
+BATCH_BYTES = 40 << 10
+"""How large a batch of several rows may be. The server's own limit is 50 KiB by default, and it counts a little more."""
+
+_ROW_BYTES = 64  # what the server counts for a row besides key and value, at most
+_PAGE = 1000
+_WINDOW_REQUESTS = 4  # per bucket, on average; with one, every second bucket would have a nearly empty second one
+
+
+class Rows:
+    """The rows of one state.
+
+    Parameters
+    ----------
+    connection, table, state, options
+        Where they lie.
+    """
+
+    def __init__(self, connection: Connection, table: str, state: str, options: CassandraOptions) -> None:
+        self._connection, self._state, self._options = connection, state, options
+        self._what = f"of state {state!r} in {table}"
+        self._level = options.write_consistency
+        where = "WHERE state = ? AND bucket = ?"
+        ttl = f" AND TTL {options.ttl_s}" if options.ttl_s else ""
+        read, write = options.read_consistency, options.write_consistency
+        self._get = connection.prepare(f"SELECT key, value FROM {table} {where} AND key IN ?", read)
+        self._keys = connection.prepare(f"SELECT key FROM {table} {where}", read)
+        self._put = connection.prepare(
+            f"UPDATE {table} USING TIMESTAMP ?{ttl} SET value = ? {where} AND key = ?", write
+        )
+        self._delete = connection.prepare(f"DELETE FROM {table} USING TIMESTAMP ? {where} AND key IN ?", write)
+        self._delete_bucket = connection.prepare(f"DELETE FROM {table} USING TIMESTAMP ? {where}", write)
+
+    def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """Read many keys: one entry per key, in the order asked."""
+        found: dict[bytes, bytes] = {}
+        for window in self._windows(keys, self._options.rows_per_read):
+            selects = (
+                self._get.bind((self._state, bucket, chunk))
+                for bucket, wanted in self._by_bucket(dict.fromkeys(keys[at] for at in window)).items()
+                for chunk in _chunks(wanted, self._options.rows_per_read)
+            )
+            for rows in self._run(selects, f"read {len(keys)} keys"):
+                found.update(rows)
+        return [found.get(key) for key in keys]
+
+    def put(self, keys: Sequence[bytes], values: Sequence[bytes], timestamp: int, check: Callable[[], None]) -> None:
+        """Write many keys; `check` is called before each window is sent."""
+        for window in self._windows(keys, self._options.rows_per_batch):
+            check()
+            rows = {keys[at]: values[at] for at in window}
+            for _ in self._run(self._batches(rows, timestamp), f"write {len(keys)} keys"):
+                pass
+
+    def delete(self, keys: Sequence[bytes], timestamp: int, check: Callable[[], None]) -> None:
+        """Delete many keys; `check` is called before each window is sent."""
+        for window in self._windows(keys, self._options.rows_per_batch):
+            check()
+            deletes = (
+                self._delete.bind((timestamp, self._state, bucket, chunk))
+                for bucket, gone in self._by_bucket(keys[at] for at in window).items()
+                for chunk in _chunks(gone, self._options.rows_per_batch)
+            )
+            for _ in self._run(deletes, f"delete {len(keys)} keys"):
+                pass
+
+    def delete_all(self, timestamp: int) -> None:
+        """Delete every key that was written at or before a timestamp."""
+        deletes = (self._delete_bucket.bind((timestamp, self._state, n)) for n in range(self._options.buckets))
+        for _ in self._run(deletes, "delete the keys"):
+            pass
+
+    def pages(self) -> Iterator[list[bytes]]:
+        """Iterate over all keys; small buckets share a page."""
+        page: list[bytes] = []
+        for bucket in range(self._options.buckets):
+            select = self._keys.bind((self._state, bucket))
+            select.fetch_size = _PAGE
+            for (key,) in self._connection.paged(select, f"list the keys {self._what}"):
+                page.append(key)
+                if len(page) == _PAGE:
+                    yield page
+                    page = []
+        if page:
+            yield page
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _run(self, statements: Iterator[Any], doing: str) -> Iterator[Any]:
+        return self._connection.stream(statements, self._options.max_concurrency, f"{doing} {self._what}")
+
+    def _windows(self, keys: Sequence[bytes], rows: int) -> Iterator[range]:
+        # So many keys fill the requests of all buckets, and are what is held in memory besides the caller's own lists.
+        size = self._options.buckets * rows * _WINDOW_REQUESTS
+        return (range(start, min(start + size, len(keys))) for start in range(0, len(keys), size))
+
+    def _by_bucket(self, keys: Iterable[bytes]) -> dict[int, list[bytes]]:
+        crc, buckets = zlib.crc32, self._options.buckets
+        groups: dict[int, list[bytes]] = {}
+        for key in keys:
+            groups.setdefault(crc(key) % buckets, []).append(key)
+        return groups
+
+    def _batches(self, rows: dict[bytes, bytes], timestamp: int) -> Iterator[Any]:
+        for bucket, keys in self._by_bucket(rows).items():
+            batch: list[bytes] = []
+            size = 0
+            for key in keys:
+                row_size = len(key) + len(rows[key]) + _ROW_BYTES
+                if batch and (len(batch) == self._options.rows_per_batch or size + row_size > BATCH_BYTES):
+                    yield self._batch(bucket, batch, rows, timestamp)
+                    batch, size = [], 0
+                batch.append(key)
+                size += row_size
+            yield self._batch(bucket, batch, rows, timestamp)
+
+    def _batch(self, bucket: int, keys: list[bytes], rows: dict[bytes, bytes], timestamp: int) -> Any:
+        first = keys[0]
+        bound = self._put.bind((timestamp, rows[first], self._state, bucket, first))
+        if len(keys) == 1:
+            return bound
+        batch = BatchStatement(BatchType.UNLOGGED, consistency_level=bound.consistency_level)
+        batch.is_idempotent = True
+        # Binding costs more than all else here, so it is done once: the other rows differ in two values, and those are
+        # bytes, which are sent as they are.
+        at, _, state, place, _ = bound.values
+        for key in keys:
+            bound.values = [at, rows[key], state, place, key]
+            batch.add(bound)
+        return batch
+
+
+def _chunks(keys: list[bytes], size: int) -> Iterator[list[bytes]]:
+    return (keys[start : start + size] for start in range(0, len(keys), size))

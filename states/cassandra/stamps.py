@@ -1,0 +1,163 @@
+"""Cells that are written by condition only, and the write timestamps that are handed out from one of them.
+
+Of two writes of one cell Cassandra keeps the one with the higher timestamp. A timestamp here is no time::
+
+    (floor + version) << 18 | number
+
+`version` is `Sentinel.version`, which rises with every commit of one log. `number` counts the puts and deletes of a
+commit: writes at the same timestamp would be told apart by their bytes. `floor` is one number for the whole state, kept in
+a cell. It rises above everything handed out before when the state is emptied or adopted, when another log writes it, or
+when the same attempt is run again. The cell also holds the `ceiling` that no version handed out so far has reached, so
+the floor can be raised without asking who wrote what.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import NamedTuple
+
+from states.cassandra.cluster_session import Connection, UnknownOutcome
+from states.cassandra.options import CassandraOptions
+from trident.errors import BackendError, CorruptValueError, UnsupportedOperation
+from trident.state.encoding.codec import decode, encode
+
+__all__ = ["FLOOR_BUCKET", "PUTS_PER_COMMIT", "Cells", "Stamps", "timestamp"]
+
+FLOOR_BUCKET = -1
+"""The bucket of the cell with the floor; those of the sentinels lie below it, those of keys above."""
+
+_NUMBER_BITS = 18
+PUTS_PER_COMMIT = 1 << _NUMBER_BITS
+"""How many puts and deletes one commit can tell apart."""
+
+_STAMPS = 1 << (63 - _NUMBER_BITS)
+_STEP = 1 << 24  # versions that one raise of the ceiling lasts for: sixteen starts of a driver
+_TRIES = 8
+_CELL_KEY = b""
+
+
+class Cells:
+    """The cells of one state: rows in buckets of their own, read and written through Paxos, so never stale."""
+
+    def __init__(self, connection: Connection, table: str, state: str, options: CassandraOptions) -> None:
+        local = options.write_consistency.startswith("LOCAL")
+        quorum, serial = ("LOCAL_QUORUM", "LOCAL_SERIAL") if local else ("QUORUM", "SERIAL")
+        where = "WHERE state = ? AND bucket = ? AND key = ?"
+        self._connection, self._state, self._what = connection, state, f"state {state!r} in {table}"
+        self._look = connection.prepare(f"SELECT value FROM {table} {where}", quorum)
+        self._read = connection.prepare(f"SELECT value FROM {table} {where}", serial)
+        self._swap = connection.prepare(f"UPDATE {table} SET value = ? {where} IF value = ?", quorum, serial=True)
+
+    def read(self, bucket: int) -> bytes | None:
+        """Return what the cell holds, any write that is under way decided first."""
+        return self._value(self._read, bucket)
+
+    def look(self, bucket: int) -> bytes | None:
+        """Return what the cell holds after the last write that was answered; cheaper than `read`."""
+        return self._value(self._look, bucket)
+
+    def swap(self, bucket: int, found: bytes | None, new: bytes | None) -> bytes | None:
+        """Write `new` if the cell holds `found`; return what it holds then: `new` if that was done.
+
+        A value must be unlike all others that are ever written: it tells whether a write without answer was made.
+        """
+        doing = f"move a record of {self._what}"
+        bound = self._swap.bind((new, self._state, bucket, _CELL_KEY, found))
+        for left in range(_TRIES - 1, -1, -1):
+            try:
+                answer = self._connection.execute(bound, doing)[0]
+            except UnknownOutcome:
+                current = self.read(bucket)
+                if current != found or not left:
+                    return current
+                continue
+            return new if answer[0] else answer[1] if len(answer) > 1 else None
+        return found
+
+    def _value(self, statement: object, bucket: int) -> bytes | None:
+        bound = statement.bind((self._state, bucket, _CELL_KEY))  # type: ignore[attr-defined]
+        rows = self._connection.execute(bound, f"read a record of {self._what}")
+        return rows[0][0] if rows else None
+
+
+class _Range(NamedTuple):
+    incarnation: str | None
+    floor: int
+    ceiling: int
+
+
+class Stamps:
+    """Gives out the ranges that timestamps are taken from."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._known: _Range | None = None
+
+    def floor(self, incarnation: str, version: int, at_least: int = 0) -> int:
+        """Return the floor for a commit; it asks the store only if what it knows does not do."""
+
+        def fits(known: _Range) -> bool:
+            return (
+                known.incarnation == incarnation and known.floor >= at_least and known.floor + version < known.ceiling
+            )
+
+        if self._known is not None and fits(self._known):
+            return self._known.floor
+
+        def follow(found: _Range | None) -> _Range:
+            if found is None:
+                return _Range(incarnation, at_least, at_least + version + _STEP)
+            if fits(found):
+                return found
+            if found.incarnation != incarnation or found.floor < at_least:
+                floor = max(found.ceiling, at_least)
+            else:
+                floor = found.floor
+            return _Range(incarnation, floor, floor + version + _STEP)
+
+        self._known = self._move(follow)
+        return self._known.floor
+
+    def raise_floor(self, incarnation: str | None, version: int) -> int:
+        """Raise the floor above every timestamp given out so far; return it."""
+
+        def follow(found: _Range | None) -> _Range:
+            floor = 0 if found is None else found.ceiling
+            return _Range(incarnation, floor, floor + version + (_STEP if incarnation is not None else 1))
+
+        self._known = self._move(follow)
+        return self._known.floor
+
+    def _move(self, follow: Callable[[_Range | None], _Range]) -> _Range:
+        data = self._cells.read(FLOOR_BUCKET)
+        for _ in range(_TRIES):
+            found = None if data is None else _range(data)
+            new = follow(found)
+            if new.ceiling >= _STAMPS:
+                raise UnsupportedOperation(
+                    f"the write timestamps of a state are used up: {new}; give it another prefix"
+                )
+            if new == found:
+                return new
+            wanted = encode([*new, os.urandom(8)])  # unlike what any other writer asks for at the same time
+            data = self._cells.swap(FLOOR_BUCKET, data, wanted)
+            if data == wanted:
+                return new
+        raise BackendError(f"other writers changed the floor of timestamps {_TRIES} times meanwhile; try again")
+
+
+def timestamp(stamp: int, number: int) -> int:
+    """Return the write timestamp of the `number`-th put of a commit with that stamp (floor + version)."""
+    if number >= PUTS_PER_COMMIT:
+        raise UnsupportedOperation(
+            f"more than {PUTS_PER_COMMIT} puts in one commit: put more keys at once, or make batches smaller"
+        )
+    return stamp << _NUMBER_BITS | number
+
+
+def _range(data: bytes) -> _Range:
+    fields = decode(data)
+    if not isinstance(fields, list) or len(fields) != 4:
+        raise CorruptValueError(f"the floor of timestamps is {fields!r}, not [incarnation, floor, ceiling, token]")
+    return _Range(*fields[:3])

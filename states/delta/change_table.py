@@ -1,0 +1,427 @@
+"""One Delta table through delta-rs: open, refresh, scan, commit, and the upkeep of its files.
+
+Every commit names the version that it is based on and is tried once (`max_commit_retries=0`): delta-rs then refuses it
+as soon as anyone has committed since, so what was read in a snapshot is still true at the moment of the commit. Only a
+compaction, which changes no content, tries again on top of whatever was appended meanwhile. Checkpoints and the clean-up
+of the log are steps of their own here and never part of a commit.
+
+The order of a commit on a local disk: all that it is built upon is forced to the disk, then its data file and the folder
+that names it, then its log entry is made and forced. So whatever a power failure leaves, an entry has its data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
+
+from states.delta.data_files import DataFile, data_files, read_files, write_file
+from states.delta.faults import VersionMoved, columns, driver, reading, short, writing
+from states.delta.local_folder import TXN_IS_LAST, TableFolder, local_path
+from states.delta.nesting import only_data_files, refuse_nesting
+from states.delta.options import DeltaOptions
+from trident.errors import BackendError, StateError
+from trident.redaction import redacted
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+__all__ = ["ABSENT", "ChangeTable", "VersionMoved"]
+
+ABSENT = -1
+"""The version of a table that does not exist."""
+
+_READ_TRIES = 5
+_COMPACTION_TRIES = 15
+
+
+class ChangeTable:
+    """A Delta table of given columns, at the version that this object last saw. Used by one thread at a time.
+
+    Parameters
+    ----------
+    path
+        Directory, or URI of an object store.
+    schemas, description
+        The columns that a new table gets, others that one may have, and the line that it is marked with.
+    options
+        See `DeltaOptions`.
+    read_only
+        True for an object that mends nothing: it reads past a damaged end of the log, and leaves it there.
+    at
+        Stay at this version.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        schemas: tuple[pa.Schema, ...],
+        description: str,
+        options: DeltaOptions,
+        read_only: bool = False,
+        at: int | None = None,
+    ) -> None:
+        self._driver = driver()
+        self.path, self._schemas, self._description, self._options = path, schemas, description, options
+        self._schema = schemas[0]
+        self.name = redacted(path)
+        self._storage = None if options.storage_options is None else dict(options.storage_options)
+        local = local_path(path)
+        self._local = local
+        self._folder = None if local is None else TableFolder(local, options.fsync)
+        self._uri = path if local is None else str(local)
+        self._read_only, self._at = read_only, at
+        self._table: DeltaTable | None = None
+        self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
+        self._damaged: int | None = None  # the log entry before which a reader stays
+        self._steps_back = False  # whether an entry without its data counts as damaged
+        self._is_alone = read_only  # a reader deletes nothing
+
+    def another(self, read_only: bool = False, at: int | None = None) -> ChangeTable:
+        """Return a new object for the same table, for another thread or another version."""
+        other = ChangeTable(self.path, self._schemas, self._description, self._options, read_only, at)
+        other._is_alone = other._is_alone or self._is_alone
+        return other
+
+    @property
+    def version(self) -> int:
+        """The version last seen; `ABSENT` without a table."""
+        if self._table is None:
+            return ABSENT
+        return self._table.version() if self._committed is None else self._committed
+
+    def identity(self) -> tuple[int, int]:
+        """Return the version last seen, and what tells it from the same version of another table in this place."""
+        return self.version, 0 if self._folder is None else self._folder.entry_id(self.version)
+
+    def forget(self) -> None:
+        """Drop what is known of the table; the next `refresh` opens it anew."""
+        self._table = self._committed = None
+
+    def refresh(self) -> int:
+        """Move to the newest version and return it; `ABSENT` if there is no table.
+
+        Raises
+        ------
+        StateError
+            There is something else at the path, its columns are others, or its log is damaged.
+        """
+        if self._table is not None and self._replaced():
+            self.forget()
+        if self._table is not None:
+            if self._at is None and not self._is_before_damage():
+                with reading(self.name, "read the log of"):
+                    self._table.update_incremental()
+                self._committed = None
+            return self.version
+        with reading(self.name, "open"):
+            if not self._is_alone:
+                refuse_nesting(self.name, self._uri, self._local, self._is_table)
+                self._is_alone = True
+            try:
+                table = self._open(self._version_to_open())
+            except self._driver.exceptions.TableNotFoundError:
+                if self._folder is not None:
+                    self._folder.refuse_other_content()
+                return ABSENT
+        self._check(table)
+        self._table = table
+        return self.version
+
+    def step_back(self) -> bool:
+        """Stay before entries at the end of the log whose data is missing or cut; tell whether there are any.
+
+        For those who compare what they then find with the log of the topology: it knows whether that is a loss.
+        """
+        if self._folder is None or self._at is not None or self._folder.first_damaged_version(True) is None:
+            return False
+        self.forget()
+        self._steps_back = True
+        return True
+
+    def mend(self) -> None:
+        """Set aside what `step_back` stays before: nobody has missed it."""
+        if self._folder is not None and self._steps_back:
+            self._folder.set_damaged_aside(without_data=True)
+            self._damaged, self._steps_back = None, False
+
+    def create(self) -> int:
+        """Make the table if it is absent; return its version."""
+        if self.refresh() == ABSENT:
+            with writing(self.name, "create"), nullcontext() if self._folder is None else self._folder.created():
+                try:
+                    self._driver.DeltaTable.create(
+                        self._uri,
+                        self._delta_schema(),
+                        mode="error",
+                        description=self._description,
+                        configuration={
+                            "delta.checkpointInterval": str(self._options.checkpoint_interval),
+                            "delta.logRetentionDuration": f"interval {self._options.log_retention_hours} hours",
+                            "delta.enableExpiredLogCleanup": "true",
+                        },
+                        storage_options=self._storage,
+                    )
+                except self._driver.exceptions.DeltaError as error:
+                    if "already exists" not in str(error):  # made by another writer a moment ago
+                        raise
+            if self.refresh() == ABSENT:
+                raise BackendError(f"cannot create Delta table {self.name}: it was made, and is not there")
+        return self.version
+
+    # ---- reading --------------------------------------------------------------------------------------------------
+
+    def scan(
+        self,
+        filter: pc.Expression | None = None,
+        columns: list[str] | None = None,
+        files: Sequence[DataFile] | None = None,
+    ) -> pa.Table:
+        """Read the rows of the version last seen, moving on to a newer one if its files were deleted meanwhile.
+
+        With `files` it is all rows of these files of the version.
+        """
+        for left in range(_READ_TRIES - 1, -1, -1):
+            if self._table is None:
+                break
+            with reading(self.name, "read"):
+                try:
+                    if files is not None:
+                        return read_files(list(files), self._schema, self._filesystem())
+                    return self._dataset(self._opened()).to_table(columns, filter)
+                except FileNotFoundError as error:
+                    if not left or self._at is not None:
+                        raise StateError(
+                            f"cannot read Delta table {self.name}: data files are missing: {short(error)}. "
+                            "Nothing was written. Restore them from a copy"
+                        ) from error
+            self.forget()
+            self.refresh()
+        names = columns if columns is not None else self._schema.names
+        return self._schema.empty_table().select(names)
+
+    def files(self) -> list[DataFile]:
+        """Return the data files of the version last seen, in the order of their rows' `_seq`."""
+        if self._table is None:
+            return []
+        with reading(self.name, "list the files of"):
+            return data_files(self._opened())
+
+    def readable(self) -> bool:
+        """Tell whether the version can still be read: its log entries and all of its data files are there."""
+        try:
+            self.refresh()
+        except StateError:
+            return False
+        if self._table is None:
+            return False
+        with reading(self.name, "list the files of"):
+            dataset = self._dataset(self._opened())
+            found = dataset.filesystem.get_file_info(dataset.files) if dataset.files else []
+        return all(info.is_file for info in found)
+
+    def _dataset(self, table: DeltaTable) -> Any:
+        return table.to_pyarrow_dataset(filesystem=None if self._local is None else self._filesystem())
+
+    def _filesystem(self) -> FileSystem:
+        if self._local is None:
+            from deltalake.fs import DeltaStorageHandler
+
+            return PyFileSystem(DeltaStorageHandler(self._uri, self._storage))
+        # Arrow's own file system, not one through Python: a thread of Arrow's that lets go of a Python object while the
+        # interpreter ends takes the process down with it.
+        return SubTreeFileSystem(str(self._local.absolute()), LocalFileSystem())
+
+    def notes(self, count: int | None = None) -> list[dict[str, Any]]:
+        """Return what was noted with the last `count` versions (None: all in the log), newest first."""
+        if self._table is None:
+            return []
+        with reading(self.name, "read the log of"):
+            return self._opened().history(count)
+
+    # ---- writing --------------------------------------------------------------------------------------------------
+
+    def commit(
+        self,
+        rows: pa.Table | pa.RecordBatchReader,
+        seq: int,
+        mode: Literal["append", "overwrite"],
+        app: tuple[str, int],
+        note: Mapping[str, str],
+    ) -> int:
+        """Commit rows, all of one `_seq`, as the version after the one last seen, whole or not at all; return that version.
+
+        Raises
+        ------
+        VersionMoved
+            Somebody else has committed that version. Nothing was written.
+        BackendError
+            The store refused. Nothing is visible, unless the store failed after it had taken the commit.
+        """
+        self._append([self._data_file(rows, (seq, seq), True)], mode, app, note)
+        return self.version
+
+    def replace(self, rows: pa.Table, files: Sequence[DataFile], app: tuple[str, int], note: Mapping[str, str]) -> int:
+        """Put `rows` in the place of `files`, on top of what was appended meanwhile.
+
+        Raises
+        ------
+        VersionMoved
+            Somebody else has replaced these files meanwhile. Nothing was written.
+        """
+        self._opened()
+        seq = min(file.first for file in files), max(file.last for file in files)
+        actions = [self._data_file(rows, seq, False), *(file.removed() for file in files)]
+        for left in range(_COMPACTION_TRIES - 1, -1, -1):
+            try:
+                # delta-rs would accept the removal of files that somebody else has removed.
+                if not {file.path for file in self.files()}.issuperset(file.path for file in files):
+                    raise VersionMoved("its files were replaced meanwhile")
+                self._append(actions, "append", app, note)
+                break
+            except VersionMoved:
+                if not left or self.refresh() == ABSENT:
+                    raise
+        return self.version
+
+    def checkpoint(self) -> None:
+        """Write a checkpoint of the log, and delete entries that are older than the table keeps them."""
+        table = self._opened()
+        with writing(self.name, "write a checkpoint of"):
+            table.create_checkpoint()
+            if self._folder is not None:
+                self._folder.sync_checkpoint()
+            table.cleanup_metadata()
+
+    def vacuum(self) -> None:
+        """Delete files that no version younger than `vacuum_after_hours` refers to."""
+        if self._options.vacuum_after_hours is None:
+            return
+        vacuum = partial(
+            self._opened().vacuum,
+            retention_hours=self._options.vacuum_after_hours,
+            enforce_retention_duration=False,
+            commit_properties=self._driver.CommitProperties(max_commit_retries=_COMPACTION_TRIES),
+        )
+        with writing(self.name, "vacuum"):
+            # A full one also deletes what commits that failed have left, and what somebody else put there.
+            vacuum(dry_run=False, full=only_data_files(vacuum(dry_run=True, full=True)))
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> DeltaTable:
+        if self._table is None:
+            raise BackendError(f"Delta table {self.name} is not open")
+        if self._committed is not None and self._table.version() != self._committed:
+            self._table.load_as_version(self._committed)
+        return self._table
+
+    def _open(self, version: int | None) -> DeltaTable:
+        if version is not None and version < 0:
+            raise self._driver.exceptions.TableNotFoundError(self.path)
+        table: DeltaTable = self._driver.DeltaTable(self._uri, version=version, storage_options=self._storage)
+        return table
+
+    def _is_table(self, uri: str) -> bool:
+        return bool(self._driver.DeltaTable.is_deltatable(uri, self._storage))
+
+    def _version_to_open(self) -> int | None:
+        if self._at is not None or self._folder is None:
+            return self._at
+        if not self._read_only and not self._steps_back:
+            self._folder.set_damaged_aside()
+            self._folder.set_cut_checkpoint_aside()
+            return None
+        self._damaged = self._folder.first_damaged_version(self._steps_back)
+        return None if self._damaged is None else self._damaged - 1
+
+    def _is_before_damage(self) -> bool:
+        if self._damaged is None or self._folder is None:
+            return False
+        if self._folder.is_damaged(self._damaged, self._steps_back):
+            return True
+        self._damaged, self._steps_back = None, False  # a writer has set it aside
+        return False
+
+    def _data_file(
+        self, rows: pa.Table | pa.RecordBatchReader, seq: tuple[int, int], new_rows: bool
+    ) -> AddAction | None:
+        with self._or_forgotten("commit to"):
+            added = write_file(rows, seq, self._schema, self._filesystem(), new_rows)
+        if added is not None:
+            self._sync(lambda folder: folder.sync_data(added.path))
+        return added
+
+    def _append(
+        self,
+        actions: Sequence[AddAction | RemoveAction | None],
+        mode: str,
+        app: tuple[str, int],
+        note: Mapping[str, str],
+    ) -> None:
+        table = self._opened()
+        based_on = table.version()
+        self._sync(lambda folder: folder.sync(based_on, own=False))
+        with self._or_forgotten("commit to"):
+            if self._replaced():
+                raise VersionMoved(f"version {based_on} is no longer there")
+            table.create_write_transaction(
+                [action for action in actions if action is not None],
+                mode,
+                self._delta_schema(),
+                commit_properties=self._driver.CommitProperties(
+                    custom_metadata={TXN_IS_LAST: "true", **note},
+                    max_commit_retries=0,
+                    app_transactions=[self._driver.Transaction(*app)],
+                ),
+                post_commithook_properties=self._driver.PostCommitHookProperties(False, False),
+            )
+        self._committed = based_on + 1
+        self._sync(lambda folder: folder.sync(based_on + 1, own=True))
+
+    def _sync(self, what: Callable[[TableFolder], None]) -> None:
+        if self._folder is not None:
+            with self._or_forgotten("fsync"):
+                what(self._folder)
+
+    @contextmanager
+    def _or_forgotten(self, doing: str) -> Iterator[None]:
+        try:
+            with writing(self.name, doing):
+                yield
+        except Exception:
+            self.forget()
+            raise
+
+    def _delta_schema(self) -> Any:
+        return self._driver.Schema.from_arrow(self._schema)
+
+    def _check(self, table: DeltaTable) -> None:
+        found, expected = table.schema(), self._driver.Schema.from_arrow(self._schemas[0])
+        known = (
+            schema for schema in self._schemas if self._driver.Schema.from_arrow(schema).to_json() == found.to_json()
+        )
+        there = next(known, None)
+        if there is None:
+            raise StateError(
+                f"open Delta table {self.name} as {self._description}: expected columns {columns(expected)}, found "
+                f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
+                "state a path of its own, or move the old table away"
+            )
+        description = table.metadata().description or ""
+        if description.startswith("trident ") and description != self._description:
+            raise StateError(
+                f"open Delta table {self.name} as {self._description}: it is marked as {description}. Give the state a "
+                "path of its own"
+            )
+        self._schema = there
+
+    def _replaced(self) -> bool:
+        # delta-rs looks for newer versions only, so it never notices that the table was deleted or rolled back.
+        return self._at is None and self._folder is not None and not self._folder.has_entry(self.version)

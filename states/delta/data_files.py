@@ -1,0 +1,115 @@
+"""The data files of a Delta table: written whole before any log entry names them.
+
+A file's name says between which `_seq` its rows lie. The log holds no bounds of its columns: readers through delta-rs and
+Arrow leave out files of which they know the bounds of some columns and not of all, and not every type has any.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem
+
+from states.delta.faults import VersionMoved
+from states.delta.layout import SEQ_COLUMN
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from deltalake.transaction import AddAction, RemoveAction
+
+__all__ = ["DataFile", "data_files", "read_files", "write_file"]
+
+_ROWS_PER_GROUP = 1 << 20
+_NAME = re.compile(r"part-(\d+)-(\d+)-[\da-f-]+\.snappy\.parquet")
+
+
+class DataFile(NamedTuple):
+    """A data file: its name, its bytes and rows, and the lowest and highest `_seq` among these."""
+
+    path: str
+    size: int
+    rows: int
+    first: int
+    last: int
+
+    @staticmethod
+    def of(fact: Mapping[str, Any]) -> DataFile:
+        """Return the file of an entry of the log; files of other programs and of earlier versions have bounds there."""
+        name = _NAME.fullmatch(fact["path"])
+        first, last = (
+            (fact.get(f"{end}.{SEQ_COLUMN}") or 0 for end in ("min", "max")) if name is None else name.groups()
+        )
+        return DataFile(fact["path"], fact["size_bytes"], fact["num_records"] or 0, int(first), int(last))
+
+    def removed(self) -> RemoveAction:
+        """Return the action that takes the file out of the table, for rows that are in another file now."""
+        from deltalake.transaction import RemoveAction
+
+        return RemoveAction(self.path, False, _now_ms(), self.size, {})
+
+
+def data_files(table: DeltaTable) -> list[DataFile]:
+    """Return the data files of a table, in the order of their rows' `_seq`."""
+    facts = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+    return sorted(map(DataFile.of, facts), key=lambda file: file.first)
+
+
+def read_files(files: list[DataFile], schema: pa.Schema, system: FileSystem) -> pa.Table:
+    """Read all rows of some data files."""
+    return ds.dataset([file.path for file in files], schema, "parquet", system).to_table()
+
+
+def write_file(
+    rows: pa.Table | pa.RecordBatchReader, seq: tuple[int, int], schema: pa.Schema, system: FileSystem, new_rows: bool
+) -> AddAction | None:
+    """Write rows into a file of their own; return the action that adds it, None without any row.
+
+    Parameters
+    ----------
+    rows
+        What to write; batches of a reader are never held together.
+    seq
+        The lowest and highest `_seq` of the rows.
+    schema
+        Of the table.
+    system
+        The table's folder.
+    new_rows
+        False for rows that were in the table before.
+    """
+    from deltalake.transaction import AddAction
+
+    name = f"part-{seq[0]:010}-{seq[1]:010}-{uuid4()}.snappy.parquet"
+    count = 0
+    try:
+        with system.open_output_stream(name) as sink:
+            with pq.ParquetWriter(sink, schema) as writer:
+                for part in (
+                    [rows] if isinstance(rows, pa.Table) else map(pa.Table.from_batches, zip(rows, strict=True))
+                ):
+                    writer.write_table(part if part.schema == schema else part.cast(schema), _ROWS_PER_GROUP)
+                    count += part.num_rows
+            size = sink.tell()
+    except FileNotFoundError as error:
+        raise VersionMoved(f"the folder of the table is gone: {error}") from error
+    except BaseException:
+        with suppress(OSError):
+            system.delete_file(name)
+        raise
+    if not count:
+        system.delete_file(name)
+        return None
+    return AddAction(name, size, {}, _now_ms(), new_rows, json.dumps({"numRecords": count}))
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,59 @@
+"""Who may commit next: the sentinel of the version that a commit is based on, and what a refused commit means."""
+
+from __future__ import annotations
+
+import pyarrow.compute as pc
+
+from states.delta.change_table import ABSENT, ChangeTable
+from states.delta.commit_notes import only_compactions
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
+from trident.errors import BackendError, FencedError, StateError
+from trident.state.sentinel import displaced, is_forward
+from trident.state.txid import Sentinel
+
+__all__ = ["check_claim", "moved_by_compactions", "newest_sentinel", "overtaken"]
+
+
+def newest_sentinel(table: ChangeTable) -> Sentinel | None:
+    """Return the sentinel of the version last seen, None if there is none; reads no other rows."""
+    if table.version == ABSENT:
+        return None
+    marks = table.scan(~pc.field(SENTINEL_COLUMN).is_null(), [SENTINEL_COLUMN, SEQ_COLUMN]).to_pylist()
+    latest = max(marks, key=lambda row: int(row[SEQ_COLUMN]), default=None)
+    return None if latest is None else Sentinel(**latest[SENTINEL_COLUMN])
+
+
+def check_claim(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None, force: bool) -> None:
+    """Raise unless the sentinel that was found is the one that was seen before, and the claim may follow it.
+
+    Parameters
+    ----------
+    seen
+        What this writer read or laid last.
+    force
+        The claim may also be behind, of another incarnation, or in the place of another state.
+    """
+    if found != seen:
+        raise displaced(what, own, found, seen)
+    is_foreign = found is not None and own.place and found.place not in ("", own.place)
+    if found is not None and not force and (is_foreign or not is_forward(found, own)):
+        raise displaced(what, own, found, seen)
+
+
+def moved_by_compactions(table: ChangeTable, since: int) -> bool:
+    """Move to the newest version; tell whether nothing but compactions came since, which change no content."""
+    newest = table.refresh()
+    return newest >= since and only_compactions(table.notes(newest - since), since, newest)
+
+
+def overtaken(
+    what: str, own: Sentinel | None, found: Sentinel | None, seen: Sentinel | None, version: int
+) -> StateError | FencedError:
+    """Return the error of a commit that was refused because somebody else has committed, as `version` at the latest."""
+    if own is not None and found != seen:
+        return displaced(what, own, found, seen)
+    writer = "another writer" if own is None else f"the writer of {own}"
+    return BackendError(
+        f"commit of {writer} to {what} was refused: version {version} was committed meanwhile, its sentinel is {found}. "
+        "Nothing was written; the batch may be replayed"
+    )

@@ -1,0 +1,118 @@
+"""The upkeep of a Delta state beside its commits: merging files, checkpoints of the log, deleting old files.
+
+A commit only leaves a file and a log entry. When enough have gathered, a thread merges the newest files: so many that no
+file that is left has fewer than twice the rows of all files after it. So there are few files, each row is rewritten a few
+times only, and at most a third of the rows are out of date. The merged rows keep their `_seq`, so it does not matter how
+many commits come in between: they are appended above it. A commit that meets a compaction is simply based on the version
+after it (`DeltaBackingMap.end`).
+
+The thread ends when it has nothing left to do, and it is not a daemon: a process that ends waits for a compaction that it
+has begun.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
+from states.delta.commit_notes import COMPACTION
+from states.delta.data_files import DataFile
+from states.delta.layout import Layout
+from states.delta.options import DeltaOptions
+from trident.errors import StateError
+
+__all__ = ["Maintenance"]
+
+_LOGGER = logging.getLogger(__name__)
+_RUNS_PER_VACUUM = 8
+_LARGER_BY = 2
+_APP = "trident-maintenance"
+
+
+class Maintenance:
+    """Keeps one table small. Started by the commit that makes it due; has a table object and a thread of its own.
+
+    Parameters
+    ----------
+    table
+        The table; opened anew for the thread.
+    layout, options, what
+        Columns, options, and the name of the state for messages.
+    """
+
+    def __init__(self, table: ChangeTable, layout: Layout, options: DeltaOptions, what: str) -> None:
+        self._source, self._layout, self._options, self._what = table, layout, options, what
+        self._files = self._entries = self._runs = 0
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def opened(self, files: int) -> None:
+        """The table was read; it has so many files."""
+        self._files = files
+
+    def after_commit(self) -> None:
+        """A commit left a file and a log entry; start the upkeep if it is due and not under way."""
+        self._files, self._entries = self._files + 1, self._entries + 1
+        compact = self._files >= self._options.compact_after_commits
+        checkpoint = self._entries >= self._options.checkpoint_interval
+        if not (compact or checkpoint) or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._files = 0 if compact else self._files
+        self._entries = 0 if checkpoint else self._entries
+        self._closing = False
+        if not self._options.background_maintenance:
+            self.run(compact, checkpoint)
+            return
+        self._thread = threading.Thread(target=self.run, args=(compact, checkpoint), name=f"{self._what}: maintenance")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Return when no upkeep is under way."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def close(self) -> None:
+        """Let the step that is under way finish, skip the others, and return."""
+        self._closing = True
+        self.wait()
+
+    def run(self, compact: bool, checkpoint: bool) -> None:
+        """Do what is due. What fails is tried again the next time: no batch depends on it."""
+        table = self._source.another()
+        try:
+            if table.refresh() == ABSENT:
+                return
+            if compact:
+                self._compact(table)
+            if checkpoint and not self._closing:
+                table.checkpoint()
+            self._runs += compact
+            if compact and self._runs % _RUNS_PER_VACUUM == 0 and not self._closing:
+                table.vacuum()
+        except (VersionMoved, StateError) as error:
+            _LOGGER.warning("upkeep of %s was put off: %s", self._what, error)
+
+    def _compact(self, table: ChangeTable) -> None:
+        files = table.files()
+        first = first_to_merge(files)
+        if first == len(files):
+            return
+        everything, at = first == 0, table.version
+        rows = table.scan(None, None, files[first:])
+        if table.version != at:
+            raise VersionMoved(f"the files of version {at} were deleted meanwhile")
+        note = {COMPACTION: "rows" if everything else "files"}
+        table.replace(self._layout.reduced(rows, drop_deleted=everything), files[first:], (_APP, at), note)
+
+
+def first_to_merge(files: Sequence[DataFile]) -> int:
+    """Return from which file on, in the order of their rows, all files should become one; their number if none."""
+    later = sum(file.rows for file in files)
+    for number, file in enumerate(files):
+        later -= file.rows
+        if file.rows < _LARGER_BY * later:
+            return number
+    return len(files)

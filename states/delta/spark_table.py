@@ -1,0 +1,116 @@
+"""A Delta state as a Spark DataFrame, and the settings with which Spark reads Delta tables."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
+from trident.errors import EnvironmentProblem, StateError
+from trident.redaction import redacted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DELTA_PACKAGE", "delta_dataframe", "delta_session_conf", "load"]
+
+DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
+"""Maven coordinates of the Delta library for the supported Spark."""
+
+# Only the central repository: Ivy's default chain looks into the local Maven folder first, and stops at a module of
+# which that folder has the description without the jar.
+_IVY_SETTINGS = """<ivysettings>
+  <settings defaultResolver="central"/>
+  <caches defaultCacheDir="{cache}"/>
+  <resolvers>
+    <ibiblio name="central" m2compatible="true"/>
+  </resolvers>
+</ivysettings>
+"""
+# What Spark says without the library, and what the library says in a session that was not set up for it.
+_NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION", "ClassNotFoundException", "NoClassDefFoundError")
+# Spark brings these itself, some in other versions.
+_PROVIDED = (
+    "com.fasterxml.jackson.core", "com.fasterxml.jackson.datatype", "com.github.luben", "com.google.code.findbugs",
+    "commons-logging", "commons-pool", "io.airlift", "javax.annotation", "org.apache.hadoop",
+    "org.apache.logging.log4j", "org.apache.parquet", "org.locationtech.jts", "org.roaringbitmap", "org.slf4j",
+    "org.xerial.snappy",
+)  # fmt: skip
+_COLUMNS = {("txid", "attempt", "prev", "curr"): "curr", ("txid", "value"): "value", ("value",): "value"}
+
+
+def delta_session_conf(ivy_dir: str | os.PathLike[str] | None = None, jars: Sequence[str] = ()) -> dict[str, str]:
+    """Return the Spark settings that make a session read and write Delta tables.
+
+    Parameters
+    ----------
+    ivy_dir
+        Directory in which Spark keeps the library and what it depends on, once fetched (made if missing; an Ivy
+        settings file is written into it). Not used if `jars` are given.
+    jars
+        Paths of the `io.delta` jars (delta-spark and delta-storage), for machines that fetch nothing at run time.
+    """
+    conf = {
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        # The default of 50 partitions makes the first access to a small table take seconds.
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+    if jars:
+        return conf | {"spark.jars": ",".join(jars)}
+    conf["spark.jars.packages"] = DELTA_PACKAGE
+    conf["spark.jars.excludes"] = ",".join(f"{group}:*" for group in _PROVIDED)
+    if ivy_dir is None:
+        return conf
+    folder = Path(ivy_dir).absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = folder / "ivysettings.xml"
+    settings.write_text(_IVY_SETTINGS.format(cache=folder / "cache"), encoding="utf-8")
+    return conf | {"spark.jars.ivy": str(folder), "spark.jars.ivySettings": str(settings)}
+
+
+def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str], version: int | None = None) -> DataFrame:
+    """Return a Delta state as a DataFrame of its key columns and `value`, the latest write of each key.
+
+    The session needs `delta_session_conf`. The DataFrame is of the Delta version given or of the newest, which is a
+    whole number of batches; of an opaque state that may include one batch that the log has not recorded yet. A key whose
+    value is None is no row. A state whose types are not declared has binary columns here, in the codec of
+    `trident.state.encoding.codec`.
+
+    Raises
+    ------
+    StateError
+        The table at `path` is no Delta state.
+    EnvironmentProblem
+        The session cannot read Delta tables.
+    """
+    from pyspark.sql import functions as sf
+
+    table = load(spark, os.fspath(path), version)
+    names = [name for name in table.columns if name not in (SEQ_COLUMN, SENTINEL_COLUMN)]
+    for columns, value in _COLUMNS.items():
+        keys = names[: -len(columns)]
+        if keys and tuple(names[len(keys) :]) == columns and len(names) == len(table.columns) - 2:
+            latest = sf.max_by(sf.struct(sf.col(value).alias("value")), sf.col(SEQ_COLUMN)).alias("_latest")
+            rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*(f"`{key}`" for key in keys)).agg(latest)
+            return rows.select(*(f"`{key}`" for key in keys), "_latest.value").where("value IS NOT NULL")
+    raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not those of one")
+
+
+def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:
+    """Return a Delta table as it is stored, at a version or the newest."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    reader = spark.read.format("delta")
+    try:
+        return (reader if version is None else reader.option("versionAsOf", version)).load(path)
+    except (PySparkException, Py4JJavaError) as error:
+        if not any(sign in str(error) for sign in _NO_DELTA):
+            raise
+        raise EnvironmentProblem(
+            f"read Delta table {redacted(path)} with Spark: this session was started without the library of Delta or its "
+            "settings. Stop it, and start one with what states.delta.delta_session_conf() returns"
+        ) from error

@@ -1,0 +1,102 @@
+"""A state in a Delta table: one atomic transaction per batch, durable on a local disk, readable by Spark.
+
+What is stored
+    An append-only change table, one per state partition (`path`, or `path/part-00001` … where a state has several). A
+    commit appends one file with a row for each key that it wrote: the key columns, the columns of the state's kind
+    (`txid, attempt, prev, curr`; `txid, value`; `value`), `_seq`, which rises with every commit: of the rows
+    of one key that with the highest `_seq` counts. Key and value have their own Spark
+    types where the topology declares them, else they are binary columns in the codec of `trident.state.encoding.codec`.
+
+The sentinel
+    is a row of its own, with `_sentinel` set and neither key nor value, in the same file as the commit's rows. It is
+    part of the table's content, so neither the clean-up of the log, nor a compaction, here or by Spark's OPTIMIZE, nor
+    a copy of the table can lose it. The commit also carries `txnAppId` = `trident/<topology>/<state>/<partition>` and
+    `txnVersion` = `Sentinel.version` (made of txid and attempt), for other tools to see.
+
+Fencing
+    A commit costs one Delta transaction. `move_sentinel` compares the newest sentinel with the one that was read and pins
+    that version; puts are collected in memory; `end` commits rows and sentinel as the very next version. Delta gives each
+    version to one writer only, so if anyone has committed since, nothing is written. If all that came since is
+    compactions of this state, which change no content and say so in the log, the commit is based on the version after
+    them. Otherwise this writer gets `FencedError` (a higher attempt was there) or a retryable `BackendError` (anything
+    else: an older attempt that woke up, another program). An older writer that commits between the `begin` and the
+    `end` of its successor thus makes the successor try once more, and then its rows are seen, with the attempt that
+    lost, and the rule of the value undoes them. There is nothing that a paused writer could still do afterwards.
+
+Upkeep
+    Files are merged, checkpoints written and old files deleted by a thread beside the commits, started by the commit
+    that makes it due (`states/delta/maintenance.py`).
+
+Reads
+    A writer keeps all latest rows in memory, valid for one version: if another version is found at `begin`, they are
+    read again. A `read_only` instance keeps no index: it moves to the newest version and reads the rows of the keys
+    asked for. Each version is a whole number of batches, so no read sees half of one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+from states.delta.map import DeltaBackingMap
+from states.delta.options import DeltaOptions
+from states.delta.spark_commits import merge_dataframe
+from states.delta.spark_table import delta_dataframe, delta_session_conf
+from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
+from trident.redaction import Redacted
+from trident.state.interfaces import StateConf, StateSpec, StateType
+
+__all__ = [
+    "DeltaBackingMap",
+    "DeltaMapState",
+    "DeltaOptions",
+    "DeltaState",
+    "DeltaStateAt",
+    "delta_dataframe",
+    "delta_session_conf",
+    "delta_state_at",
+    "merge_dataframe",
+]
+
+
+class DeltaState:
+    """States in Delta tables; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+
+    Examples
+    --------
+    >>> spec = DeltaState.opaque("state/word-count", compact_after_commits=32)
+    >>> spec.required_num_partitions
+    1
+    """
+
+    @staticmethod
+    def opaque(path: str | os.PathLike[str], **options: Any) -> StateSpec:
+        """Exact with transactional and opaque spouts; `options` are the fields of `DeltaOptions`."""
+        return _spec(StateType.OPAQUE, path, options)
+
+    @staticmethod
+    def transactional(path: str | os.PathLike[str], **options: Any) -> StateSpec:
+        """Exact with transactional spouts; `options` are the fields of `DeltaOptions`."""
+        return _spec(StateType.TRANSACTIONAL, path, options)
+
+    @staticmethod
+    def non_transactional(path: str | os.PathLike[str], **options: Any) -> StateSpec:
+        """Bare values, where a replay counts twice; `options` are the fields of `DeltaOptions`."""
+        return _spec(StateType.NON_TRANSACTIONAL, path, options)
+
+
+@dataclass(frozen=True, repr=False)
+class _DeltaFactory(Redacted):
+    kind: StateType
+    path: str
+    options: DeltaOptions
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
+        """Return the map of the kind over the partition's table; nothing is created before the first commit."""
+        path = self.path if num_partitions == 1 else f"{self.path.rstrip('/')}/part-{partition_index:05}"
+        return DeltaMapState(path, self.kind, conf, partition_index, self.options)
+
+
+def _spec(kind: StateType, path: str | os.PathLike[str], options: dict[str, Any]) -> StateSpec:
+    return StateSpec(_DeltaFactory(kind, os.fspath(path), DeltaOptions(**options)), required_num_partitions=1)

@@ -1,0 +1,163 @@
+"""What users hold of a Delta state: the map, the state as of an earlier batch, and the table as a DataFrame."""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from states.delta.change_table import ABSENT, ChangeTable
+from states.delta.commit_notes import find_batch, shown_batches
+from states.delta.fence import newest_sentinel
+from states.delta.layout import Layout, RawKey, RawValue
+from states.delta.map import DeltaBackingMap
+from states.delta.options import DeltaOptions
+from states.delta.spark_table import delta_dataframe
+from trident.errors import StateError
+from trident.redaction import redacted
+from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.map_state import state_type
+from trident.state.maps import map_for
+from trident.state.snapshottable import SnapshottableMap
+from trident.state.txid import Snapshot
+from trident.state.values import OpaqueValue, TransactionalValue
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DeltaMapState", "DeltaStateAt", "delta_state_at"]
+
+
+class DeltaStateAt:
+    """A Delta state as it was after a batch; read only.
+
+    Attributes
+    ----------
+    txid
+        The batch.
+    version
+        The version of the Delta table that is read.
+    """
+
+    def __init__(self, table: ChangeTable, layout: Layout, snapshot: Snapshot, snapshot_key: str) -> None:
+        self.txid, self.version = snapshot.txid, table.version
+        self._layout, self._snapshot, self._snapshot_key = layout, snapshot, snapshot_key
+        self._values: dict[RawKey, RawValue] = layout.rows(table.scan()).values
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read many keys: one entry per key, in the order asked, None where absent."""
+        return [self._of(self._values.get(raw)) for raw in self._layout.pack_keys(keys)]
+
+    def get(self) -> Any:
+        """Return the single value of an ungrouped aggregate, None if never written."""
+        return self.multi_get([(self._snapshot_key,)])[0]
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows: the parts of each key, then its value; a key whose value is None is no row."""
+        for raw, value in self._values.items():
+            found = self._of(value)
+            if found is not None:
+                yield (*self._layout.unpack_key(raw), found)
+
+    def _of(self, raw: RawValue | None) -> Any:
+        (value,) = self._layout.unpack_values([raw])
+        if isinstance(value, OpaqueValue):
+            return value.at(self._snapshot)
+        return value.value if isinstance(value, TransactionalValue) else value
+
+
+class DeltaMapState(SnapshottableMap):
+    """One partition of a Delta state.
+
+    Parameters
+    ----------
+    path, kind, conf, partition, options
+        As of `DeltaBackingMap`.
+    """
+
+    def __init__(
+        self, path: str, kind: StateType, conf: StateConf, partition: int = 0, options: DeltaOptions | None = None
+    ) -> None:
+        options = DeltaOptions() if options is None else options
+        self._path, self._conf, self._options = path, conf, options
+        self._backing = DeltaBackingMap(path, kind, conf, partition, options)
+        super().__init__(map_for(kind, self._backing, conf.prefix, partition), options.snapshot_key)
+
+    def at(self, txid: int | Snapshot) -> DeltaStateAt:
+        """Return the state as it was after batch `txid`; see `delta_state_at`."""
+        kind = self.kind
+        assert kind is not None, "a map over a Delta table has a kind"
+        return _state_at(self._path, self._conf, txid, kind, self._options)
+
+    def to_dataframe(self, spark: SparkSession) -> DataFrame:
+        """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`."""
+        return delta_dataframe(spark, self._path)
+
+    def wait_for_maintenance(self) -> None:
+        """Return once no compaction is under way."""
+        self._backing.wait_for_maintenance()
+
+
+def delta_state_at(
+    path: str | os.PathLike[str],
+    txid: int | Snapshot,
+    conf: StateConf,
+    kind: StateType | str = StateType.OPAQUE,
+    **options: Any,
+) -> DeltaStateAt:
+    """Read a Delta state as it was after batch `txid`, from any process.
+
+    Batches go back as far as the log (`log_retention_hours`) and the data files (`vacuum_after_hours`) do; a compaction
+    in between changes nothing. A batch that did not touch the state shows what the one before it left.
+
+    Parameters
+    ----------
+    path, conf, kind, options
+        As the state was made.
+    txid
+        The batch. Its number is enough up to the last batch that touched the state: who won each earlier batch is noted
+        with the commits. Whether that last one was committed, and whether later ones were, only the log knows: a
+        `Snapshot` of it says so.
+
+    Raises
+    ------
+    StateError
+        The batch is not known to be committed, or is not retained any more; the message names the batches that are.
+    """
+    return _state_at(os.fspath(path), conf, txid, state_type(kind), DeltaOptions(**options))
+
+
+def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> DeltaStateAt:
+    layout = Layout(kind, replace(conf, read_only=True))
+    table = ChangeTable(path, layout.schemas, layout.description, options, read_only=True)
+    number = txid.txid if isinstance(txid, Snapshot) else int(txid)
+    what = f"read Delta state {redacted(path)} as of batch {number}"
+    if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
+        raise StateError(f"{what}: there is no table")
+    if table.version <= 0 and isinstance(txid, Snapshot):  # nothing was ever committed: no batch touched it
+        return DeltaStateAt(table, layout, txid, options.snapshot_key)
+    entries = table.notes()
+    place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
+    old = None if place is None else table.another(read_only=True, at=place.version)
+    if place is None or old is None or not old.readable():
+        raise StateError(f"{what}: {_retained(table, shown_batches(entries, table.version))}")
+    return DeltaStateAt(old, layout, place.snapshot, options.snapshot_key)
+
+
+def _retained(table: ChangeTable, versions: list[tuple[int, int]]) -> str:
+    # Older files go first, so what can be read is an end of the history; ascending here.
+    versions = versions[::-1]
+
+    def is_readable(place: tuple[int, int]) -> bool:
+        return table.another(read_only=True, at=place[0]).readable()
+
+    first = bisect_left(versions, True, key=is_readable)
+    if first == len(versions):
+        return "none of its batches can be read any more; its data files are missing"
+    return (
+        f"it is not retained any more; batches {versions[first][1]} to {versions[-1][1]} are. Raise "
+        "log_retention_hours and vacuum_after_hours to keep more"
+    )

@@ -1,0 +1,124 @@
+"""What keys are called in Memcached: at most 250 bytes, without spaces and control characters, another one for each key.
+
+=====================================  =========================================================
+`prefix:the`                           a key of one part that is short plain ASCII text
+`prefix:=AZGhYQ`                       any other: the encoded key as URL-safe base64
+`prefix:#` and 64 hexadecimal digits   a key that would be too long: its BLAKE2b hash
+=====================================  =========================================================
+
+Text that starts with `=` or `#` is not plain. A hash does not tell the key, so the value of such a name starts with the
+encoded key, which is compared when it is read.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import b2a_base64
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import NamedTuple
+from urllib.parse import quote
+
+from trident.errors import ConfigError, CorruptValueError
+from trident.state.encoding.codec import encode_keys
+from trident.state.interfaces import Key, StateConf
+
+__all__ = ["MAX_NAME_BYTES", "Named", "Names", "prefix_of", "unwrap", "wrap"]
+
+MAX_NAME_BYTES = 250
+"""The longest name that a server takes."""
+
+_LONGEST_PREFIX = 120
+_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+
+
+class Named(NamedTuple):
+    """The names of keys, in order; for those at the places in `hashed`, the encoded key that the value must start with."""
+
+    names: list[bytes]
+    hashed: dict[int, bytes]
+
+
+def prefix_of(conf: StateConf, key_prefix: str | None) -> str:
+    """Return what the names of a state start with: `topology/state`, or the given prefix, percent-encoded.
+
+    Encoded so that no prefix is the beginning of another's names, whatever the topology and the state are called.
+
+    Raises
+    ------
+    ConfigError
+        The prefix is empty, or so long that little room is left for keys.
+    """
+    if key_prefix is None:
+        prefix = f"{quote(conf.topology, safe='')}/{quote(conf.state, safe='')}"
+    else:
+        prefix = quote(key_prefix, safe="/")
+    if not prefix or len(prefix) > _LONGEST_PREFIX:
+        raise ConfigError(
+            f"the key prefix of Memcached state {conf.prefix!r} is {prefix[:200]!r}, {len(prefix)} bytes: the server's "
+            f"names are short, so give a key_prefix of 1 to {_LONGEST_PREFIX} bytes"
+        )
+    return prefix
+
+
+class Names:
+    """The names of one state.
+
+    Parameters
+    ----------
+    prefix
+        Of the state, as `prefix_of` makes it.
+    space
+        Tells apart what several caches keep under one prefix.
+    """
+
+    def __init__(self, prefix: str, space: str = "") -> None:
+        self._state = prefix.encode("ascii")
+        self._head = self._state + (b"!" + space.encode("ascii") if space else b"") + b":"
+        longest = MAX_NAME_BYTES - len(self._head)
+        self._plain = re.compile(rf"[!-\"$-<>-~][!-~]{{0,{longest - 1}}}").fullmatch
+        self._longest_base64 = longest - 1
+
+    @property
+    def epoch(self) -> bytes:
+        """The name of the record that says which values of a server count; the same on every server."""
+        return self._state + b"!epoch"
+
+    def sentinel(self, partition: int) -> bytes:
+        """Return the name of the sentinel of a partition."""
+        return b"%b!sentinel-%d" % (self._state, partition)
+
+    def of(self, keys: Sequence[Key]) -> Named:
+        """Return the names of keys."""
+        head, plain = self._head, self._plain
+        names = [
+            head + key[0].encode("ascii") if len(key) == 1 and type(key[0]) is str and plain(key[0]) else b""
+            for key in keys
+        ]
+        others = [at for at, name in enumerate(names) if not name]
+        hashed: dict[int, bytes] = {}
+        for at, data in zip(others, encode_keys([keys[at] for at in others]), strict=True):
+            text = b2a_base64(data, newline=False).translate(_URL_SAFE).rstrip(b"=")
+            if len(text) <= self._longest_base64:
+                names[at] = head + b"=" + text
+            else:
+                names[at] = head + b"#" + blake2b(data, digest_size=32).hexdigest().encode("ascii")
+                hashed[at] = data
+        return Named(names, hashed)
+
+
+def wrap(encoded_key: bytes, data: bytes) -> bytes:
+    """Put the encoded key before the value."""
+    return len(encoded_key).to_bytes(4, "big") + encoded_key + data
+
+
+def unwrap(key: Key, encoded_key: bytes, data: bytes) -> bytes:
+    """Return the value without its key; raise `CorruptValueError` if it is the value of another key."""
+    start = 4 + len(encoded_key)
+    if data[:start] != wrap(encoded_key, b""):
+        shown = f"{key!r:.80}"
+        raise CorruptValueError(
+            f"read key {shown} from Memcached: the value under the hash of this long key belongs to another key, or to "
+            "another program. Use another key_prefix, or shorter keys"
+        )
+    return data[start:]

@@ -1,0 +1,194 @@
+"""The backing map of bytes over Memcached: reads in chunks, and writes that can undo nobody else's.
+
+Why a writer that was replaced does no harm
+    Every write carries the token that the item had when this writer read it (`cas`; `add` where there was no item), and
+    each chunk is preceded by a look at the sentinel *after* its tokens were read. A successor moves the sentinel before
+    it writes. So if the look found the sentinel to be this writer's, every write of a successor comes after the tokens
+    were read, changes them, and makes the late `cas` or `add` fail: what a successor wrote is never overwritten. What
+    is left is the time between the look and the arrival of that one chunk: in it a replaced writer can still write keys
+    that its successor has not written. Those values carry an attempt that lost, so an opaque state takes them for what
+    stood before; in a transactional state they are what the successor's own replay writes.
+
+What tells a loss is in `fence.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from states.memcached.faults import CHANGED, refused
+from states.memcached.fence import Guard
+from states.memcached.key_names import Names, prefix_of, unwrap, wrap
+from states.memcached.options import MemcachedOptions
+from states.memcached.servers import Connection, Servers
+from trident.errors import BackendError
+from trident.state.interfaces import Key, StateConf
+from trident.state.txid import Sentinel, Txid
+
+__all__ = ["MemcachedMap"]
+
+_AT_ONCE = b"-1"  # an item that has expired when it is stored: a delete with a condition, in one request
+
+
+class MemcachedMap:
+    """An `IBackingMap` of bytes that keeps its own sentinel. Used by one thread at a time; connects on first use.
+
+    Parameters
+    ----------
+    options
+        See `MemcachedOptions`.
+    conf
+        The prefix of the state.
+    partition
+        Its number; only the sentinel's name depends on it.
+    """
+
+    def __init__(self, options: MemcachedOptions, conf: StateConf, partition: int = 0) -> None:
+        self._options, self._state = options, conf.prefix
+        self._names, self._servers = Names(prefix_of(conf, options.key_prefix)), Servers(options)
+        self._guard = Guard(self._servers, self._names, options, conf, partition)
+        self._expiration = b"%d" % options.expiration_s
+        self._committing = False
+
+    # ---- reading and writing ---------------------------------------------------------------------------------------
+
+    def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Read many keys, in chunks."""
+        names, hashed = self._names.of(keys)
+        values: dict[bytes, bytes] = {}
+        for connection, places in self._servers.placed(names):
+            for start in range(0, len(places), self._options.max_keys_per_call):
+                chunk = [names[at] for at in places[start : start + self._options.max_keys_per_call]]
+                self._read(connection, chunk, values)
+        found = list(map(values.get, names))
+        for at, encoded in hashed.items():
+            data = found[at]
+            found[at] = None if data is None else unwrap(keys[at], encoded, data)
+        return found
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
+        """Write many keys, in chunks.
+
+        Raises
+        ------
+        FencedError
+            Another writer has moved the sentinel. Nothing that it wrote was changed.
+        StateLossDetected
+            The sentinel or the epoch of a server is gone.
+        BackendError
+            A server did not answer, has no room, or somebody else wrote one of the keys; any part may be written.
+        """
+        names, hashed = self._names.of(keys)
+        stored = list(values)
+        for at, encoded in hashed.items():
+            stored[at] = wrap(encoded, stored[at])
+        for connection, places in self._servers.placed(names):
+            for chunk in self._chunks(places, stored):
+                self._write(connection, [keys[at] for at in chunk], [names[at] for at in chunk],
+                            [stored[at] for at in chunk], self._expiration)  # fmt: skip
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete many keys that are there; fenced as `multi_put` is."""
+        names, _ = self._names.of(keys)
+        for connection, places in self._servers.placed(names):
+            for start in range(0, len(places), self._options.max_keys_per_call):
+                chunk = places[start : start + self._options.max_keys_per_call]
+                self._learn_tokens(connection, [names[at] for at in chunk])
+                there = [at for at in chunk if connection.tokens[names[at]] is not None]
+                if there:
+                    self._write(connection, [keys[at] for at in there], [names[at] for at in there],
+                                [b""] * len(there), _AT_ONCE)  # fmt: skip
+
+    def _read(self, connection: Connection, names: list[bytes], values: dict[bytes, bytes]) -> None:
+        found = connection.gets([self._names.epoch, *names])
+        record = found.pop(self._names.epoch, None)
+        epoch = b"0" if record is None else record.data
+        if self._committing:
+            self._guard.check_epoch(connection, epoch)
+            connection.remember(names, found)
+        if record is not None:
+            values.update({name: item.data for name, item in found.items() if item.flags == epoch})
+
+    def _chunks(self, places: list[int], values: Sequence[bytes]) -> Iterator[list[int]]:
+        most, room = self._options.max_keys_per_call, self._options.max_bytes_per_call
+        chunk: list[int] = []
+        size = 0
+        for at in places:
+            if chunk and (len(chunk) == most or size + len(values[at]) > room):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(at)
+            size += len(values[at])
+        if chunk:
+            yield chunk
+
+    def _write(
+        self, connection: Connection, keys: list[Key], names: list[bytes], values: list[bytes], expiration: bytes
+    ) -> None:
+        flags, tokens = self._guard.flags_on(connection), connection.tokens
+        self._learn_tokens(connection, names)
+        self._guard.check_own()  # after the tokens were read, before the writes are sent: see the top of the module
+        if not all(name in tokens for name in names):
+            raise BackendError(
+                f"write to state {self._state!r}: the connection to memcached server {connection.name} ended before the "
+                "chunk was sent; the batch may be replayed"
+            )
+        writes = [(n, flags, expiration, v, tokens.pop(n)) for n, v in zip(names, values, strict=True)]
+        replies = connection.write(writes)
+        if replies.count(b"STORED") != len(replies):
+            failed = [(key, reply) for key, reply in zip(keys, replies, strict=True) if reply != b"STORED"]
+            if any(reply in CHANGED for _, reply in failed):
+                self._guard.check_own()
+                self._guard.check_health()
+            raise refused(self._state, connection.name, failed)
+
+    def _learn_tokens(self, connection: Connection, names: list[bytes]) -> None:
+        unknown = [name for name in names if name not in connection.tokens]
+        if unknown:
+            connection.remember(unknown, connection.gets(unknown))
+
+    # ---- the commit -------------------------------------------------------------------------------------------------
+
+    def begin(self, txid: Txid) -> None:
+        """Forget the tokens of an earlier commit; without a log, take the servers as they are now."""
+        self._forget_tokens()
+        self._guard.begin(txid)
+        self._committing = True
+
+    def end(self, txid: Txid) -> None:
+        """Look once more at the sentinel and at every server: what was acknowledged must still be there.
+
+        Raises
+        ------
+        FencedError
+            Another writer has taken over.
+        StateLossDetected
+            A server has forgotten something since the commit began.
+        """
+        self._committing = False
+        self._forget_tokens()
+        self._guard.check_own()
+        self._guard.check_health()
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return the sentinel, see `Guard.read_sentinel`."""
+        self._committing = False
+        return self._guard.read_sentinel()
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Move the sentinel, see `Guard.move_sentinel`."""
+        self._guard.move_sentinel(sentinel, force)
+
+    def reset(self) -> None:
+        """Forget every key of the state, in all partitions, and the sentinel of this one."""
+        self._committing = False
+        self._forget_tokens()
+        self._guard.erase()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._servers.close()
+
+    def _forget_tokens(self) -> None:
+        for connection in self._servers.connections:
+            connection.tokens.clear()

@@ -1,0 +1,130 @@
+"""MemcachedState: a state in Memcached, which may forget, and says so when it did; or a cache before a durable state.
+
+What is stored under which name
+    `<prefix>:<key>` holds the value of a key in the bytes of the serializer (`key_names.py` has the names of keys that
+    are no short plain text). `<prefix>!sentinel-<partition>` holds the last commit of a partition, and what each server
+    looked like when the state began. `<prefix>!epoch`, on every server, holds the number that the client flags of all
+    values of the state must have there: a reset changes it, and so empties the state.
+
+What one put guarantees
+    Keys are written one by one, each only if nobody wrote it since this writer read it, and only while the sentinel is
+    this writer's own (`map.py` has the proof). There is no write of many keys at once.
+
+Limits of the server
+    Names of 250 bytes, values of 1 MB (`-I` sets more), no list of the keys. Values live in memory only: see
+    `health.py` for how a loss is found. A loss fails the batch (`StateLossDetected`) and every later one, until
+    a start with `state_recovery` decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from states.memcached.map import MemcachedMap
+from states.memcached.options import MemcachedOptions, options_of
+from states.memcached.read_cache import MemcachedCache
+from trident.errors import ConfigError
+from trident.state.encoding.serializers import keeps_attempts, serializer_for
+from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
+from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state
+from trident.state.wrappers.read_through import ReadThroughMap
+from trident.state.wrappers.serialized_map import SerializedMap
+
+__all__ = ["MemcachedMap", "MemcachedOptions", "MemcachedState"]
+
+
+class MemcachedState:
+    """States in Memcached; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+
+    `servers` is `"host:port"`, several with commas or as a list, or a `MemcachedOptions`; `options` are its fields.
+
+    Examples
+    --------
+    >>> spec = MemcachedState.opaque(["10.0.0.1:11211", "10.0.0.2:11211"], num_partitions=4)
+    >>> spec.required_num_partitions
+    4
+    """
+
+    @staticmethod
+    def opaque(servers: str | Sequence[str] | MemcachedOptions = MemcachedOptions.servers, **options: Any) -> StateSpec:
+        """Exact with transactional and opaque spouts, as long as Memcached forgets nothing."""
+        return _spec(StateType.OPAQUE, options_of(servers, options))
+
+    @staticmethod
+    def transactional(
+        servers: str | Sequence[str] | MemcachedOptions = MemcachedOptions.servers, **options: Any
+    ) -> StateSpec:
+        """Exact with transactional spouts, as long as Memcached forgets nothing."""
+        return _spec(StateType.TRANSACTIONAL, options_of(servers, options))
+
+    @staticmethod
+    def non_transactional(
+        servers: str | Sequence[str] | MemcachedOptions = MemcachedOptions.servers, **options: Any
+    ) -> StateSpec:
+        """Bare values, where a replay counts twice."""
+        return _spec(StateType.NON_TRANSACTIONAL, options_of(servers, options))
+
+    @staticmethod
+    def cache_for(
+        durable: StateSpec, servers: str | Sequence[str] | MemcachedOptions = MemcachedOptions.servers, **options: Any
+    ) -> StateSpec:
+        """Put Memcached before a durable state: it answers reads of a commit, and may forget without harm.
+
+        Parameters
+        ----------
+        durable
+            A state that `map_state` made, or a store of this package on a server (Redis, Cassandra), with `cache=0`.
+        servers, options
+            As of the states; of the options, `on_eviction`, `serializer`, `cache`, `snapshot_key` and `num_partitions`
+            do not matter.
+        """
+        factory = durable.factory
+        if not isinstance(factory, MapStateFactory) or factory.cache:
+            raise ConfigError(
+                f"put Memcached before {factory!r:.120}: it goes before a state of map_state(...), or of a store with "
+                "a server, that has cache=0; a state that keeps its entries in the process needs no other cache"
+            )
+        cached = _CachedMapFactory(factory.backing_map_factory, factory.kind, options_of(servers, options))
+        return replace(durable, factory=replace(factory, backing_map_factory=cached))
+
+
+def _spec(kind: StateType, options: MemcachedOptions) -> StateSpec:
+    serializer_for(options.serializer, kind)  # what is wrong with it is said here, not where the state is opened
+    factory = _MemcachedMapFactory(options, kind)
+    return map_state(factory, kind, options.cache, options.snapshot_key, options.num_partitions)
+
+
+@dataclass(frozen=True)
+class _MemcachedMapFactory:
+    options: MemcachedOptions
+    kind: StateType
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
+        serializer = serializer_for(self.options.serializer, self.kind)
+        return SerializedMap(MemcachedMap(self.options, conf, partition_index), serializer)
+
+    @property
+    def keeps_attempts(self) -> bool:
+        """Whether stored values say which attempt wrote them."""
+        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
+
+
+@dataclass(frozen=True)
+class _CachedMapFactory:
+    durable: BackingMapFactory
+    kind: StateType
+    options: MemcachedOptions
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
+        durable = self.durable(conf, partition_index, num_partitions)
+        if conf.read_only:
+            return durable  # the cache answers inside commits only
+        return ReadThroughMap(durable, MemcachedCache(self.options, conf, self.kind))
+
+    @property
+    def keeps_attempts(self) -> bool | None:
+        """Whether the durable map does."""
+        known: bool | None = getattr(self.durable, "keeps_attempts", None)
+        return known

@@ -1,0 +1,138 @@
+"""Looks at the servers of a state: what they were like when it began, and what one of them has forgotten since.
+
+See `health.py` for what is compared.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from states.memcached.health import Baseline, Health, loss, moves_page
+from states.memcached.options import MemcachedOptions
+from states.memcached.servers import Connection, Servers
+from trident.errors import BackendError, EnvironmentProblem
+
+__all__ = ["Watch"]
+
+_LOGGER = logging.getLogger(__name__)
+_NEVER = b"0"
+_LOOK_AGAIN_S = 0.001
+
+
+class Watch:
+    """The servers as one partition of a state sees them.
+
+    Parameters
+    ----------
+    servers, epoch_name
+        Of the state.
+    options
+        As of `MemcachedMap`.
+    place
+        The partition, for messages.
+    """
+
+    def __init__(self, servers: Servers, epoch_name: bytes, options: MemcachedOptions, place: str) -> None:
+        self._servers, self._epoch_name, self._place = servers, epoch_name, place
+        self._warns, self._patience_s = options.on_eviction == "warn", options.timeout_s
+        self.baseline: Baseline = {}  # empty: nothing to compare with
+
+    def begin(self) -> None:
+        """Take the servers as they are now, with an epoch on each."""
+        self.baseline = {
+            connection.name: self._look_at(connection, lay=True) for connection in self._servers.connections
+        }
+
+    def lay_epochs(self) -> None:
+        """Lay new epochs, so that no value of the state counts any longer."""
+        for connection in self._servers.connections:
+            connection.put(self._epoch_name, b"0", _new_epoch())
+
+    def loss(self) -> str | None:
+        """Look at every server and say what was lost. Evictions that are only warned of count no more after that."""
+        now = {connection.name: self._look_at(connection) for connection in self._servers.connections}
+        lost = loss(self.baseline, now)
+        if lost is not None and self._warns and loss(self.baseline, now, evictions=False) is None:
+            _LOGGER.warning("%s: %s; a key that was evicted starts anew", self._place, lost)
+            lost = None
+        if lost is None:
+            self.baseline = now
+        return lost
+
+    def loss_of_epoch(self, connection: Connection, epoch: bytes) -> str | None:
+        """Say what was lost if the epoch that was just read on a server is not the one of the baseline."""
+        known = self.baseline.get(connection.name)
+        if known is None or int(epoch) == known.epoch:
+            return None
+        now = {connection.name: self._look_at(connection)}
+        return loss({connection.name: known}, now) or f"server {connection.name} has lost the epoch"
+
+    def flags_on(self, connection: Connection) -> bytes:
+        """Return the client flags that a value on this server must have; for a put without any commit lay them."""
+        if not self.baseline:
+            self.begin()
+        return b"%d" % self.baseline[connection.name].epoch
+
+    def inspect(self, warn: bool) -> None:
+        """Look at how each server is set up: what makes a state impossible, or unsafe."""
+        for connection in self._servers.connections:
+            settings = connection.statistics("settings")
+            if settings.get(b"cas_enabled") in (b"no", False):
+                raise EnvironmentProblem(
+                    f"memcached server {connection.name} runs without cas (option -C), so a state cannot be fenced on "
+                    "it; start it without -C"
+                )
+            for danger in _dangers(settings, connection.statistics()) if warn else ():
+                _LOGGER.warning("memcached server %s %s (%s)", connection.name, danger, self._place)
+
+    def _look_at(self, connection: Connection, lay: bool = False) -> Health:
+        name = self._epoch_name
+        found = connection.gets([name])
+        if lay and name not in found:
+            connection.write([(name, b"0", _NEVER, _new_epoch(), None)])  # or another partition did
+            found = connection.gets([name])
+        epoch = int(found[name].data) if name in found else 0
+        return Health.of(epoch, self._counted(connection))
+
+    def _counted(self, connection: Connection) -> Mapping[bytes, Any]:
+        """Return the statistics of a server, those of a page of memory included that it is moving just now."""
+        statistics = first = connection.statistics()
+        give_up = time.monotonic() + self._patience_s
+        while moves_page(statistics) and statistics[b"slabs_moved"] == first[b"slabs_moved"]:
+            if self._warns:
+                break
+            if time.monotonic() > give_up:
+                raise BackendError(
+                    f"{self._place}: memcached server {connection.name} has been moving one page of its memory for "
+                    f"{self._patience_s} s, and tells only afterwards what it dropped; some client does not take its "
+                    "answer. The batch may be replayed"
+                )
+            time.sleep(_LOOK_AGAIN_S)
+            statistics = connection.statistics()
+        return statistics
+
+
+def _dangers(settings: Mapping[bytes, Any], statistics: Mapping[bytes, Any]) -> list[str]:
+    found = []
+    if settings.get(b"evictions") == b"on":
+        found.append(
+            "evicts items when its memory is full, and the state then loses keys; start it with -M and enough memory "
+            "(-m), so that a write fails instead"
+        )
+    if b"extstore_limit_maxbytes" in statistics:
+        found.append(
+            "drops items when its external storage (ext_path) is full, also with -M, and the state then loses keys; "
+            "start it without, or with room for everything"
+        )
+    if settings.get(b"tail_repair_time") not in (None, 0, b"0"):
+        found.append("drops items that are in use for long (tail_repair_time), and tells nobody; start it without")
+    return found
+
+
+def _new_epoch() -> bytes:
+    # Only the upper half of the flags: other clients take bits of the lower half for the type of the value.
+    return b"%d" % ((secrets.randbelow(0xFFFF) + 1) << 16)

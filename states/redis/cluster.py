@@ -1,0 +1,161 @@
+"""The nodes of a cluster: which of them has which bucket, and whether a bucket's keys are all where its slot is.
+
+While a slot is on its way, its keys are at two nodes. As long as both know of it, a call that would miss a key is refused
+(TRYAGAIN, ASK). A replica that replaces the old node does not know: it would call the keys that have left absent. So
+whenever the nodes are looked up, as after each failover, a slot whose keys come from a node that no longer has it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any
+
+from states.redis.cluster_nodes import Node, nodes_in
+from states.redis.connecting import DEFAULT_PORT, connection_of, name_of
+from states.redis.faults import driver
+from states.redis.wire import Link
+
+__all__ = ["Cluster"]
+
+Address = tuple[str, int]
+_SLOTS, _NODES = (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES")
+
+
+class Cluster:
+    """Asks any node which node has which slots, and keeps a connection to each that is needed.
+
+    Parameters
+    ----------
+    seeds
+        The arguments of a connection to each of the nodes that the URL names.
+    stems
+        What the names of each bucket start with.
+    greet
+        Called with each link that was opened.
+    """
+
+    def __init__(self, seeds: list[dict[str, Any]], stems: Sequence[bytes], greet: Callable[[Link], None]) -> None:
+        self._seeds, self._greet = seeds, greet
+        self.name = ", ".join(map(name_of, seeds))
+        self._slots = [driver().crc.key_slot(stem) for stem in stems]
+        self._links: dict[Address, Link] = {}
+        self._ranges: list[tuple[int, int, Address, str]] = []  # first and last slot, the node and its id
+        self._of_bucket: list[Link] = []
+        self._broken = 0
+
+    def link(self, bucket: int) -> Link:
+        """Return the connection to the node of a bucket."""
+        if not self._of_bucket:
+            self._find()
+        return self._of_bucket[bucket]
+
+    def link_at(self, host: str, port: int) -> Link:
+        """Return the connection to a node."""
+        found = self._links.get((host, port))
+        if found is None:
+            arguments = {**self._seeds[0], "host": host, "port": port}
+            found = self._links[host, port] = Link(connection_of(arguments), name_of(arguments), self._greet)
+        return found
+
+    def links(self) -> Sequence[Link]:
+        """Return the connections in use."""
+        return list(self._links.values())
+
+    def primaries(self) -> Sequence[Link]:
+        """Return one connection to each node that has slots."""
+        if not self._of_bucket:
+            self._find()
+        return [self.link_at(*address) for address in dict.fromkeys(address for _, _, address, _ in self._ranges)]
+
+    def placement(self) -> Hashable:
+        """Return which nodes have the slots of the buckets, and since when.
+
+        Raises
+        ------
+        TryAgainError
+            One of them is on its way.
+        """
+        nodes = self._find()
+        ours = frozenset(self._slots)
+        for node in nodes:
+            for slot, _ in (*node.arriving, *node.leaving):
+                if slot in ours:
+                    raise driver().exceptions.TryAgainError(f"TRYAGAIN slot {slot} is on its way")
+        served = frozenset((node.id, node.epoch, tuple(sorted(filter(node.serves, ours)))) for node in nodes)
+        return (self._broken, served)
+
+    def forget(self) -> None:
+        """Close all connections; look the nodes up again before the next call."""
+        for link in self._links.values():
+            link.drop()
+        self._links.clear()
+        self._of_bucket = []
+        self._broken += 1
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _find(self) -> list[Node]:
+        """Look up where the buckets are; return what each node says of itself."""
+        errors = driver().exceptions
+        known = [address for _, _, address, _ in self._ranges]
+        seeds = [(seed.get("host", "localhost"), seed.get("port", DEFAULT_PORT)) for seed in self._seeds]
+        failure: Exception = errors.ConnectionError("no node is named")
+        for host, port in dict.fromkeys([*known, *seeds]):
+            try:
+                slots, nodes = self._ask((host, port), _SLOTS, _NODES)
+            except (errors.ConnectionError, errors.TimeoutError, errors.ClusterDownError) as error:
+                failure = error
+                continue
+            # A node may not know its own address, or not want to tell it: then it is the one that was asked.
+            self._ranges = [
+                (first, last, ((at or b"").decode() or host, number), name.decode())
+                for first, last, (at, number, name, *_), *_ in slots
+            ]
+            found = list(self._survey(host, nodes))
+            self._refuse_stranded(found)
+            self._of_bucket = [self.link_at(*self._owner(slot)[0]) for slot in self._slots]
+            return found
+        raise failure
+
+    def _ask(self, address: Address, *commands: tuple[bytes, ...]) -> list[Any]:
+        # A connection for this one question: a link would be greeted as one that is written to.
+        host, port = address
+        link = Link(connection_of({**self._seeds[0], "host": host, "port": port}), f"{host}:{port}", lambda _link: None)
+        try:
+            answers = link.ask(*commands)
+        finally:
+            link.drop()
+        for answer in answers:
+            if isinstance(answer, Exception):
+                raise answer
+        return answers
+
+    def _survey(self, asked: str, answer: bytes) -> Iterator[Node]:
+        """Iterate over what each primary says of itself. One that cannot be asked has nothing to say."""
+        errors = driver().exceptions
+        addresses = {name: address for _, _, address, name in self._ranges}
+        for node in nodes_in(answer):
+            if node.own:
+                yield node
+            elif node.reachable_primary:
+                try:
+                    (its,) = self._ask(addresses.get(node.id, (node.host or asked, node.port)), _NODES)
+                except (errors.ConnectionError, errors.TimeoutError):
+                    continue
+                yield from (each for each in nodes_in(its) if each.own)
+
+    def _refuse_stranded(self, nodes: list[Node]) -> None:
+        ours = frozenset(self._slots)
+        for node in nodes:
+            for slot, source in node.arriving:
+                if slot in ours and self._owner(slot)[1] not in (source, node.id):
+                    raise driver().exceptions.ClusterDownError(
+                        f"CLUSTERDOWN slot {slot} was being moved to {node.host}:{node.port} when its node was replaced: its "
+                        "keys are at two nodes. redis-cli --cluster fix brings them together"
+                    )
+
+    def _owner(self, slot: int) -> tuple[Address, str]:
+        for first, last, address, name in self._ranges:
+            if first <= slot <= last:
+                return address, name
+        raise driver().exceptions.ClusterDownError(f"CLUSTERDOWN no node serves slot {slot}")

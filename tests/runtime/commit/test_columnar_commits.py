@@ -1,0 +1,94 @@
+"""A topology's sums go to a memory state as columns where they may, and downstream sees the new values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory.state import MemoryData, MemoryMapState, _registry
+from trident import TridentTopology
+from trident.operations import Count, Max, Min, Sum
+
+ROWS = [("a", 1, 0.5), ("b", 2, -0.0), ("a", 3, float("inf")), ("a", 5, 0.25), (None, 7, 1.0), ("b", 9, 2.0)]
+MOST = (1 << 63) - 1
+
+
+@pytest.fixture(autouse=True)
+def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("states.memory.state._FEW_KEYS", 0)
+
+
+def data_of(factory: MemoryMapState) -> MemoryData:
+    (data,) = (data for (number, *_), (_, data) in _registry.items() if number == factory.id)
+    return data
+
+
+def summed(rows: list[Any], aggregator: Any, value: str | None, *group: str) -> tuple[MemoryData, dict[Any, Any]]:
+    """Run batches of two rows; return what the state is kept in, and its values by key."""
+    topology, factory, seen = TridentTopology("columns"), MemoryMapState(), MemoryMapState()
+    stream = topology.new_stream("rows", FixedBatchSpout("word: string, n: bigint, x: double", 2, *rows)).group_by(
+        *group
+    )
+    given = () if value is None else (value,)
+    state = stream.persistent_aggregate(factory, *given, aggregator, "total")
+    latest = state.new_values_stream().group_by(*group).persistent_aggregate(seen, "total", Max(), "largest")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        values = {row[:-1]: row[-1] for row in running.state(state).get_tuples()}
+        if not isinstance(aggregator, Min):  # what grows is largest at the end
+            assert {row[:-1]: row[-1] for row in running.state(latest).get_tuples()} == values
+    return data_of(factory), values
+
+
+@pytest.mark.parametrize(
+    ("aggregator", "value", "group", "expected"),
+    [
+        (Count(), None, ["word"], {("a",): 3, ("b",): 2, (None,): 1}),
+        (Sum(), "n", ["word"], {("a",): 9, ("b",): 11, (None,): 7}),
+        (Sum(), "x", ["word"], {("a",): float("inf"), ("b",): 2.0, (None,): 1.0}),
+        (Max(), "n", ["word"], {("a",): 5, ("b",): 9, (None,): 7}),
+        (Min(), "x", ["word"], {("a",): 0.25, ("b",): 0.0, (None,): 1.0}),
+        (Count(), None, ["word", "n"], {(word, n): 1 for word, n, _ in ROWS}),
+    ],
+)
+def test_a_total_is_kept_in_columns(aggregator: Any, value: str | None, group: list[str], expected: Any) -> None:
+    data, values = summed(ROWS, aggregator, value, *group)
+    assert values == expected
+    assert data.columns is not None
+    assert len(data.columns) == len(expected)
+
+
+def test_other_keys_are_kept_in_a_dict() -> None:
+    data, values = summed(ROWS, Count(), None, "x")
+    assert values == {(x,): 1 for _, _, x in ROWS}
+    assert data.columns is None
+
+
+def test_a_null_total_goes_by_rows() -> None:
+    data, values = summed([("a", None, 0.0), ("b", 1, 0.0), ("a", 2, 0.0)], Max(), "n", "word")
+    assert (values, data.columns is None) == ({("a",): 2, ("b",): 1}, False)
+
+
+def test_whole_numbers_may_be_summed_up_as_floating_ones() -> None:
+    topology = TridentTopology("floating")
+    stream = topology.new_stream("rows", FixedBatchSpout("n: bigint", 2, *[(MOST,)] * 4, (2**53 + 1,)))
+    total = stream.persistent_aggregate(MemoryMapState(), "n", Sum(), "total: double")
+    least = stream.persistent_aggregate(MemoryMapState(), "n", Min(), "least: double")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        assert running.state(total).get() == pytest.approx(4.0 * MOST + 2**53)
+        assert running.state(least).get() == 2.0**53
+
+
+def test_a_sum_beyond_64_bits_is_kept_whole() -> None:
+    topology, factory = TridentTopology("beyond"), MemoryMapState()
+    stream = topology.new_stream(
+        "rows", FixedBatchSpout("word: string, n: bigint", 1, ("a", MOST), ("a", MOST), ("b", 1))
+    )
+    state = stream.group_by("word").persistent_aggregate(factory, "n", Sum(), "total")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        assert running.state(state).multi_get(["a", "b"]) == [2 * MOST, 1]
+    assert data_of(factory).columns is None

@@ -1,0 +1,152 @@
+"""A topology that has changed, on the log of the one before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import FeederBatchSpout
+from tests.runtime.support import QUICK, dict_state
+from tests.state.test_golden import golden
+from trident import Stream, TopologyError, TridentTopology
+from trident.cli.log import report
+from trident.coordination.transaction_log import LogReader
+from trident.errors import TopologyChangedError
+from trident.operations import Count, Max, Sum
+from trident.runtime.driver.running import RunningTopology
+
+Declare = Callable[[Stream, dict[str, Any]], None]
+
+
+def total(stream: Stream, stores: dict[str, Any], aggregator: Any = None, key: str = "k", name: str = "total") -> None:
+    state = dict_state(stores.setdefault(name, {}))
+    stream.group_by(key).persistent_aggregate(state, "n", aggregator or Sum(), name)
+
+
+class Lives:
+    """One log and some stores; each life of the topology is declared anew."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        self.stores: dict[str, Any] = {}
+
+    def start(self, *declarations: Declare, stream: str = "s", name: str = "t", **conf: Any) -> RunningTopology:
+        topology, self.feeder = TridentTopology(name), FeederBatchSpout("k: string, other: string, n: bigint")
+        declared = topology.new_stream(stream, self.feeder)
+        for declare in declarations:
+            declare(declared, self.stores)
+        return topology.start({**QUICK, **conf}, engine="in_process", log_dir=self.log)
+
+    def live(self, *declarations: Declare, **conf: Any) -> None:
+        """Commit one batch of one row, which adds 2."""
+        with self.start(*declarations, **conf) as running:
+            self.feeder.feed([["a", "b", 2]])
+            assert running.is_active
+
+    def sums(self, name: str = "total") -> Any:
+        return self.stores[name][("a",)].curr
+
+
+@pytest.fixture
+def lives(tmp_path: Path) -> Lives:
+    return Lives(tmp_path / "log")
+
+
+def another_key(stream: Stream, stores: dict[str, Any]) -> None:
+    total(stream, stores, key="other")
+
+
+def another_aggregator(stream: Stream, stores: dict[str, Any]) -> None:
+    total(stream, stores, Max())
+
+
+def count(stream: Stream, stores: dict[str, Any]) -> None:
+    stream.group_by("k").persistent_aggregate(dict_state(stores.setdefault("count", {})), Count(), "count")
+
+
+def test_the_same_topology_goes_on_and_nothing_more_is_recorded(lives: Lives) -> None:
+    lives.live(total)
+    declared = LogReader(lives.log).refresh().declared
+    assert list(declared["states"]) == ["total"]
+    assert declared["streams"]["s"]["fields"] == ["k: string", "other: string", "n: bigint"]
+    size = sum(len(path.read_bytes()) for path in lives.log.glob("*.log"))
+    lives.start(total).stop()
+    assert LogReader(lives.log).refresh().declared == declared
+    newest = max(lives.log.glob("*.log")).read_bytes()
+    assert size > 0
+    assert newest.count(b"\xa6record\xa8topology") == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (another_key, r"  state 'total': key \(k: string\) -> \(other: string\)\n"),
+        (another_aggregator, r"  state 'total': by Sum -> Max\n"),
+    ],
+)
+def test_a_state_that_means_something_else_is_refused_and_nothing_is_written(
+    lives: Lives, changed: Declare, line: str
+) -> None:
+    lives.live(total)
+    before = repr(lives.stores), LogReader(lives.log).refresh().txid
+    with pytest.raises(TopologyChangedError, match=line) as caught:
+        lives.start(changed)
+    assert isinstance(caught.value, TopologyError)
+    assert "allow_changed_topology=True" in str(caught.value)
+    assert (repr(lives.stores), LogReader(lives.log).refresh().txid) == before
+    lives.live(total)  # and it was not recorded either
+    assert lives.sums() == 4
+
+
+def test_what_is_allowed_is_taken_as_it_is_noted_and_needs_no_word_again(
+    lives: Lives, caplog: pytest.LogCaptureFixture
+) -> None:
+    lives.live(total)
+    with caplog.at_level(logging.WARNING):
+        lives.live(another_aggregator, allow_changed_topology=True)
+    assert "state 'total': by Sum -> Max; taken as it is" in caplog.text
+    assert lives.sums() == 2
+    lives.live(another_aggregator)
+    with pytest.raises(TopologyChangedError, match="by Max -> Sum"):
+        lives.start(total)
+
+
+def test_a_renamed_stream_would_read_its_source_again_and_is_refused(lives: Lives) -> None:
+    lives.live(total)
+    with pytest.raises(TopologyChangedError, match=r"state 'total': streams \(s\) -> \(renamed\)"):
+        lives.start(total, stream="renamed")
+
+
+def test_states_may_come_and_go_but_not_return_as_something_else(
+    lives: Lives, caplog: pytest.LogCaptureFixture
+) -> None:
+    lives.live(total)
+    lives.live(total, count)
+    with caplog.at_level(logging.WARNING):
+        lives.live(count)
+    assert "state 'total' of the log is not declared any more" in caplog.text
+    assert (lives.sums(), lives.sums("count")) == (4, 2)
+    with pytest.raises(TopologyChangedError, match="by Sum -> Max"):
+        lives.start(another_aggregator, count)
+    lives.live(total, count)
+    assert (lives.sums(), lives.sums("count")) == (6, 3)
+
+
+def test_a_log_that_was_written_before_there_was_such_a_record(lives: Lives) -> None:
+    lives.log.mkdir()
+    (lives.log / "00000007-0002.log").write_bytes(golden("log.v1")["segment-2"])
+    assert LogReader(lives.log).refresh().declared == {}
+    lives.live(count, name="words", state_recovery="adopt")
+    assert list(LogReader(lives.log).refresh().declared["states"]) == ["count"]
+    assert LogReader(lives.log).refresh().txid == 10
+
+
+def test_trident_log_shows_it(lives: Lives) -> None:
+    lives.live(total)
+    declared = report(lives.log, 0)["declared"]
+    assert declared["states"]["total"]["key"] == ["k: string"]
+    assert declared["streams"]["s"]["promise"] == "transactional"

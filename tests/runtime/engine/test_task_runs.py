@@ -1,0 +1,128 @@
+"""Spark runs a task again whose output is lost; no batch is made of two runs of one task."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from trident import TridentTopology
+from trident.operations import Count
+from trident.planner import make_plan
+from trident.runtime.engine.hops import Sent, cells_of, hops_of
+from trident.runtime.engine.routing import with_partitions
+from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task
+from trident.runtime.engine.worker import Program, TaskOutput
+from trident.spout.interfaces import TransactionAttempt
+
+Items = list[tuple[int, Sent]]
+ATTEMPT, IDS, PARTS, WIDTH = TransactionAttempt(1, 1 << 20), 2048, 2, 3
+salts = itertools.count()
+
+
+def salt(id_: int) -> int:
+    """Stands for a random number: never the same one again."""
+    return next(salts) * 7919 % 101
+
+
+class Job:
+    """A job as Spark runs it: the bodies of its tasks, each perhaps more than once, and what each run reads."""
+
+    def __init__(self, exchanges: int) -> None:
+        topology, spout = TridentTopology("t"), FixedBatchSpout("id: int", IDS, *[(at,) for at in range(IDS)])
+        stream = topology.new_stream("in", spout)
+        for name in [f"salt{at}" for at in range(exchanges)]:
+            stream = stream.each("id", salt, f"{name}: int").partition_by(name)
+        stream.group_by("id").persistent_aggregate(MemoryMapState(), Count(), "n")
+        plan = make_plan(topology.graph())
+        commits = {node.id for node in plan.commits}
+        fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
+        coordinator, emitters = spout.get_coordinator({}), {"in": spout.get_emitter({})}
+        wide = with_partitions(plan.exchanges, WIDTH)
+        program = Program("t", fragments, emitters, {}, {}, wide, plan.levels)
+        self.id, self.pickled = f"job-{next(salts)}", cloudpickle.dumps(program)
+        self.hops, self.cells = [*hops_of(program), None], cells_of(program)
+        definition = coordinator.initialize_transaction(1, None)
+        self.parts = [("in", part, False) for part in coordinator.parts(ATTEMPT, definition, PARTS)]
+
+    def read(self, task: int) -> Items:
+        """Run a task of the first stage."""
+        hop = self.hops[0]
+        assert hop is not None
+        parts = iter([(task, self.parts[task])])
+        return list(run_parts_task(self.id, self.pickled, ATTEMPT, hop, task, parts))
+
+    def level(self, level: int, task: int, runs: Sequence[Items]) -> list[Any]:
+        """Run a task of a level; it reads what these runs of the tasks before it sent to it."""
+        items = (item for run in runs for item in run if item[0] == task)
+        cells, hop = self.cells[level - 1], self.hops[level]
+        return list(run_level_task(self.id, self.pickled, ATTEMPT, False, level, cells, hop, task, items))
+
+    def last(self, level: int, runs_of_tasks: Sequence[Sequence[Items]]) -> TaskOutput:
+        """Run the last stage, and put together what it gives."""
+        return gathered(b for task, runs in enumerate(runs_of_tasks) for b in self.level(level, task, runs))
+
+
+def counted(output: TaskOutput) -> Counter[int]:
+    assert output.failure is None
+    return Counter(row["id"] for tables in output.sinks.values() for table in tables for row in table.to_pylist())
+
+
+ALL_ONCE = Counter(range(IDS))
+
+
+def test_tasks_that_read_the_same_runs_give_each_row_once() -> None:
+    job = Job(1)
+    first, lost, second = job.read(0), job.read(1), job.read(1)
+    assert counted(job.last(1, [[first, lost]] * WIDTH)) == ALL_ONCE
+    assert counted(job.last(1, [[second, first]] * WIDTH)) == ALL_ONCE
+
+
+@pytest.mark.parametrize("task", range(WIDTH))
+def test_a_batch_whose_tasks_read_different_runs_fails_and_is_tried_again(task: int) -> None:
+    job = Job(1)
+    first, lost, second = job.read(0), job.read(1), job.read(1)
+    runs = [[first, second if at == task else lost] for at in range(WIDTH)]
+    failure = job.last(1, runs).failure
+    assert failure is not None
+    assert failure.retry
+    assert failure.cause == (
+        "stage 1 lost output of a task, most often with an executor, and Spark ran that task again after tasks of stage 2 had "
+        "read what its first run gave"
+    )
+
+
+def test_a_task_that_reads_two_runs_of_one_task_runs_no_step() -> None:
+    job = Job(1)
+    first, lost, second = job.read(0), job.read(1), job.read(1)
+    output = job.last(1, [[first, lost, second]] * WIDTH)
+    assert output.failure is not None
+    assert "Spark ran that task again" in output.failure.cause
+
+
+def test_a_run_that_sends_no_row_to_a_task_is_known_there() -> None:
+    job = Job(1)
+    job.parts = job.parts[:1]
+    lost, second = job.read(0), job.read(0)
+    without_rows = [(to, sent) for to, sent in second if to != 2 or sent.item is None]
+    assert job.last(1, [[second], [second], [without_rows]]).failure is None
+    assert job.last(1, [[lost], [lost], [without_rows]]).failure is not None
+
+
+def test_runs_are_told_apart_over_several_levels() -> None:
+    job = Job(2)
+    reads, again = [job.read(0), job.read(1)], job.read(1)
+    middle = [job.level(1, task, reads) for task in range(WIDTH)]
+    assert counted(job.last(2, [middle] * WIDTH)) == ALL_ONCE
+    other = job.level(1, 2, reads)  # the same input, other salts
+    assert job.last(2, [middle, middle, [*middle[:2], other]]).failure is not None
+    newer = job.level(1, 2, [reads[0], again])  # one that all of the last stage read, but it read another run
+    failure = job.last(2, [[*middle[:2], newer]] * WIDTH).failure
+    assert failure is not None
+    assert failure.cause.startswith("stage 1 lost output")

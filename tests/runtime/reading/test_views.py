@@ -1,0 +1,317 @@
+"""Reads see exactly the batches 1 to T, over any number of keys and partitions, while T+1 is being written (R12)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import FeederBatchSpout, FixedBatchSpout
+from states.delta import DeltaState
+from states.memory import MemoryMapState
+from tests.runtime.support import GATES, WAIT_S, Keep, Points, RowsState, dict_state, keep, run_all, start
+from tests.state.faults import DictMap
+from trident import Config, TridentState, TridentTopology
+from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
+from trident.operations import Count, Sum
+from trident.runtime.commit.commit_gate import CommitGate
+from trident.runtime.driver.open_partitions import open_view
+from trident.runtime.reading.views import StateView
+from trident.state import OpaqueMap, OpaqueValue, Snapshot, SnapshottableMap, StateSpec, Txid, Winners, map_state
+
+KEYS = [(f"k{n}",) for n in range(30)]
+
+
+@pytest.fixture
+def topology() -> TridentTopology:
+    return TridentTopology("t")
+
+
+def counting(topology: TridentTopology, state: Any, partitions: int, batches: int) -> TridentState:
+    """Declare a topology in which every batch adds 1 to every key."""
+    rows = [list(key) for _ in range(batches) for key in KEYS]
+    stream = topology.new_stream("s", FixedBatchSpout("k: string", len(KEYS), *rows))
+    return stream.group_by("k").persistent_aggregate(state, Count(), "count").parallelism_hint(partitions)
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+@pytest.mark.parametrize("durable", [False, True], ids=["memory", "map"])
+def test_reads_from_threads_never_mix_two_batches(
+    partitions: int, durable: bool, topology: TridentTopology, tmp_path: Path
+) -> None:
+    batches = 20 if durable else 100  # a read of the map is as slow as its commit
+    parts: list[dict[Any, Any]] = [{} for _ in range(partitions)]
+    store = MemoryMapState() if not durable else _map_over(parts)
+    state = counting(topology, store, partitions, batches)
+    ended, begin = threading.Event(), threading.Barrier(4)
+
+    def read(view: StateView, listing: bool) -> list[int]:
+        begin.wait()
+        seen: list[int] = []
+        while not ended.is_set():
+            values = [row[-1] for row in view.get_tuples()] if listing else view.multi_get(KEYS)
+            assert len(set(values)) <= 1, values
+            seen.append((values or [None])[0] or 0)
+        assert seen == sorted(seen)
+        return seen
+
+    def hold(point: str, attempt: Any) -> None:
+        if (point, attempt.txid) == ("committing", 2):
+            begin.wait()  # the readers are at work before the second batch is
+
+    with ThreadPoolExecutor(3) as threads:
+        with start(topology, "in_process", hold, log_dir=tmp_path if durable else None) as running:
+            views = [running.state(state) for _ in range(3)]
+            readers = [threads.submit(read, view, not durable and at == 2) for at, view in enumerate(views)]
+            running.process_all_available()
+            assert running.state(state).multi_get(KEYS) == [batches] * len(KEYS)
+            ended.set()
+        assert all(len(set(reader.result())) > 1 for reader in readers)
+
+
+def _map_over(parts: list[dict[Any, Any]]) -> StateSpec:
+    return map_state(lambda conf, partition, count: DictMap(parts[partition]))
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_read_during_a_commit_sees_the_batch_before(
+    partitions: int, engine: str, topology: TridentTopology, request: pytest.FixtureRequest
+) -> None:
+    gate = request.node.name
+
+    class Held(RowsState):
+        """Committed after the counts of the same batch."""
+
+        def begin_commit(self, txid: int) -> None:
+            if txid == 2:
+                GATES.pass_through(gate)
+            super().begin_commit(txid)
+
+    rows = [list(key) for _ in range(2) for key in KEYS]
+    stream = topology.new_stream("s", FixedBatchSpout("k: string", len(KEYS), *rows))
+    counts = stream.group_by("k").persistent_aggregate(MemoryMapState(), Count(), "count").parallelism_hint(partitions)
+    whole = stream.persistent_aggregate(MemoryMapState(), Count(), "all")
+    stream.partition_persist(Held(), Keep(), "x: string")
+    with start(topology, engine) as running:
+        GATES.await_reached(gate)
+        try:
+            assert running.txid == 1
+            assert running.state(counts).multi_get(KEYS) == [1] * len(KEYS)
+            assert {row[-1] for row in running.state(counts).get_tuples()} == {1}
+            assert running.state(whole).get() == len(KEYS)
+        finally:
+            GATES.open(gate)
+        running.process_all_available()
+        assert running.state(counts).multi_get(KEYS) == [2] * len(KEYS)
+        assert running.state("all").get() == 2 * len(KEYS)
+
+
+@pytest.mark.parametrize("kind", [MemoryMapState.transactional, MemoryMapState.non_transactional])
+def test_other_kinds_show_their_latest_writes(kind: Callable[[], StateSpec], topology: TridentTopology) -> None:
+    state = counting(topology, kind(), 2, 3)
+    running = run_all(topology, "in_process", allow_inexact=True)
+    view = running.state(state)
+    assert view.multi_get(KEYS) == [3] * len(KEYS)
+    assert sorted(view.get_tuples()) == sorted((*key, 3) for key in KEYS)
+
+
+class PagedMap(DictMap):
+    """Lists the keys of all partitions, its reserved ones too, three to a page."""
+
+    def key_pages(self) -> Iterator[list[Any]]:
+        keys = list(self.entries)
+        yield from (keys[at : at + 3] for at in range(0, len(keys), 3))
+
+
+@pytest.mark.parametrize("partitions", [1, 4])
+def test_a_store_that_all_partitions_share_is_listed_page_by_page_and_once(
+    partitions: int, topology: TridentTopology, tmp_path: Path
+) -> None:
+    entries: dict[Any, Any] = {}
+    state = counting(topology, map_state(lambda conf, partition, count: PagedMap(entries)), partitions, 2)
+    running = run_all(topology, "in_process", log_dir=tmp_path)
+    assert sorted(running.state(state).get_tuples()) == sorted((*key, 2) for key in KEYS)
+
+
+def test_an_earlier_batch_can_be_read_where_the_store_keeps_it(topology: TridentTopology, tmp_path: Path) -> None:
+    delta = counting(topology, DeltaState.opaque(tmp_path / "state"), 1, 3)
+    whole = topology.new_stream("other", FixedBatchSpout("x: string", 1, ["a"], ["b"])).persistent_aggregate(
+        MemoryMapState(), Count(), "all"
+    )
+    running = run_all(topology, "in_process", log_dir=tmp_path / "log")
+    view = running.state(delta)
+    assert [view.at(txid=txid).multi_get(KEYS[:2]) for txid in (1, 2, 3)] == [[1, 1], [2, 2], [3, 3]]
+    assert sorted(view.at(2).get_tuples()) == sorted((*key, 2) for key in KEYS)
+    with pytest.raises(StateError, match="read state 'count' as of batch 4: 3 is the last one committed"):
+        view.at(4)
+    with pytest.raises(UnsupportedOperation, match="state 'all' cannot read as of an earlier batch: its store is no"):
+        running.state(whole).at(1)
+
+
+def test_a_bare_value_is_a_key_of_one_part(topology: TridentTopology) -> None:
+    state = counting(topology, MemoryMapState(), 2, 1)
+    view = run_all(topology, "in_process").state(state)
+    assert view.multi_get(["k1", ("k2",), "nobody"]) == [1, 1, None]
+    assert view.multi_get([]) == []
+
+
+def test_what_a_state_cannot_do_is_said(topology: TridentTopology, tmp_path: Path) -> None:
+    mapped = counting(topology, dict_state({}), 1, 1)
+    rows = keep(topology.new_stream("other", FixedBatchSpout("x: string", 1, ["a"])))
+    running = run_all(topology, "in_process", log_dir=tmp_path)
+    with pytest.raises(
+        UnsupportedOperation,
+        match="list state 't/count': a DictMap cannot list its keys; ask for the keys that you know",
+    ):
+        list(running.state(mapped).get_tuples())
+    with pytest.raises(
+        UnsupportedOperation, match=r"state 'kept' is not snapshottable; read it with multi_get\(keys\)"
+    ):
+        running.state("kept").get()
+    assert rows.rows == [("a",)]
+
+
+# ---- the view alone ----------------------------------------------------------------------------------------------------
+
+
+def opaque(entries: dict[Any, Any]) -> SnapshottableMap:
+    return SnapshottableMap(OpaqueMap(DictMap(entries)), "all")
+
+
+class Racing(SnapshottableMap):
+    """A map on which a batch is committed just before each of the first reads."""
+
+    def __init__(self, entries: dict[Any, Any], commits: int, committed: Callable[[int], None]) -> None:
+        super().__init__(OpaqueMap(DictMap(entries)), "all")
+        self.commits, self.committed = commits, committed
+        self.multi_get_at = self.read_after_commit
+        self.txid = 1
+
+    def read_after_commit(self, keys: Sequence[Any], snapshot: Snapshot) -> list[Any]:
+        for _ in range(2 if self.commits else 0):  # two, so that the snapshot is too old
+            self.txid += 1
+            self.begin_commit(Txid(self.txid))
+            self.multi_put([("a",)], [self.txid])
+            self.commit(self.txid)
+        self.commits = max(0, self.commits - 1)
+        self.committed(self.txid)
+        values: list[Any] = self.map_state.multi_get_at(keys, snapshot)  # type: ignore[attr-defined]
+        return values
+
+
+def test_a_read_that_is_overtaken_is_made_again_at_a_newer_snapshot() -> None:
+    newest = [1]
+    racing = Racing({}, 3, lambda txid: newest.__setitem__(0, txid))
+    view = StateView([racing], lambda: Snapshot(newest[0]))
+    assert view.multi_get(["a"]) == [7]
+    assert racing.txid == 7
+
+
+def test_a_read_that_is_overtaken_again_and_again_keeps_the_next_commit_from_beginning() -> None:
+    class Held(CommitGate):
+        def __enter__(self) -> None:
+            super().__enter__()
+            racing.commits = 0
+
+    newest = [1]
+    racing = Racing({}, 10**6, lambda txid: newest.__setitem__(0, txid))
+    view = StateView([racing], lambda: Snapshot(newest[0]), gate=Held())
+    assert view.multi_get(["a"]) == [3]
+    assert racing.txid == 3
+
+
+def test_who_holds_the_gate_sees_no_commit_begin(topology: TridentTopology) -> None:
+    feeder = FeederBatchSpout("word: string")
+    counts = topology.new_stream("words", feeder).group_by("word")
+    state = counts.persistent_aggregate(MemoryMapState(), Count(), "count")
+    points = Points()
+    with start(topology, "in_process", points) as running:
+        with running.gate:
+            fed = threading.Thread(target=feeder.feed, args=([["a"]],))
+            fed.start()
+            points.await_point("processed", 1)
+            assert not running._loop.drain().wait(0.3)
+            assert points.of(1) == ["defined", "processed"]
+        points.await_point("succeeded", 1)
+        fed.join(WAIT_S)
+        assert running.state(state).multi_get(["a"]) == [1]
+
+
+def test_a_gate_that_is_held_for_long_is_not_waited_for(
+    topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trident.runtime.commit.commit_gate._MOST_S", 0.05)
+    rows = keep(topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"], ["b"])))
+    with start(topology, "in_process") as running, running.gate:
+        running.process_all_available()
+    assert rows.rows == [("a",), ("b",)]
+
+
+def test_a_read_that_is_always_overtaken_says_so() -> None:
+    view = StateView([Racing({}, 10**6, lambda txid: None)], lambda: Snapshot(1))
+    with pytest.raises(StaleTransactionError, match="batch 1 is behind batch"):
+        view.multi_get(["a"])
+
+
+def test_a_value_of_an_attempt_that_lost_is_not_seen() -> None:
+    entries = {"a": (2, 9, "before", "lost"), "b": (2, 8, "before", "won"), "c": (3, 8, "old", "new")}
+    held = {(key,): OpaqueValue(*value) for key, value in entries.items()}
+    view = StateView([opaque(held)], lambda: Snapshot(2, Winners(((1, 8),))))
+    assert view.multi_get(["a", "b", "c", "d"]) == ["before", "won", "old", None]
+
+
+def test_another_process_reads_through_the_graph(topology: TridentTopology, tmp_path: Path) -> None:
+    parts: list[dict[Any, Any]] = [{}, {}]
+    counting(topology, _map_over(parts), 2, 2)
+    total = topology.new_stream("n", FeederBatchSpout("n: int")).persistent_aggregate(dict_state({}), "n", Sum(), "sum")
+    running = run_all(topology, "in_process", log_dir=tmp_path)
+    config, snapshot = Config(engine="in_process", log_dir=str(tmp_path)), running._log.state.snapshot
+    for partitions in (None, 2):
+        view = open_view(topology.graph(), config, "count", lambda: snapshot("count"), partitions)
+        assert view.multi_get(KEYS) == [2] * len(KEYS)
+        view.close()
+    assert open_view(topology.graph(), config, total.state_name, lambda: snapshot("sum")).get() == 0
+
+
+def test_a_view_closes_what_it_opened(topology: TridentTopology, tmp_path: Path) -> None:
+    closed: list[int] = []
+
+    class Closing(DictMap):
+        def close(self) -> None:
+            closed.append(id(self))
+
+    state = counting(topology, map_state(lambda conf, at, count: Closing({})), 2, 1)
+    with start(topology, "in_process", Points(), log_dir=tmp_path) as running:
+        running.process_all_available()
+        running.state(state)
+        assert closed == []
+    assert len(set(closed)) == 4  # two writers, two readers
+
+
+class OneReaderMap:
+    """A store that must not be read by two threads at once; tells whether it was."""
+
+    def __init__(self) -> None:
+        self.inside, self.both = threading.Lock(), threading.Event()
+
+    def multi_get(self, keys: Sequence[Any]) -> list[Any]:
+        if not self.inside.acquire(blocking=False):
+            self.both.set()
+            return [None] * len(keys)
+        try:
+            self.both.wait(0.2)  # time enough for another reader to get in, if anything lets it
+            return [1] * len(keys)
+        finally:
+            self.inside.release()
+
+
+def test_threads_that_share_a_view_take_turns_at_the_store() -> None:
+    store = OneReaderMap()
+    view = StateView([store], lambda: Snapshot(0))
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(view.multi_get, [["a"], ["b"]])) == [[1], [1]]
+    assert not store.both.is_set()

@@ -1,0 +1,60 @@
+"""A driver with windows in a process of its own: `python -m tests.runtime.windows.window_life FOLDER [POINT TXID]`.
+
+It counts nine batches, in windows of tuples and of event time, kept in Delta tables beside the log; what fires is summed up
+in a third. At a point of a batch's life it kills itself, without a chance to tidy up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from trident import Config, TridentTopology
+from trident.operations import Count, Sum, TumblingDurationWindow
+from trident.runtime.driver.running import start
+from trident.spout import TransactionAttempt
+
+__all__ = ["BY_TIME", "ROWS", "topology_in"]
+
+ROWS = [("abc"[number % 3], number, number + number * 7 % 13 * 2) for number in range(90)]
+"""Key, number, event time: out of order, so that batches fill each other's windows."""
+
+BY_TIME = TumblingDurationWindow.of(timedelta(milliseconds=10)).by_event_time("at", delay=timedelta(milliseconds=4))
+"""Some of the tuples are too late."""
+
+
+def topology_in(folder: Path) -> TridentTopology:
+    """Declare the topology, with its states in a folder."""
+
+    def state(name: str) -> Any:
+        return DeltaState.opaque(str(folder / name))
+
+    topology = TridentTopology("life")
+    stream = topology.new_stream("s", FixedBatchSpout("key: string, n: bigint, at: bigint", 10, *ROWS))
+    sums = stream.sliding_window(20, 15, state("sums"), "n", Sum(), "sum", bounds="start, end", state_name="sums")
+    sums.group_by("start", "end").persistent_aggregate(state("by_window"), "sum", Sum(), "total")
+    counts = stream.group_by("key").window(BY_TIME, state("counts"), Count(), "n", state_name="counts")
+    counts.group_by("key").persistent_aggregate(state("by_key"), "n", Sum(), "n_sum")
+    return topology
+
+
+def main(folder: Path, point: str = "", txid: str = "0") -> None:
+    """Run until the rows are exhausted, or until the point."""
+
+    def observe(reached: str, attempt: TransactionAttempt) -> None:
+        if (reached, attempt.txid) == (point, int(txid)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    config = Config(engine="in_process", log_dir=str(folder / "log"), takeover=True)
+    with start(topology_in(folder).graph(), config, None, observe) as running:
+        running.process_all_available()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])

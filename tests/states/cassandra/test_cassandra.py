@@ -1,0 +1,449 @@
+"""A state in Cassandra: what is stored, read, listed, removed and refused, on a real server."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.cassandra import CassandraOptions, CassandraState
+from states.cassandra.cluster_session import Connection
+from states.cassandra.map import CassandraBackingMap
+from states.cassandra.row_statements import BATCH_BYTES
+from tests.states.cassandra.cassandra_support import EPOCH, Home, Log, claim, commit, names
+from tests.states.support import add, values
+from trident import TridentTopology
+from trident.errors import (
+    BackendError,
+    CommitOrderError,
+    ConfigError,
+    StateError,
+    StateMismatchError,
+    UnsupportedOperation,
+)
+from trident.operations import Count, Split
+from trident.state import Sentinel, Snapshot, StateConf, StateType
+from trident.state.interfaces import FencedMap, Key, ListableMap, RemovableMap, Resettable
+from trident.state.values import CombinerValueUpdater, OpaqueValue, TransactionalValue
+
+# ---- the value rules over Cassandra ----------------------------------------------------------------------------------
+
+
+def test_worked_example_of_an_opaque_state(home: Home) -> None:
+    state, log = home.state(home.conf()), Log()
+    commit(state, log, 1, {"man": 3, "dog": 4, "apple": 10}, attempt=1)
+    commit(state, log, 2, {"man": 1, "dog": 1}, attempt=1, record=False)
+    # The replay of batch 2 has another content: "dog" is no longer in it, "apple" is.
+    commit(state, log, 2, {"man": 2, "apple": 5}, attempt=2)
+    assert values(state, "man", "apple") == [5, 15]
+    commit(state, log, 3, {"dog": 1}, attempt=2)
+    assert values(state, "man", "dog", "apple", "none") == [5, 5, 15, None]
+    stored = state.map_state.backing.multi_get([("dog",)])
+    assert stored == [OpaqueValue(3, EPOCH + 2, 4, 5)]
+
+
+def test_worked_example_of_a_transactional_state(home: Home) -> None:
+    state, log = home.state(home.conf(), StateType.TRANSACTIONAL), Log()
+    commit(state, log, 1, {"man": 3})
+    commit(state, log, 2, {"man": 1, "dog": 1}, record=False)
+    commit(state, log, 2, {"man": 1, "dog": 1}, attempt=1)
+    assert values(state, "man", "dog") == [4, 1]
+    assert state.map_state.backing.multi_get([("man",)]) == [TransactionalValue(2, 4)]
+
+
+def test_a_non_transactional_state_counts_a_replay_twice(home: Home) -> None:
+    state, log = home.state(home.conf(), StateType.NON_TRANSACTIONAL), Log()
+    commit(state, log, 1, {"man": 3}, record=False)
+    commit(state, log, 1, {"man": 3}, attempt=1)
+    assert values(state, "man") == [6]
+
+
+def test_a_read_only_instance_sees_the_committed_batch_while_the_next_is_written(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state, reader = home.state(conf), home.state(replace(conf, read_only=True))
+    commit(state, log, 1, {"cow": 1})
+    snapshot = Snapshot(1, log.winners)
+    commit(state, log, 2, {"cow": 1}, record=False)
+    assert reader.multi_get_at([("cow",)], snapshot) == [1]
+    with pytest.raises(UnsupportedOperation, match="cannot move the sentinel: .* was opened to be read only"):
+        reader.move_sentinel(Sentinel("log", 3, EPOCH))
+
+
+def test_the_single_value_has_a_key_of_its_own(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state = home.state(conf, snapshot_key="total")
+    txid = log.txid(1)
+    state.begin_commit(txid)
+    state.update(CombinerValueUpdater(add, 7))
+    state.commit(txid)
+    assert home.state(conf, snapshot_key="total").get() == 7
+    assert home.state(conf).multi_get([("total",), ("$GLOBAL$",)]) == [7, None]
+
+
+def test_a_cache_in_front_keeps_counts_exact(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state = home.state(conf, cache=10)
+    for txid in (1, 2, 3):
+        commit(state, log, txid, {str(n): 1 for n in range(15)})
+    assert home.state(conf).multi_get([(str(n),) for n in range(15)]) == [3] * 15
+
+
+def test_json_is_readable_by_other_programs(home: Home, cql: Connection) -> None:
+    conf = home.conf()
+    commit(home.state(conf, serializer="json"), Log(), 1, {"cow": 5})
+    rows = cql.execute(f"SELECT value FROM tests.states WHERE state = '{conf.prefix}' ALLOW FILTERING", "look")
+    assert (b"[1,%d,null,5]" % EPOCH,) in rows
+
+
+# ---- what a backing map promises ------------------------------------------------------------------------------------
+
+
+def test_it_has_every_optional_ability(home: Home) -> None:
+    backing = home.state(home.conf()).map_state.backing
+    for ability in (FencedMap, Resettable, RemovableMap, ListableMap):
+        assert isinstance(backing, ability)
+
+
+def test_reads_keep_the_order_asked_and_repeat_repeated_keys(home: Home) -> None:
+    backing = home.map(home.conf())
+    claim(backing, 1)
+    backing.multi_put([("a",), ("b",)], [b"1", b"2"])
+    assert backing.multi_get([("b",), ("x",), ("a",), ("b",)]) == [b"2", None, b"1", b"2"]
+    assert backing.multi_get([]) == []
+    backing.multi_put([], [])
+    with pytest.raises(ValueError, match="write 1 keys with 2 values"):
+        backing.multi_put([("a",)], [b"1", b"2"])
+
+
+def test_keys_of_every_type_stay_apart(home: Home) -> None:
+    keys: list[Key] = [
+        ("",), (None,), (b"",), (b"\x00\xff",), ("a", "b"), ("ab",), ("a\x00b",), (1,), ("1",), (1, None), ("ü" * 300,),
+        (dt.date(2026, 1, 1),), (b"x" * 5000,),
+    ]  # fmt: skip
+    backing = home.map(home.conf())
+    claim(backing, 1)
+    backing.multi_put(keys, [b"%d" % n for n in range(len(keys))])
+    assert backing.multi_get(keys) == [b"%d" % n for n in range(len(keys))]
+    assert sorted(map(repr, (key for page in backing.key_pages() for key in page))) == sorted(map(repr, keys))
+
+
+def test_none_and_empty_values_come_back(home: Home) -> None:
+    state, backing, log = home.state(home.conf()), home.map(home.conf()), Log()
+    claim(backing, 1)
+    backing.multi_put([("empty",)], [b""])
+    assert backing.multi_get([("empty",)]) == [b""]
+    txid = log.txid(1)
+    state.begin_commit(txid)
+    state.multi_put([("none",)], [None])
+    state.commit(txid)
+    assert values(state, "none") == [None]
+    assert state.map_state.backing.multi_get([("none",)]) == [OpaqueValue(1, EPOCH, None, None)]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 15, 16, 17, 24, 25, 100])
+def test_sizes_around_the_windows(home: Home, size: int) -> None:
+    backing = home.map(home.conf(), table="two", buckets=2, rows_per_batch=2, rows_per_read=3, max_concurrency=2)
+    keys = [(f"{n}",) for n in range(size)]
+    claim(backing, 1)
+    backing.multi_put(keys, [b"%d" % n for n in range(size)])
+    assert backing.multi_get(keys) == [b"%d" % n for n in range(size)]
+
+
+def test_large_values_go_alone_and_no_batch_exceeds_the_limit(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[list[int]] = []
+    backing = home.map(home.conf(), buckets=128)
+    whole = backing._rows._batch
+
+    def noted(bucket: int, keys: list[bytes], rows: dict[bytes, bytes], timestamp: int) -> Any:
+        sent.append([len(key) + len(rows[key]) for key in keys])
+        return whole(bucket, keys, rows, timestamp)
+
+    monkeypatch.setattr(backing._rows, "_batch", noted)
+    sizes = [1 << 20, 60_000, *[9_000] * 800, *[10] * 20_000]
+    keys = [(n,) for n in range(len(sizes))]
+    claim(backing, 1)
+    backing.multi_put(keys, [b"v" * size for size in sizes])
+    assert sum(map(len, sent)) == len(keys)
+    assert max(map(len, sent)) == 100
+    assert all(sum(batch) <= BATCH_BYTES for batch in sent if len(batch) > 1)
+    assert sum(1 for batch in sent if sum(batch) > 50_000) == 2  # a row above the limit has its write for itself
+    assert [len(value or b"") for value in backing.multi_get(keys[:100])] == sizes[:100]
+
+
+def test_a_value_that_the_server_refuses_is_an_error_with_the_place(home: Home) -> None:
+    backing = home.map(home.conf())
+    claim(backing, 1)
+    with pytest.raises(
+        BackendError, match=r"cannot write 1 keys of state 'topology/state\d+' in \"tests\"\.\"states\""
+    ):
+        backing.multi_put([("huge",)], [b"v" * (5 << 20)])
+    assert backing.multi_get([("huge",)]) == [None]
+
+
+def test_a_ttl_goes_with_every_row_and_not_with_the_sentinel(home: Home, cql: Connection) -> None:
+    conf = home.conf()
+    commit(home.state(conf, ttl_s=100_000), Log(), 1, {"cow": 5})
+    select = f"SELECT bucket, TTL(value) FROM tests.states WHERE state = '{conf.prefix}' ALLOW FILTERING"
+    left = dict(cql.execute(select, "look"))
+    assert [ttl for bucket, ttl in left.items() if bucket < 0] == [None, None]
+    assert [99_000 < ttl <= 100_000 for bucket, ttl in left.items() if bucket >= 0] == [True]
+
+
+def test_states_that_share_a_table_do_not_meet(home: Home) -> None:
+    name = f"same{next(names)}"
+    one, two = StateConf("one", name), StateConf("two", name)
+    commit(home.state(one), Log(), 1, {"cow": 1})
+    commit(home.state(two), Log("other"), 1, {"cow": 5, "pig": 2})
+    assert values(home.state(one), "cow", "pig") == [1, None]
+    home.state(two).reset()
+    assert values(home.state(one), "cow") == [1]
+    assert values(home.state(two), "cow") == [None]
+
+
+def test_a_place_does_not_depend_on_the_number_of_partitions(home: Home) -> None:
+    conf = home.conf()
+    third, first = home.map(conf, 3), home.map(conf, 0)
+    claim(third, 5, attempt=3)
+    third.multi_put([("k",)], [b"of the third"])
+    assert first.multi_get([("k",)]) == [b"of the third"]
+    claim(first, 5, attempt=4)
+    first.multi_put([("k",)], [b"of the first"])
+    assert third.multi_get([("k",)]) == [b"of the first"]
+
+
+# ---- removal, listing, reset ----------------------------------------------------------------------------------------
+
+
+def test_a_removed_key_is_gone_and_can_come_back(home: Home, cql: Connection) -> None:
+    backing = home.map(home.conf())
+    keys = [(n,) for n in range(500)]
+    claim(backing, 1)
+    backing.multi_put(keys, [b"x"] * len(keys))
+    backing.multi_delete([*keys[100:], ("never there",)])
+    backing.multi_put(keys[400:], [b"again"] * 100)
+    assert backing.multi_get(keys) == [b"x"] * 100 + [None] * 300 + [b"again"] * 100
+    assert {key for page in backing.key_pages() for key in page} == {*keys[:100], *keys[400:]}
+
+
+def test_a_removal_is_undone_by_a_replay_without_it(home: Home) -> None:
+    state, log = home.state(home.conf()), Log()
+    commit(state, log, 1, {"cow": 5})
+    txid = log.txid(2)
+    state.begin_commit(txid)
+    state.multi_remove([("cow",)])
+    state.commit(txid)
+    assert values(state, "cow") == [None]
+    commit(state, log, 2, {"cow": 1}, attempt=1)
+    assert values(state, "cow") == [6]
+
+
+def test_keys_are_listed_once_in_pages_without_the_records(home: Home) -> None:
+    backing = home.map(home.conf(), 2)
+    keys = [("k", n) for n in range(2_345)]
+    claim(backing, 1)
+    backing.multi_put(keys, [b"x"] * len(keys))
+    pages = [list(page) for page in home.map(backing._conf).key_pages()]
+    assert [len(page) for page in pages] == [1000, 1000, 345]
+    assert sorted(key for page in pages for key in page) == keys
+
+
+def test_a_large_bucket_is_read_page_by_page(home: Home) -> None:
+    backing = home.map(home.conf(), table="few", buckets=1)
+    keys = [(n,) for n in range(2_500)]
+    claim(backing, 1)
+    backing.multi_put(keys, [b"x"] * len(keys))
+    assert sorted(key for page in backing.key_pages() for key in page) == keys
+
+
+def test_what_is_written_after_a_reset_stays(home: Home) -> None:
+    conf = home.conf()
+    old = home.map(conf)
+    claim(old, 900, attempt=7 * EPOCH)  # versions far above those of the next log
+    old.multi_put([("kept",), ("gone",)], [b"zzz", b"zzz"])
+    new = home.map(conf)
+    new.reset()
+    assert new.read_sentinel() is None
+    assert new.multi_get([("kept",), ("gone",)]) == [None, None]
+    claim(new, 1, incarnation="new log")
+    new.multi_put([("kept",)], [b"aaa"])
+    assert home.map(conf).multi_get([("kept",), ("gone",)]) == [b"aaa", None]
+
+
+# ---- tables and options against a server -----------------------------------------------------------------------------
+
+
+def test_the_table_is_named_after_the_state_unless_it_is_named(home: Home, cql: Connection) -> None:
+    home.map(StateConf("My-Topology", "Wörter"), table=None)
+    home.map(StateConf("a" * 60, "b"), table=None)
+    tables = [
+        name for (name,) in cql.execute("SELECT table_name FROM system_schema.tables WHERE keyspace_name='tests'", "x")
+    ]
+    assert "my_topology_w_rter" in tables
+    assert [len(name) for name in tables if name.startswith("aaaa")] == [48]
+
+
+def test_another_number_of_buckets_is_refused(home: Home) -> None:
+    home.map(home.conf(), table="sixteen", buckets=16)
+    with pytest.raises(StateError, match=r'table "tests"."sixteen" was made with 16 buckets, and buckets=32 is asked'):
+        home.map(home.conf(), table="sixteen", buckets=32)
+
+
+def test_a_foreign_table_is_refused(home: Home, cql: Connection) -> None:
+    cql.define("CREATE TABLE IF NOT EXISTS tests.foreign_one (id int PRIMARY KEY, note text)")
+    with pytest.raises(StateError, match=r"is none of a state: its columns are id, note"):
+        home.map(home.conf(), table="foreign_one")
+
+
+def test_a_table_whose_rows_expire_by_default_is_refused(home: Home, cql: Connection) -> None:
+    home.map(home.conf(), table="expiring")
+    cql.define("ALTER TABLE tests.expiring WITH default_time_to_live = 100000")
+    with pytest.raises(StateError, match="default_time_to_live = 100000, so its records of commits would expire"):
+        home.map(home.conf(), table="expiring")
+
+
+def test_nothing_is_made_where_that_is_not_allowed(home: Home) -> None:
+    with pytest.raises(StateError, match=r"there is no table .*absent.*Make it with: CREATE TABLE"):
+        home.map(home.conf(), table="absent", create_table=False)
+    with pytest.raises(StateError, match=r"there is no table .*absent.*Start the topology first"):
+        home.map(home.conf(read_only=True), table="absent")
+    with pytest.raises(ConfigError, match=r"there is no keyspace 'nowhere'.*replication="):
+        home.map(home.conf(), keyspace="nowhere", replication=None)
+
+
+def test_weak_consistency_and_missing_copies_are_told_apart(home: Home) -> None:
+    three: dict[str, Any] = {"keyspace": "three_copies", "replication": 3}
+    with pytest.raises(ConfigError, match=r"reads at ONE \(1 of 3 copies\) and writes at ONE \(1 of 3\)"):
+        home.map(home.conf(), read_consistency="ONE", write_consistency="ONE", **three)
+    home.map(home.conf(), read_consistency="ONE", write_consistency="ONE", allow_weak_consistency=True, **three)
+    alone = home.map(home.conf(), **three)  # one node cannot hold three copies
+    with pytest.raises(BackendError, match="Unavailable") as failure:
+        alone.multi_get([("k",)])
+    assert failure.value.retryable
+
+
+def test_a_wiped_table_is_found_before_anything_is_written(home: Home, cql: Connection) -> None:
+    conf, log = home.conf(), Log()
+    state = home.state(conf, table="wiped")
+    commit(state, log, 1, {"cow": 1})
+    cql.define("TRUNCATE tests.wiped")
+    with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+        state.begin_commit(log.txid(2))
+    cql.define("DROP TABLE tests.wiped")
+    state = home.state(conf, table="wiped")
+    with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+        state.begin_commit(log.txid(2))
+    assert values(state, "cow") == [None]
+
+
+# ---- connections -----------------------------------------------------------------------------------------------------
+
+
+def test_connecting_warns_of_nothing(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        state = home.state(home.conf(), timeout_s=15.5)  # other options, so another connection
+        commit(state, Log(), 1, {str(n): n for n in range(500)})
+    assert [record.getMessage() for record in caplog.records] == []
+
+
+def test_partitions_share_a_connection_which_is_closed_with_the_last(home: Home) -> None:
+    before = set(threading.enumerate())
+    maps = [home.map(home.conf(), n, timeout_s=15.25) for n in range(3)]
+    first, second, third = (backing._connection for backing in maps)
+    assert first is second is third
+    started = set(threading.enumerate()) - before
+    assert started
+    for backing in maps[:2]:
+        backing.close()
+        backing.close()
+    assert maps[2].multi_get([("k",)]) == [None]
+    maps[2].close()
+    # The driver's own loop serves all connections of a process.
+    assert [thread.name for thread in started if thread.is_alive() and thread.name != "event_loop"] == []
+    with pytest.raises(StateError, match="this instance was closed"):
+        maps[2].multi_get([("k",)])
+
+
+def test_a_forked_child_connects_again(home: Home) -> None:
+    backing = home.map(home.conf())
+    claim(backing, 1)
+    backing.multi_put([("k",)], [b"of the parent"])
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        try:
+            read = backing.multi_get([("k",)])[0] or b"nothing"
+            try:
+                backing.multi_put([("k",)], [b"of the child"])
+            except CommitOrderError:
+                read += b", refused"
+            os.write(writable, read)
+        finally:
+            os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as answer:
+        assert answer.read() == b"of the parent, refused"
+    assert os.waitpid(child, 0)[1] == 0
+    assert backing.multi_get([("k",)]) == [b"of the parent"]
+
+
+def test_a_spec_is_pickled_without_a_connection(home: Home) -> None:
+    conf, spec = home.conf(), CassandraState.opaque(home.options, num_partitions=2)
+    commit(home.state(conf), Log(), 1, {"cow": 3})
+    copy = pickle.loads(pickle.dumps(spec))
+    assert copy == spec
+    assert copy.required_num_partitions == 2
+    state = copy.factory.make_state(conf, 0, 2)
+    assert values(state, "cow") == [3]
+    state.close()
+
+
+def test_a_server_that_is_not_there_is_an_error_that_may_pass() -> None:
+    with pytest.raises(
+        BackendError, match=r"cannot open a session in Cassandra at 127\.0\.0\.1:1: NoHostAvailable"
+    ) as failure:
+        CassandraBackingMap(CassandraOptions(port=1, connect_timeout_s=2))
+    assert failure.value.retryable
+
+
+def test_a_missing_driver_is_named(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['cassandra'] = None\n"
+        "from states.cassandra import CassandraState; from trident.state import StateConf\n"
+        "CassandraState.opaque('localhost').factory.make_state(StateConf(), 0, 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert "EnvironmentProblem: a Cassandra state needs the package cassandra-driver" in done.stderr
+    assert "pip install 'trident-spark[cassandra]'" in done.stderr
+
+
+# ---- a whole topology ------------------------------------------------------------------------------------------------
+
+
+def test_a_topology_goes_on_where_it_stopped(home: Home, tmp_path: Path) -> None:
+    name = f"words{next(names)}"
+    log_dir = str(tmp_path / "log")
+
+    def count_words(*lines: str) -> tuple[Any, Any, list[Any]]:
+        topology = TridentTopology(name)
+        spout = FixedBatchSpout("line: string", 1, *[(line,) for line in lines])
+        words = topology.new_stream("lines", spout).each("line", Split(), "word")
+        grouped = CassandraState.opaque(home.options, num_partitions=2)
+        words.group_by("word").persistent_aggregate(grouped, Count(), "count")
+        words.persistent_aggregate(CassandraState.transactional(home.options), Count(), "total")
+        with topology.start(engine="in_process", log_dir=log_dir) as running:
+            running.process_all_available()
+            counts = running.state("count")
+            return counts.multi_get(["the", "cow", "dish"]), running.state("total").get(), sorted(counts.get_tuples())
+
+    assert count_words("the cow", "the moon") == ([2, 1, None], 4, [("cow", 1), ("moon", 1), ("the", 2)])
+    assert count_words("the cow", "the moon", "the dish")[:2] == ([3, 1, 1], 6)

@@ -1,0 +1,157 @@
+"""The sentinel in Cassandra: replaced only if it is what was read, laid open when a commit begins, sealed when it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from states.cassandra.fence import _claim
+from states.cassandra.map import CassandraBackingMap
+from states.cassandra.stamps import FLOOR_BUCKET
+from tests.servers import start_cassandra
+from tests.states.cassandra.cassandra_support import EPOCH, Home, Log, claim, commit
+from tests.states.support import update
+from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
+from trident.state import Sentinel, Snapshot
+from trident.state.encoding.codec import decode, encode
+
+
+def empty(how: str, backing: CassandraBackingMap, other: CassandraBackingMap) -> None:
+    if how == "reset":
+        other.reset()
+    else:
+        backing._connection.define("TRUNCATE tests.emptied")
+
+
+@pytest.mark.parametrize("how", ["reset", "truncate"])
+def test_a_store_that_was_emptied_since_the_read_gets_no_sentinel(home: Home, how: str) -> None:
+    for force in (False, True):
+        conf = home.conf()
+        backing, other = home.map(conf, table="emptied"), home.map(conf, table="emptied")
+        claim(backing, 1)
+        backing.read_sentinel()
+        empty(how, backing, other)
+        with pytest.raises(StateLossDetected, match=r"its sentinel \(batch 1 .*\) is gone"):
+            backing.move_sentinel(Sentinel("log", 2, EPOCH), force)
+        assert other.read_sentinel() is None
+
+
+@pytest.mark.parametrize("how", ["reset", "truncate"])
+def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(home: Home, how: str) -> None:
+    conf = home.conf()
+    backing, other = home.map(conf, table="emptied"), home.map(conf, table="emptied")
+    backing.move_sentinel(Sentinel("log", 1, EPOCH, conf.prefix, False))
+    empty(how, backing, other)
+    with pytest.raises(StateLossDetected, match=r"its sentinel \(batch 1 .*\) is gone"):
+        backing.move_sentinel(Sentinel("log", 1, EPOCH, conf.prefix, True))
+    assert other.read_sentinel() is None
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("before", [None, 1])
+def test_a_sentinel_that_another_writer_laid_since_the_read_is_not_replaced(
+    home: Home, before: int | None, force: bool
+) -> None:
+    conf = home.conf()
+    first, second = home.map(conf), home.map(conf)
+    if before is not None:
+        claim(second, before)
+    first.read_sentinel()
+    claim(second, 2, attempt=1)
+    for late, error in ((Sentinel("log", 3, EPOCH + 2), BackendError), (Sentinel("log", 2, EPOCH), FencedError)):
+        with pytest.raises(error, match=f"batch 2 attempt {EPOCH + 1}"):
+            first.move_sentinel(late, force)
+    assert second.read_sentinel() == Sentinel("log", 2, EPOCH + 1)
+    second.multi_put([("k",)], [b"v"])  # it is still the writer
+
+
+def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state, looking = home.state(conf), home.map(conf)
+    txid = log.txid(1)
+    state.begin_commit(txid)
+    update(state, {"a": 1})
+    begun = looking.read_sentinel()
+    assert tuple(begun or ()) == ("log", 1, EPOCH, conf.prefix, False)
+    state.commit(txid)
+    log.record(txid)
+    assert tuple(looking.read_sentinel() or ()) == ("log", 1, EPOCH, conf.prefix, True)
+    assert begun is not None
+    looking.move_sentinel(begun, force=True)  # as a store that lost the end of that commit
+    with pytest.raises(StateMismatchError, match="whose last writes are missing"):
+        home.state(conf).begin_commit(log.txid(2))
+
+
+def test_what_is_written_after_the_seal_is_later_than_what_came_before_it(home: Home) -> None:
+    backing, begun = home.map(home.conf()), Sentinel("log", 1, EPOCH, "", False)
+    backing.move_sentinel(begun)
+    backing.multi_put([("k",)], [b"zzz"])
+    backing.move_sentinel(begun._replace(sealed=True))
+    backing.multi_put([("k",)], [b"aaa"])
+    assert backing.multi_get([("k",)]) == [b"aaa"]
+
+
+def test_one_run_of_an_attempt_does_not_seal_what_another_one_began(home: Home) -> None:
+    conf, begun = home.conf(), Sentinel("log", 1, EPOCH, "", False)
+    first, second = home.map(conf), home.map(conf)
+    first.move_sentinel(begun)
+    second.move_sentinel(begun)
+    with pytest.raises(FencedError, match="another run of it"):
+        first.move_sentinel(begun._replace(sealed=True))
+    sentinel = second.read_sentinel()
+    assert sentinel is not None
+    assert not sentinel.sealed
+
+
+def test_records_of_this_and_of_earlier_versions_are_read(home: Home) -> None:
+    of_five = bytes.fromhex("0195a36c6f6703ce001000000ac4080001020304050607")
+    of_seven = bytes.fromhex("0197a36c6f6703ce001000000ac4080001020304050607ab776f7264732f636f756e74c2")
+    assert decode(of_five) == ["log", 3, EPOCH, 10, bytes(range(8))]
+    assert encode([*decode(of_five), "words/count", False]) == of_seven
+    for data, sentinel in ((of_five, ("log", 3, EPOCH, "", True)), (of_seven, ("log", 3, EPOCH, "words/count", False))):
+        found = _claim(data)
+        assert found is not None
+        assert (tuple(found.sentinel), found.floor, found.token) == (sentinel, 10, bytes(range(8)))
+    found = _claim(of_seven)
+    assert found is not None
+    assert found.data == of_seven
+    conf = home.conf()
+    backing = home.map(conf)
+    backing._connection.define(
+        f"INSERT INTO tests.states (state, bucket, key, value) VALUES ('{conf.prefix}', {FLOOR_BUCKET - 1}, 0x, "
+        f"0x{of_five.hex()})"
+    )
+    claim(backing, 4)
+    assert backing.read_sentinel() == Sentinel("log", 4, EPOCH)
+
+
+def test_a_server_that_lost_the_end_of_a_commit_is_not_taken_for_whole(tmp_path: Path) -> None:
+    """With a periodic commit log SIGKILL takes the writes of the last 0.1 s, nine times in ten a part of a commit."""
+    server = start_cassandra(tmp_path, durable=False)
+    words = {f"w{n}": 1 for n in range(3000)}
+    keys = [(word,) for word in words]
+    try:
+        home = Home(server)
+        opened = [(home.state(conf), conf, Log()) for conf in (home.conf("within"), home.conf("after"))]
+        for state, _, log in opened:
+            commit(state, log, 1, words)
+        opened[0][0].begin_commit(opened[0][2].txid(2))
+        update(opened[0][0], words)  # killed within this commit,
+        for number in (2, 3):
+            commit(opened[1][0], opened[1][2], number, words)  # and just after this one
+        server.kill()
+        home.close()
+        server.start()
+        home = Home(server)
+        for (_, conf, log), count in zip(opened, (1, 3), strict=True):
+            again = home.state(conf)
+            whole = again.multi_get_at(keys, Snapshot(count, log.winners)) == [count] * len(keys)
+            try:
+                again.begin_commit(log.txid(count + 1, attempt=1))
+            except StateMismatchError:
+                continue
+            assert whole
+        home.close()
+    finally:
+        server.kill()

@@ -1,0 +1,67 @@
+"""What the tests of the Delta state share: states, readers, and the log that a commit asks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from states.delta import DeltaState, delta_session_conf
+from tests.states.support import Log as Log
+from tests.states.support import add as add
+from tests.states.support import commit as commit
+from tests.states.support import update as update
+from tests.states.support import values as values
+from trident.state.interfaces import StateConf, StateType
+from trident.state.snapshottable import SnapshottableMap
+
+WORDS = StateConf("words", "counts", key_fields=(("word", "string"),), value_type="bigint")
+KINDS = {
+    StateType.OPAQUE: DeltaState.opaque,
+    StateType.TRANSACTIONAL: DeltaState.transactional,
+    StateType.NON_TRANSACTIONAL: DeltaState.non_transactional,
+}
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def state_at(path: Path, conf: StateConf = WORDS, kind: StateType = StateType.OPAQUE, **options: Any) -> Any:
+    state = KINDS[kind](path, **options).factory.make_state(conf, 0, 1)
+    assert isinstance(state, SnapshottableMap)
+    return state
+
+
+def reader_at(path: Path, kind: StateType = StateType.OPAQUE) -> Any:
+    conf = StateConf("words", "counts", key_fields=WORDS.key_fields, value_type="bigint", read_only=True)
+    return state_at(path, conf, kind)
+
+
+def version_of(path: Path) -> int:
+    return DeltaTable(str(path)).version()
+
+
+def live_files(path: Path) -> int:
+    return len(DeltaTable(str(path)).file_uris())
+
+
+def spark_with_delta() -> SparkSession:
+    """Start Spark with the library of Delta, for a program of its own."""
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    settings = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.session.timeZone": "UTC",
+        # A plan that runs once takes longer to compile than to interpret.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    } | delta_session_conf(ROOT / "build" / "ivy")
+    builder: Any = SparkSession.builder
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session

@@ -1,0 +1,215 @@
+"""The commits of a Delta state: the value rules over real tables, the sentinel, what is visible when."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from states.delta import DeltaBackingMap
+from tests.states.delta.delta_support import WORDS, Log, commit, reader_at, state_at, update, values, version_of
+from trident.errors import FencedError, StaleTransactionError, StateError, StateMismatchError
+from trident.state.interfaces import FencedMap, Resettable, StateType
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.values import OpaqueValue, TransactionalValue
+
+
+def test_worked_example_of_an_opaque_state(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {"man": 3, "dog": 4, "apple": 10})
+    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
+    # The replay of batch 2 has another content: "dog" is no longer in it, "apple" is.
+    commit(state, log, 2, 2, {"man": 2, "apple": 5})
+    assert values(state, "man", "apple") == [5, 15]
+    commit(state, log, 3, 2, {"dog": 1})
+    assert values(state, "man", "dog", "apple", "none") == [5, 5, 15, None]
+    backing = state.map_state.backing
+    assert backing.multi_get([("dog",), ("man",)]) == [OpaqueValue(3, 2, 4, 5), OpaqueValue(2, 2, 3, 5)]
+
+
+def test_worked_example_of_a_transactional_state(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path, kind=StateType.TRANSACTIONAL), Log()
+    commit(state, log, 1, 1, {"man": 3})
+    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
+    commit(state, log, 2, 2, {"man": 1, "dog": 1})
+    assert values(state, "man", "dog") == [4, 1]
+    backing = state.map_state.backing
+    assert backing.multi_get([("man",)]) == [TransactionalValue(2, 4)]
+
+
+def test_a_non_transactional_state_counts_a_replay_twice(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path, kind=StateType.NON_TRANSACTIONAL), Log()
+    commit(state, log, 1, 1, {"man": 3}, record=False)
+    commit(state, log, 1, 2, {"man": 3})
+    assert values(state, "man") == [6]
+
+
+def test_a_key_updated_twice_in_one_commit_sees_the_first_update(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    txid = log.txid(1, 1)
+    state.begin_commit(txid)
+    assert update(state, {"man": 1}) == [1]
+    assert update(state, {"man": 2}) == [3]
+    state.commit(txid)
+    assert values(state_at(tmp_path), "man") == [3]
+
+
+def test_a_batch_is_one_delta_version_with_the_transaction_id_of_its_attempt(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 7, {str(n): n for n in range(5000)})
+    assert version_of(tmp_path) == 1
+    assert DeltaTable(str(tmp_path)).transaction_version("trident/words/counts/0") == 8
+    commit(state, log, 2, 7, {"1": 1})
+    assert version_of(tmp_path) == 2
+
+
+def test_nothing_is_created_before_the_first_commit(tmp_path: Path) -> None:
+    state = state_at(tmp_path / "table")
+    assert values(state, "man") == [None]
+    assert state.read_sentinel() is None
+    assert not (tmp_path / "table").exists()
+
+
+def test_puts_of_an_unfinished_commit_are_not_visible_and_are_forgotten(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    state.begin_commit(log.txid(2, 1))
+    update(state, {"man": 10, "dog": 10})
+    assert values(reader_at(tmp_path), "man", "dog") == [1, None]
+    commit(state, log, 2, 2, {"man": 100})
+    assert values(state_at(tmp_path), "man", "dog") == [101, None]
+
+
+def test_an_empty_batch_moves_the_sentinel(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {})
+    assert state_at(tmp_path).read_sentinel() == Sentinel("inc", 1, 1)
+    commit(state, log, 2, 1, {"man": 1})
+    assert values(state, "man") == [1]
+
+
+def test_plain_txids_work_without_a_sentinel(tmp_path: Path) -> None:
+    state = state_at(tmp_path)
+    for txid in (1, 2, 2):
+        state.begin_commit(txid)
+        update(state, {"man": 1})
+        state.commit(txid)
+    assert values(state_at(tmp_path), "man") == [2]
+    assert state.read_sentinel() is None
+
+
+def test_a_stored_later_batch_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
+    state = state_at(tmp_path)
+    state.begin_commit(5)
+    update(state, {"man": 1})
+    state.commit(5)
+    state.begin_commit(4)
+    with pytest.raises(StaleTransactionError, match="batch 4 is behind batch 5"):
+        update(state, {"man": 1})
+    assert version_of(tmp_path) == 1
+
+
+def test_snapshot_reads_see_the_batch_before_the_one_being_tried(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
+    at = Snapshot(1, log.winners)
+    for one in (state, state_at(tmp_path), reader_at(tmp_path)):
+        assert one.multi_get_at([("man",), ("dog",)], at) == [1, None]
+
+
+def test_wiped_table_is_found_at_begin(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path / "t"), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(StateMismatchError, match="no commit at all"):
+        state_at(tmp_path / "t").begin_commit(log.txid(2, 1))
+    with pytest.raises(StateMismatchError):  # the instance that still holds an index of the deleted table
+        commit(state, log, 2, 1, {"man": 1})
+    assert values(state, "man") == [None]
+
+
+def test_a_table_that_is_wiped_in_the_middle_of_a_commit_fails_the_commit(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path / "t"), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    txid = log.txid(2, 1)
+    state.begin_commit(txid)
+    update(state, {"man": 1})
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(StateError, match="is gone"):
+        state.commit(txid)
+
+
+def test_a_table_that_was_rolled_back_is_found_at_begin(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path / "t"), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    shutil.copytree(tmp_path / "t", tmp_path / "copy")
+    commit(state, log, 2, 1, {"man": 1})
+    shutil.rmtree(tmp_path / "t")
+    (tmp_path / "copy").rename(tmp_path / "t")
+    for one in (state, state_at(tmp_path / "t")):
+        with pytest.raises(StateMismatchError, match="log expects batch 2 .* store has batch 1"):
+            one.begin_commit(log.txid(3, 1))
+
+
+def test_reset_empties_the_table_and_the_sentinel(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    state.reset()
+    for one in (state, state_at(tmp_path), reader_at(tmp_path)):
+        assert values(one, "man") == [None]
+        assert one.read_sentinel() is None
+    commit(state, Log(), 1, 1, {"man": 7})
+    assert values(state_at(tmp_path), "man") == [7]
+
+
+def test_a_forced_sentinel_is_laid_at_once_and_may_go_back(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 9, 1, {"man": 1})
+    low = Sentinel("other", 3, 1)
+    with pytest.raises(FencedError, match="batch 9 attempt 1"):
+        state.move_sentinel(low)
+    state.move_sentinel(low, force=True)
+    for one in (state, state_at(tmp_path), reader_at(tmp_path)):
+        assert one.read_sentinel() == low
+        assert values(one, "man") == [1]
+
+
+def test_offers_the_optional_abilities_of_a_backing_map(tmp_path: Path) -> None:
+    backing = DeltaBackingMap(tmp_path, StateType.OPAQUE, WORDS)
+    assert isinstance(backing, FencedMap)
+    assert isinstance(backing, Resettable)
+    state = state_at(tmp_path)
+    commit(state, Log(), 1, 1, {"man": 3, "dog": 4})
+    assert sorted(state.get_tuples()) == [("dog", 4), ("man", 3)]
+    assert sorted(reader_at(tmp_path).get_tuples()) == [("dog", 4), ("man", 3)]
+
+
+def test_rows_copied_from_a_table_of_higher_versions_are_older_than_new_ones(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path / "t"), Log()
+    for number in range(1, 8):
+        commit(state, log, number, 1, {"man": 1, f"w{number}": 1})
+    write_deltalake(str(tmp_path / "copy"), DeltaTable(str(tmp_path / "t")).to_pyarrow_table())
+    for number in range(8, 12):
+        copy = state_at(tmp_path / "copy", compact_after_commits=64 if number < 10 else 2)
+        commit(copy, log, number, 1, {"man": 1})
+        assert values(state_at(tmp_path / "copy"), "man", "w3") == [number, 1]
+    assert version_of(tmp_path / "copy") < 8
+
+
+def test_puts_outside_of_a_commit_are_durable_at_once(tmp_path: Path) -> None:
+    backing = DeltaBackingMap(tmp_path, StateType.NON_TRANSACTIONAL, WORDS)
+    backing.multi_put([("man",)], [1])
+    backing.multi_put([("man",), ("dog",)], [2, 3])
+    backing.multi_put([], [])
+    again = DeltaBackingMap(tmp_path, StateType.NON_TRANSACTIONAL, WORDS)
+    assert again.multi_get([("dog",), ("cat",), ("man",)]) == [3, None, 2]
+    assert version_of(tmp_path) == 2
+
+
+def test_end_without_begin_is_refused(tmp_path: Path) -> None:
+    backing = DeltaBackingMap(tmp_path, StateType.OPAQUE, WORDS)
+    with pytest.raises(StateError, match="end of batch 3 .* without its begin"):
+        backing.end(Txid(3))

@@ -1,0 +1,263 @@
+"""What can be wrong with the folder of a Delta table, its disk and its options."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
+from states.delta.local_folder import _is_whole
+from tests.states.delta.delta_support import ROOT, WORDS, Log, commit, reader_at, state_at, values, version_of
+from trident.errors import BackendError, EnvironmentProblem, StateError
+from trident.state.interfaces import StateConf, StateType
+from trident.state.txid import Txid
+
+
+def test_a_table_with_other_columns_is_refused_with_both_lists(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), pa.table({"word": ["a"], "n": [1]}))
+    wanted = r"expected columns \['word: string', 'txid: long'.*found \['word: string', 'n: long'\]"
+    with pytest.raises(StateError, match=wanted):
+        values(state_at(tmp_path), "a")
+
+
+def test_the_table_of_another_kind_or_type_is_refused(tmp_path: Path) -> None:
+    commit(state_at(tmp_path / "a"), Log(), 1, 1, {"man": 1})
+    with pytest.raises(StateError, match="expected columns"):
+        values(state_at(tmp_path / "a", kind=StateType.TRANSACTIONAL), "man")
+    typed = state_at(tmp_path / "b", StateConf(value_type="binary"))
+    typed.begin_commit(1)
+    typed.multi_put([("k",)], [b"x"])
+    typed.commit(1)
+    with pytest.raises(StateError, match="marked as trident opaque state; keys encoded, values typed"):
+        state_at(tmp_path / "b", StateConf()).multi_get([("k",)])
+
+
+def test_a_directory_of_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    state = state_at(tmp_path)
+    with pytest.raises(StateError, match=r"holds \['letter.txt'\] and is no Delta table"):
+        state.begin_commit(Log().txid(1, 1))
+    assert [found.name for found in tmp_path.iterdir()] == ["letter.txt"]
+
+
+def test_a_creation_that_was_cut_off_is_taken_up_again(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
+    assert values(state_at(tmp_path), "man") == [1]
+
+
+def last_entry(path: Path) -> Path:
+    return max((path / "_delta_log").glob("*.json"))
+
+
+def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    for number in (1, 2):
+        commit(state, log, number, 1, {"man": 1})
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text("{garbage")
+    with pytest.raises(StateError, match="cannot open Delta table .* damaged") as caught:
+        values(state_at(tmp_path), "man")
+    shown = "".join(traceback.format_exception(caught.value))
+    assert "start_thread" not in shown
+    assert "stack backtrace" not in shown
+
+
+def test_however_a_power_failure_cuts_the_last_entry_the_state_is_as_before_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, log = tmp_path / "t", Log()
+    state = state_at(path)
+    commit(state, log, 1, 1, {"man": 1})
+    before = log.expected
+    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
+    entry, open_reader = last_entry(path), reader_at(path)
+    data = entry.read_bytes()
+    entry.write_bytes(data[:7])
+    assert values(open_reader, "man") == [1]
+    assert not any(_is_whole(data[:length], 2) for length in range(len(data)))
+    assert _is_whole(data, 2)
+    ends = [at + step for at, byte in enumerate(data) if byte == ord("\n") for step in (0, 1)]
+    for length in sorted({*range(0, len(data), 37), *ends, len(data) - 1}):
+        entry.write_bytes(data[:length])
+        reader = reader_at(path)
+        assert (values(reader, "man", "dog"), reader.read_sentinel()) == ([1, None], before), length
+        assert entry.exists()
+        writer = state_at(path)
+        assert (values(writer, "man", "dog"), writer.read_sentinel()) == ([1, None], before), length
+        assert not entry.exists()
+    assert f"set aside as {entry.name}.damaged" in caplog.text
+    commit(state_at(path), log, 2, 2, {"man": 1})
+    for one in (state_at(path), open_reader):  # the reader goes on, past the entry that took the damaged one's place
+        assert values(one, "man", "dog") == [2, None]
+
+
+def test_a_compaction_that_a_power_failure_cut_off_removes_nothing(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path, compact_after_commits=4, background_maintenance=False), Log()
+    for number in range(1, 5):
+        commit(state, log, number, 1, {"man": 1, f"w{number}": 1})
+    entry = last_entry(tmp_path)
+    data = entry.read_bytes()
+    assert b'"remove"' in data
+    lines = data.splitlines(keepends=True)
+    for kept in range(len(lines)):
+        entry.write_bytes(b"".join(lines[:kept]))
+        assert values(state_at(tmp_path), "man", "w1", "w4") == [4, 1, 1], kept
+        assert not entry.exists()
+
+
+def test_a_creation_that_a_power_failure_cut_off_is_taken_up_again(tmp_path: Path) -> None:
+    DeltaBackingMap(tmp_path / "a", StateType.OPAQUE, WORDS).begin(Txid(1))
+    data = last_entry(tmp_path / "a").read_bytes()
+    lines = data.splitlines(keepends=True)
+    for number, cut in enumerate([b"", data[:40], *(b"".join(lines[:n]) for n in range(1, len(lines)))]):
+        path = tmp_path / f"{number}"
+        (path / "_delta_log").mkdir(parents=True)
+        (path / "_delta_log" / f"{0:020}.json").write_bytes(cut)
+        assert values(reader_at(path), "man") == [None]
+        commit(state_at(path), Log(), 1, 1, {"man": 1})
+        assert values(state_at(path), "man") == [1]
+
+
+def test_an_entry_of_another_program_is_not_taken_for_damaged(tmp_path: Path) -> None:
+    log = Log()
+    commit(state_at(tmp_path), log, 1, 1, {"man": 1})
+    commit(state_at(tmp_path), log, 2, 1, {"man": 1})
+    DeltaTable(str(tmp_path)).optimize.compact()
+    version = version_of(tmp_path)
+    assert values(state_at(tmp_path), "man") == [2]
+    assert version_of(tmp_path) == version
+
+
+def test_each_commit_is_forced_to_the_disk_with_all_that_it_is_built_upon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[str] = []
+    monkeypatch.setattr("states.delta.local_folder._fsync", lambda name: forced.append(name.name))
+    table = tmp_path / "table"
+    state, log = state_at(table), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    (first,) = (Path(file).name for file in DeltaTable(str(table)).file_uris())
+    created = [f"{0:020}.json", "_delta_log", table.name, tmp_path.name]
+    assert forced == [*created, first, table.name, f"{1:020}.json", "_delta_log"]
+    forced.clear()
+    DeltaTable(str(table)).delete("word = 'nobody'")
+    commit(state, log, 2, 1, {"man": 1})
+    assert f"{version_of(table):020}.json" in forced
+    quick = state_at(tmp_path / "quick", fsync=False)
+    forced.clear()
+    commit(quick, Log(), 1, 1, {"man": 1})
+    assert forced == []
+
+
+CUTS = [lambda data: data[: len(data) // 2], lambda data: data[:8] + b"\xff" * 300 + data[308:]]
+
+
+@pytest.mark.parametrize("damage", CUTS, ids=["cut off", "overwritten"])
+def test_a_damaged_data_file_is_refused(tmp_path: Path, damage: Any) -> None:
+    commit(state_at(tmp_path), Log(), 1, 1, {f"w{n}": n for n in range(100)})
+    (file,) = map(Path, DeltaTable(str(tmp_path)).file_uris())
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(StateError, match="cannot read Delta table .* damaged"):
+        values(state_at(tmp_path), "w1")
+
+
+def test_a_missing_data_file_is_refused(tmp_path: Path) -> None:
+    commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
+    for file in DeltaTable(str(tmp_path)).file_uris():
+        Path(file).unlink()
+    with pytest.raises(StateError, match="data files are missing"):
+        values(state_at(tmp_path), "man")
+
+
+def test_a_path_that_cannot_be_made_is_a_backend_error() -> None:
+    with pytest.raises(BackendError, match="cannot create Delta table /proc/trident-state"):
+        state_at(Path("/proc/trident-state")).begin_commit(Log().txid(1, 1))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own, of 400 kB."""
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(tmp_path)], capture_output=True)
+    if made.returncode:
+        pytest.skip("needs the right to mount a file system")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_fails_the_batch_and_leaves_the_state_as_it_was(small_disk: Path) -> None:
+    path = small_disk / "table"
+    state, log = state_at(path), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    words = {f"{random.getrandbits(256):x}": 1 for _ in range(10_000)}
+    with pytest.raises(BackendError, match="cannot commit to Delta table .*No space left on device") as caught:
+        commit(state, log, 2, 1, words)
+    assert caught.value.retryable
+    assert "free some space on the disk; the batch may be replayed" in str(caught.value)
+    assert dict(state_at(path).get_tuples()) == {"man": 1}
+    commit(state, log, 2, 2, {"man": 1})
+    assert values(state_at(path), "man") == [2]
+
+
+def test_a_read_only_disk_is_a_backend_error_that_no_replay_mends(small_disk: Path) -> None:
+    path = small_disk / "table"
+    state, log = state_at(path), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(BackendError, match="Read-only file system.*make the directory writable") as caught:
+        commit(state, log, 2, 1, {"man": 1})
+    assert not caught.value.retryable
+    with pytest.raises(BackendError, match="cannot create"):
+        state_at(small_disk / "new").begin_commit(Log().txid(1, 1))
+    assert values(reader_at(path), "man") == [1]
+
+
+def test_a_missing_driver_package_is_named() -> None:
+    code = (
+        "import sys; sys.modules['deltalake'] = None\n"
+        "from states.delta import DeltaState; from trident.state.interfaces import StateConf\n"
+        "spec = DeltaState.opaque('somewhere')\n"
+        "from trident.errors import EnvironmentProblem\n"
+        "try: spec.factory.make_state(StateConf(), 0, 1)\n"
+        "except EnvironmentProblem as error: print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "pip install 'trident-spark[delta]'" in run.stdout
+    assert issubclass(EnvironmentProblem, Exception)
+
+
+def test_options_are_checked() -> None:
+    with pytest.raises(ValueError, match="vacuum_after_hours is 0; it must be at least 1"):
+        DeltaState.opaque("somewhere", vacuum_after_hours=0)
+    assert DeltaOptions(vacuum_after_hours=None).snapshot_key == "$GLOBAL$"
+
+
+def test_partitions_have_tables_of_their_own(tmp_path: Path) -> None:
+    spec = DeltaState.opaque(tmp_path)
+    for partition in (0, 1):
+        state = spec.factory.make_state(WORDS, partition, 2)
+        commit(state, Log(), 1, 1, {"man": partition + 1})
+    assert values(state_at(tmp_path / "part-00001"), "man") == [2]
+    assert sorted(found.name for found in tmp_path.iterdir()) == ["part-00000", "part-00001"]
+
+
+def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "states" / "delta.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    run = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks)],
+        cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert version_of(tmp_path / "state" / "word-count") == 2

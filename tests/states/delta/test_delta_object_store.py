@@ -1,0 +1,120 @@
+"""A Delta state under a URL: on a bucket that speaks S3, and on the local disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from states.delta import DeltaState, delta_state_at
+from tests.states.delta.delta_bucket import Bucket
+from tests.states.delta.delta_support import WORDS, Log, commit, update, values
+from trident.errors import BackendError, ConfigError, FencedError
+from trident.state.interfaces import StateConf
+
+URL = "s3://bucket/states/words"
+
+
+@pytest.fixture
+def bucket() -> Iterator[Bucket]:
+    bucket = Bucket()
+    yield bucket
+    bucket.close()
+
+
+def storage(bucket: Bucket) -> dict[str, str]:
+    return {
+        "AWS_ENDPOINT_URL": bucket.url,
+        "AWS_ALLOW_HTTP": "true",
+        "AWS_REGION": "nowhere",
+        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_CONDITIONAL_PUT": "etag",
+        "max_retries": "0",
+    }
+
+
+def state_in(bucket: Bucket, read_only: bool = False, **options: Any) -> Any:
+    conf = StateConf("words", "counts", WORDS.key_fields, "bigint", read_only=read_only)
+    spec = DeltaState.opaque(URL, storage_options=storage(bucket), **options)
+    return spec.factory.make_state(conf, 0, 1)
+
+
+def test_a_state_lives_in_a_bucket_with_the_options_given(
+    bucket: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("states.delta.local_folder._fsync", lambda name: pytest.fail(f"{name} was forced to the disk"))
+    state, log = state_in(bucket, compact_after_commits=4, background_maintenance=False), Log()
+    for number in range(1, 8):
+        commit(state, log, number, 1, {"man": 1, f"w{number}": number})
+    facts = bucket.facts()
+    assert facts["signers"] == ["somebody"]
+    assert all(name.startswith("states/words/") for name in facts["names"])
+    for one in (state, state_in(bucket), state_in(bucket, read_only=True)):
+        assert values(one, "man", "w3", "none") == [7, 3, None]
+        assert one.read_sentinel() == log.expected
+    then = delta_state_at(URL, 2, WORDS, storage_options=storage(bucket))
+    assert dict(then.get_tuples()) == {"man": 2, "w1": 1, "w2": 2}
+    assert list(tmp_path.iterdir()) == []  # no folder called "s3:"
+
+
+def test_writers_in_a_bucket_are_fenced(bucket: Bucket) -> None:
+    old, new, log = state_in(bucket), state_in(bucket), Log()
+    commit(old, log, 1, 1, {"man": 1})
+    paused = log.txid(2, 1)
+    old.begin_commit(paused)
+    update(old, {"man": 100})
+    commit(new, log, 2, 2, {"man": 1})
+    with pytest.raises(FencedError):
+        old.commit(paused)
+    assert values(state_in(bucket), "man") == [2]
+
+
+def test_a_bucket_that_refuses_is_an_error_that_a_replay_may_mend(bucket: Bucket) -> None:
+    state, log = state_in(bucket), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    txid = log.txid(2, 1)
+    state.begin_commit(txid)
+    update(state, {"man": 1})
+    before = bucket.facts()
+    bucket.refuse()
+    with pytest.raises(BackendError, match="cannot commit to Delta table s3://bucket/states/words") as caught:
+        state.commit(txid)
+    assert caught.value.retryable
+    assert bucket.facts() == before
+
+
+@pytest.mark.parametrize("how", ["gone", "busy"])
+def test_a_bucket_that_does_not_answer_is_no_damage(bucket: Bucket, how: str) -> None:
+    state, log = state_in(bucket), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    reader = state_in(bucket, read_only=True)
+    if how == "gone":
+        bucket.close()
+    else:
+        bucket.refuse("everything")
+    for one in (reader, state, state_in(bucket)):
+        with pytest.raises(BackendError, match="Delta table s3://bucket/states/words") as caught:
+            values(one, "man")
+        assert caught.value.retryable
+
+
+def test_a_file_url_is_a_local_folder_and_is_forced_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forced: list[Path] = []
+    monkeypatch.setattr("states.delta.local_folder._fsync", forced.append)
+    conf = StateConf("words", "counts", WORDS.key_fields, "bigint")
+    for name in ("plain", "with space"):
+        url = (tmp_path / name).as_uri()
+        commit(DeltaState.opaque(url).factory.make_state(conf, 0, 1), Log(), 1, 1, {"man": 1})
+        assert tmp_path / name / "_delta_log" in forced
+        assert values(DeltaState.opaque(tmp_path / name).factory.make_state(conf, 0, 1), "man") == [1]
+
+
+def test_a_url_that_lost_a_slash_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="without its second slash"):
+        DeltaState.opaque(Path("s3://bucket/words")).factory.make_state(WORDS, 0, 1)

@@ -1,0 +1,90 @@
+"""A Delta state and Spark."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from states.delta import delta_dataframe, merge_dataframe
+from tests.states.delta.delta_support import ROOT, WORDS, Log, commit, state_at
+from trident.errors import EnvironmentProblem
+
+SPARK = """
+import json, sys
+from states.delta import delta_dataframe
+from trident.errors import StateError
+from pathlib import Path
+from tests.states.delta.delta_support import *
+from trident.state.txid import Sentinel, Winners
+
+path, other = Path(sys.argv[1]), Path(sys.argv[2])
+spark = spark_with_delta()
+say = lambda **facts: print("FACTS " + json.dumps(facts), flush=True)
+
+def counts():
+    frame = delta_dataframe(spark, path)
+    return [frame.schema.simpleString(), dict(sorted(tuple(row) for row in frame.collect()))]
+
+say(before=counts())
+files = live_files(path)
+spark.sql(f"OPTIMIZE delta.`{path}`")
+say(merged=files > live_files(path), optimized=counts()[1])
+state, log = state_at(path), Log()
+log.winners, log.expected = Winners(((1, 1),)), Sentinel("inc", 5, 1)
+commit(state, log, 6, 1, {"man": 1})
+# What a program on Spark's side appends is a write like any other: it has the highest number, so it counts.
+row = spark.createDataFrame([("added", 6, 1, None, 50, 10**6, None)], spark.read.format("delta").load(str(path)).schema)
+row.write.format("delta").mode("append").save(str(path))
+say(state=dict(sorted(state.get_tuples())), reader=values(reader_at(path), "added", "man"))
+commit(state, log, 7, 1, {"man": 1, "added": 1})
+say(after=counts()[1], again=dict(sorted(state_at(path).get_tuples())))
+spark.range(3).write.format("delta").save(str(other))
+try:
+    delta_dataframe(spark, other)
+except StateError as error:
+    say(refused=str(error))
+spark.stop()
+"""
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)  # the first run on a machine fetches the library
+def test_spark_reads_what_the_state_wrote_and_the_state_reads_what_spark_wrote(tmp_path: Path) -> None:
+    path, log = tmp_path / "state", Log()
+    state = state_at(path)
+    for number in range(1, 6):
+        commit(state, log, number, 1, {"man": 1, f"w{number}": number})
+    run = subprocess.run(
+        [sys.executable, "-c", SPARK, str(path), str(tmp_path / "other")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    facts: dict[str, Any] = {}
+    for line in run.stdout.splitlines():
+        if line.startswith("FACTS "):
+            facts |= json.loads(line[6:])
+    words = {f"w{n}": n for n in range(1, 6)}
+    assert facts.pop("before") == ["struct<word:string,value:bigint>", {"man": 5, **words}]
+    assert facts.pop("refused").startswith("read Delta table")
+    assert facts == {
+        "merged": True,
+        "optimized": {"man": 5, **words},
+        "state": {"added": 50, "man": 6, **words},
+        "reader": [50, 6],
+        "after": {"added": 51, "man": 7, **words},
+        "again": {"added": 51, "man": 7, **words},
+    }
+
+
+def test_a_session_without_the_library_of_delta_is_named(tmp_path: Path, spark: SparkSession) -> None:
+    commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
+    with pytest.raises(EnvironmentProblem, match="started without the library of Delta .*delta_session_conf"):
+        delta_dataframe(spark, tmp_path)
+    partials = spark.createDataFrame([("man", 1)], "word string, value bigint")
+    with pytest.raises(EnvironmentProblem, match="delta_session_conf"):
+        merge_dataframe(partials, tmp_path, 2, "count", WORDS)

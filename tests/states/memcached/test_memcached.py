@@ -1,0 +1,531 @@
+"""A state in Memcached: values, fences and failures, on real servers."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymemcache.client.base import Client
+
+from spouts import FixedBatchSpout
+from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
+from states.memcached.servers import Connection
+from tests.servers import Server, free_ports, start_memcached
+from tests.stores.proxy import Proxy
+from trident import TridentTopology
+from trident.errors import (
+    BackendError,
+    ConfigError,
+    CorruptValueError,
+    EnvironmentProblem,
+    FencedError,
+    UnsupportedOperation,
+)
+from trident.operations import Count, Split
+from trident.state import Key, Sentinel, StateConf, StateSpec, StateType
+from trident.state.values import OpaqueValue
+from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.updaters import Add
+
+_numbers = count()
+KINDS = {
+    StateType.OPAQUE: MemcachedState.opaque,
+    StateType.TRANSACTIONAL: MemcachedState.transactional,
+    StateType.NON_TRANSACTIONAL: MemcachedState.non_transactional,
+}
+
+
+def new_conf() -> StateConf:
+    """Return the configuration of a state that nobody has used."""
+    return StateConf("tests", f"state-{next(_numbers)}")
+
+
+def opened(spec: StateSpec, conf: StateConf, partition: int = 0, partitions: int = 1) -> Any:
+    return spec.factory.make_state(conf, partition, partitions)
+
+
+def commit(state: Any, log: Log, counts: Mapping[str, int], record: bool = True) -> None:
+    txid = log.next()
+    state.begin_commit(txid)
+    add(state, counts)
+    state.commit(txid)
+    if record:
+        log.record()
+
+
+def add(state: Any, counts: Mapping[str, int]) -> None:
+    state.multi_update([(word,) for word in counts], [Add(number) for number in counts.values()])
+
+
+def read(state: Any, *words: str) -> list[Any]:
+    return list(state.multi_get([(word,) for word in words]))
+
+
+@pytest.fixture
+def client(memcached_server: Server) -> Iterator[Client]:
+    client = Client(memcached_server.address, default_noreply=False)
+    yield client
+    client.close()
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cache", [0, 100])
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_count_once(memcached_server: Server, kind: StateType, cache: int) -> None:
+    spec, conf, log = KINDS[kind](memcached_server.address, cache=cache), new_conf(), Log()
+    state = opened(spec, conf)
+    commit(state, log, {"man": 3, "dog": 4, "apple": 10})
+    commit(state, log, {"man": 1, "cow": 1})
+    commit(state, log, {"cow": 1})
+    assert read(state, "man", "cow", "apple", "none") == [4, 2, 10, None]
+    assert read(opened(spec, conf), "man", "cow") == [4, 2]
+
+
+@pytest.mark.parametrize("cache", [0, 100])
+def test_a_replay_with_other_tuples_undoes_the_failed_attempt(memcached_server: Server, cache: int) -> None:
+    spec, conf, log = MemcachedState.opaque(memcached_server.address, cache=cache), new_conf(), Log()
+    state = opened(spec, conf)
+    commit(state, log, {"man": 3, "dog": 4})
+    commit(state, log, {"man": 1, "dog": 1}, record=False)
+    log.fail()
+    commit(state, log, {"man": 2, "apple": 5})
+    commit(state, log, {"dog": 1})
+    assert state.multi_get_at([("man",), ("dog",), ("apple",)], log.snapshot()) == [5, 5, 5]
+
+
+def test_what_is_stored_under_which_name(memcached_server: Server, client: Client) -> None:
+    conf, log = StateConf("tests", "stored"), Log()
+    state = opened(MemcachedState.opaque(memcached_server.address, serializer="json", key_prefix="p q"), conf)
+    commit(state, log, {"the": 3})
+    assert client.get("p%20q:the") == b"[1,1048576,null,3]"
+    epoch = client.get("p%20q!epoch")
+    assert int(epoch) % 65536 == 0
+    assert b'"sentinel":["contract-log",1,1048576,"tests/stored",true]' in client.get("p%20q!sentinel-0")
+    assert f"VALUE p%20q:the {epoch.decode()} 18" in client.raw_command("get p%20q:the", "END\r\n").decode()
+
+
+def test_long_and_binary_keys_and_values_of_1_mb_come_back(memcached_server: Server) -> None:
+    spec, conf, log = MemcachedState.opaque(memcached_server.address), new_conf(), Log()
+    keys: list[Key] = [("k" * 5000,), (b"\x00\r\n " * 100,), ("é" * 300, 1), ("a b",), (b"\xff",), (), (None, 2.5)]
+    values: list[Any] = ["x" * 500_000, b"\r\nEND\r\n" * 70_000, None, [1, {"a": (2,)}], b"", 0, -1.5]
+    state, txid = opened(spec, conf), log.next()
+    state.begin_commit(txid)
+    state.multi_put(keys, values)
+    state.commit(txid)
+    found = opened(spec, conf).multi_get(keys)
+    assert found == values
+    bytes_map = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), new_conf())
+    bytes_map.multi_put([("big",)], [b"\n" * 1_000_000])
+    assert bytes_map.multi_get([("big",), ("none",)]) == [b"\n" * 1_000_000, None]
+
+
+def test_a_long_key_never_gets_the_value_of_another(memcached_server: Server, client: Client) -> None:
+    conf = new_conf()
+    state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), conf)
+    state.multi_put([("k" * 500,)], [b"mine"])
+    (name,) = state._names.of([("k" * 500,)]).names
+    epoch = int(client.get(f"tests/{conf.state}!epoch"))
+    assert client.set(name, b"\x00\x00\x00\x05otherhers", flags=epoch)
+    with pytest.raises(CorruptValueError, match="belongs to another key"):
+        state.multi_get([("k" * 500,)])
+
+
+def test_a_value_that_is_too_large_is_refused_by_name_and_the_old_one_stands(memcached_server: Server) -> None:
+    state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), new_conf())
+    state.multi_put([("big",), ("small",)], [b"old", b"old"])
+    with pytest.raises(
+        BackendError, match=r"the value of key \('big',\) is larger than an item may be .* -I"
+    ) as failed:
+        state.multi_put([("small",), ("big",)], [b"new", b"x" * (2 << 20)])
+    assert not failed.value.retryable
+    assert state.multi_get([("big",), ("small",)]) == [b"old", b"new"]
+
+
+@pytest.mark.parametrize("many", [1, 999, 1000, 1001, 4000])
+def test_keys_in_several_chunks(memcached_server: Server, many: int) -> None:
+    options = MemcachedOptions(servers=(memcached_server.address,), max_bytes_per_call=20_000)
+    state = MemcachedMap(options, new_conf())
+    keys, values = [(number,) for number in range(many)], [b"%d" % number * 9 for number in range(many)]
+    state.multi_put(keys, values)
+    assert state.multi_get(keys[::-1]) == values[::-1]
+
+
+def test_states_with_other_prefixes_do_not_meet(memcached_server: Server) -> None:
+    spec, log = MemcachedState.opaque(memcached_server.address), Log()
+    names = [("a", "b"), ("a/b", "c"), ("a", "b/c"), ("a", "b:c"), ("a", "b!c")]
+    states = [opened(spec, StateConf(f"{topology}{next(_numbers)}", state)) for topology, state in names]
+    for number, state in enumerate(states):
+        commit(state, log, {"x": number}, record=False)
+    assert [read(state, "x") for state in states] == [[number] for number in range(len(names))]
+
+
+def test_removed_keys_are_deleted(memcached_server: Server, client: Client) -> None:
+    conf = new_conf()
+    state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), conf)
+    keys: list[Key] = [(f"key{number}",) for number in range(2500)]
+    state.multi_put(keys, [b"v"] * len(keys))
+    state.multi_delete([*keys[:2400], ("absent",)])
+    assert state.multi_get(keys) == [None] * 2400 + [b"v"] * 100
+    assert client.get(f"tests/{conf.state}:key0") is None
+    state.multi_put(keys[:2], [b"again"] * 2)
+    assert state.multi_get(keys[:3]) == [b"again", b"again", None]
+
+
+def test_a_state_that_is_reset_is_empty_and_others_are_not(memcached_server: Server) -> None:
+    spec, conf, other = MemcachedState.opaque(memcached_server.address), new_conf(), new_conf()
+    logs = Log(), Log()
+    for one, log in zip((conf, other), logs, strict=True):
+        commit(opened(spec, one), log, {"a": 1, "b": 2})
+    state = opened(spec, conf)
+    state.reset()
+    assert state.read_sentinel() is None
+    assert read(state, "a", "b") == [None, None]
+    commit(state, Log(), {"a": 5})
+    assert [read(opened(spec, one), "a", "b") for one in (conf, other)] == [[5, None], [1, 2]]
+
+
+def test_keys_stay_where_they_are_with_another_number_of_partitions(memcached_server: Server) -> None:
+    options, conf = MemcachedOptions(servers=(memcached_server.address,)), new_conf()
+    MemcachedMap(options, conf, 0).multi_put([("a",)], [b"1"])
+    assert MemcachedMap(options, conf, 3).multi_get([("a",)]) == [b"1"]
+
+
+def test_keys_cannot_be_listed(memcached_server: Server) -> None:
+    state = opened(MemcachedState.opaque(memcached_server.address), new_conf())
+    with pytest.raises(UnsupportedOperation, match="cannot list its keys"):
+        list(state.get_tuples())
+
+
+def test_a_value_expires_and_the_sentinel_does_not(memcached_server: Server, client: Client) -> None:
+    spec = MemcachedState.opaque(memcached_server.address, expiration_s=2_000_000)
+    conf, log = new_conf(), Log()
+    state = opened(spec, conf)
+    commit(state, log, {"a": 1})
+
+    def left(name: str) -> bytes:
+        (_, seconds) = client.raw_command(f"mg tests/{conf.state}{name} t").split()
+        return bytes(seconds)
+
+    assert 1_999_000 < int(left(":a")[1:]) <= 2_000_000
+    assert [left("!sentinel-0"), left("!epoch")] == [b"t-1", b"t-1"]
+
+
+# ---- fences ----------------------------------------------------------------------------------------------------------
+
+
+def replaced(address: str, **options: Any) -> tuple[Any, Any, Log, StateConf]:
+    """Return a writer in the middle of batch 2, and another one that is to replace it."""
+    spec, conf, log = MemcachedState.opaque(address, **options), new_conf(), Log()
+    first, second = opened(spec, conf), opened(spec, conf)
+    commit(first, log, {"a": 1, "b": 1, "c": 1})
+    first.begin_commit(log.next())
+    return first, second, log, conf
+
+
+def test_a_writer_that_was_replaced_between_chunks_changes_nothing(memcached_server: Server) -> None:
+    first, second, log, _ = replaced(memcached_server.address)
+    add(first, {"a": 10})
+    log.fail(takeover=True)
+    commit(second, log, {"a": 2, "b": 2})
+    with pytest.raises(FencedError, match="has taken over"):
+        add(first, {"b": 10, "c": 10})
+    with pytest.raises(FencedError, match="has taken over"):
+        first.map_state.backing.multi_delete([("b",)])
+    assert second.multi_get_at([("a",), ("b",), ("c",)], log.snapshot()) == [3, 3, 1]
+    assert second.map_state.backing.multi_get([("c",)]) == [OpaqueValue(1, 1 << 20, None, 1)]
+
+
+def test_a_writer_that_was_replaced_cannot_commit_nor_begin_again(memcached_server: Server) -> None:
+    first, second, log, _ = replaced(memcached_server.address)
+    late = log.next()
+    add(first, {"a": 10})
+    log.fail(takeover=True)
+    commit(second, log, {"b": 2})
+    with pytest.raises(FencedError, match="has taken over"):
+        first.commit(late)
+    with pytest.raises(FencedError, match="has taken over"):
+        first.begin_commit(late)
+    assert second.multi_get_at([("a",), ("b",)], log.snapshot()) == [1, 3]
+
+
+def test_a_chunk_that_arrives_after_the_takeover_overwrites_nothing(memcached_server: Server) -> None:
+    proxy = Proxy(memcached_server.port)
+    spec, conf, log = MemcachedState.opaque(f"127.0.0.1:{proxy.port}"), new_conf(), Log()
+    first, second = opened(spec, conf), opened(spec, conf)
+    commit(first, log, {"a": 1, "b": 1, "gone": 1})
+    late = log.next()
+    first.begin_commit(late)
+    backing = first.map_state.backing.backing
+
+    def take_over() -> None:
+        log.fail(takeover=True)
+        commit(second, log, {"a": 2, "new": 2})
+        second.map_state.backing.multi_delete([("gone",)])
+        commit(second, log, {"new": 2})
+
+    looked = backing._guard.check_own
+
+    def look_then_hold() -> None:
+        looked()
+        proxy.arm("held request", take_over)  # the next request is the chunk itself
+
+    backing._guard.check_own = look_then_hold
+    with pytest.raises(FencedError, match="has taken over"):
+        add(first, {"a": 10, "b": 10, "new": 10, "gone": 10})
+    assert not proxy.disarm()
+    assert second.multi_get_at([("a",), ("b",), ("new",), ("gone",)], log.snapshot()) == [3, 1, 4, None]
+    # "b", which the successor has not touched, carries the attempt that lost: the next batch starts from what was before.
+    assert second.map_state.backing.multi_get([("b",)]) == [OpaqueValue(2, 1 << 20, 1, 11)]
+    commit(second, log, {"b": 1})
+    assert second.multi_get_at([("b",)], log.snapshot()) == [2]
+    proxy.close()
+
+
+def test_a_key_that_somebody_else_writes_fails_the_batch_and_the_replay_succeeds(
+    memcached_server: Server, client: Client
+) -> None:
+    conf, log = new_conf(), Log()
+    state = opened(MemcachedState.opaque(memcached_server.address), conf)
+    commit(state, log, {"a": 1, "b": 1})
+    state.begin_commit(log.next())
+    read(state, "a", "b")
+    name = f"tests/{conf.state}:b"
+    assert client.touch(name, 0)
+    assert client.set(name, client.get(name), flags=int(client.get(f"tests/{conf.state}!epoch")))
+    with pytest.raises(BackendError, match=r"key \('b',\) changed after they were read") as failed:
+        state.map_state.backing.multi_put([("a",), ("b",)], [OpaqueValue(2, log.attempt, 1, 2)] * 2)
+    assert failed.value.retryable
+    log.fail()
+    commit(state, log, {"a": 1, "b": 1})
+    assert state.multi_get_at([("a",), ("b",)], log.snapshot()) == [2, 2]
+
+
+def test_the_sentinel_moves_forward_only_unless_it_is_forced(memcached_server: Server) -> None:
+    state = MemcachedMap(MemcachedOptions(servers=(memcached_server.address,)), new_conf())
+    assert state.read_sentinel() is None
+    for step in (Sentinel("x", 3, 7), Sentinel("x", 3, 7), Sentinel("x", 4, 7), Sentinel("x", 4, 9)):
+        state.move_sentinel(step)
+        assert state.read_sentinel() == step
+    for back in (Sentinel("x", 3, 9), Sentinel("x", 5, 8), Sentinel("y", 9, 9)):
+        with pytest.raises(FencedError):
+            state.move_sentinel(back)
+        assert state.read_sentinel() == Sentinel("x", 4, 9)
+        state.move_sentinel(back, force=True)
+        assert state.read_sentinel() == back
+        state.move_sentinel(Sentinel("x", 4, 9), force=True)
+
+
+def test_a_commit_of_a_plain_number_needs_no_sentinel(memcached_server: Server) -> None:
+    state = opened(MemcachedState.opaque(memcached_server.address), new_conf())
+    for txid in (1, 2, 2):
+        state.begin_commit(txid)
+        add(state, {"a": 1})
+        state.commit(txid)
+    assert read(state, "a") == [2]
+    assert state.read_sentinel() is None
+
+
+# ---- failures --------------------------------------------------------------------------------------------------------
+
+
+def test_a_lost_reply_fails_the_batch_and_the_replay_is_exact(memcached_server: Server) -> None:
+    proxy = Proxy(memcached_server.port)
+    spec, log = MemcachedState.opaque(f"127.0.0.1:{proxy.port}"), Log()
+    state = opened(spec, new_conf())
+    commit(state, log, {"a": 1})
+    state.begin_commit(log.next())
+    write = Connection.write
+
+    def write_and_lose(self: Connection, writes: Sequence[Any]) -> list[bytes]:
+        proxy.arm("reply", lambda: None)
+        return write(self, writes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Connection, "write", write_and_lose)
+        with pytest.raises(BackendError, match="cannot write 2 names on memcached server") as failed:
+            add(state, {"a": 1, "b": 1})
+    assert failed.value.retryable
+    assert state.map_state.backing.multi_get([("a",)]) == [OpaqueValue(2, log.attempt, 1, 2)]  # it was done
+    log.fail()
+    commit(state, log, {"a": 1, "b": 1})
+    assert read(state, "a", "b") == [2, 1]
+    proxy.close()
+
+
+def test_a_connection_that_ends_before_a_chunk_takes_the_tokens_with_it(memcached_server: Server) -> None:
+    proxy = Proxy(memcached_server.port)
+    state, log = opened(MemcachedState.opaque(f"127.0.0.1:{proxy.port}", backoff_s=0.001), new_conf()), Log()
+    commit(state, log, {"a": 1})
+    state.begin_commit(log.next())
+    (stored,) = state.map_state.backing.multi_get([("a",)])
+    proxy.arm("reply", lambda: None)  # of the look at the sentinel, which is tried again over a new connection
+    with pytest.raises(BackendError, match="ended before the chunk was sent") as failed:
+        state.map_state.backing.multi_put([("a",)], [stored])
+    assert failed.value.retryable
+    state.map_state.backing.multi_put([("a",)], [stored])  # with tokens of the new connection
+    proxy.close()
+
+
+def test_a_read_is_tried_again_over_a_new_connection(memcached_server: Server) -> None:
+    proxy = Proxy(memcached_server.port)
+    conf = new_conf()
+    state = MemcachedMap(MemcachedOptions(servers=(f"127.0.0.1:{proxy.port}",), backoff_s=0.001), conf)
+    state.multi_put([("a",)], [b"1"])
+    proxy.arm("reply", lambda: None)
+    assert state.multi_get([("a",)]) == [b"1"]
+    assert not proxy.disarm()
+    once = MemcachedMap(MemcachedOptions(servers=(f"127.0.0.1:{proxy.port}",), retries=0), conf)
+    proxy.arm("reply", lambda: None)
+    with pytest.raises(BackendError, match="cannot read 2 names"):
+        once.multi_get([("a",)])
+    proxy.close()
+
+
+def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    state = opened(MemcachedState.opaque(f"127.0.0.1:{port}", backoff_s=0.001), new_conf())
+    with pytest.raises(BackendError, match=f"memcached server 127.0.0.1:{port}: .*refused") as failed:
+        state.begin_commit(Log().next())
+    assert failed.value.retryable
+
+
+def test_a_server_that_hangs_is_given_up_after_the_timeout(tmp_path: Path) -> None:
+    server = start_memcached(tmp_path)
+    try:
+        state = opened(MemcachedState.opaque(server.address, timeout_s=0.1, retries=0), new_conf())
+        commit(state, Log(), {"a": 1})
+        server.pause()
+        with pytest.raises(BackendError, match="timed out"):
+            read(state, "a")
+        server.resume()
+        assert read(state, "a") == [1]
+    finally:
+        server.kill()
+
+
+def test_of_two_servers_the_dead_one_is_named(tmp_path: Path) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    servers = [start_memcached(folder) for folder in folders]
+    try:
+        spec, log = MemcachedState.opaque([server.address for server in servers], backoff_s=0.001), Log()
+        state = opened(spec, new_conf())
+        words = [f"word{number}" for number in range(2000)]
+        commit(state, log, dict.fromkeys(words, 1))
+        assert read(state, *words) == [1] * 2000
+        items = [Client(server.address).stats()[b"curr_items"] for server in servers]
+        assert min(items) > 700
+        servers[1].kill()
+        with pytest.raises(BackendError, match=f"memcached server {servers[1].address}"):
+            read(state, *words)
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def test_something_else_that_answers_is_refused(redis_server: Server) -> None:
+    state = MemcachedMap(MemcachedOptions(servers=(redis_server.address,), retries=0), new_conf())
+    with pytest.raises(BackendError, match=f"cannot read 2 names on memcached server {redis_server.address}"):
+        state.multi_get([("a",)])
+
+
+def test_memory_that_is_used_up_is_said(tmp_path: Path) -> None:
+    server = start_memcached(tmp_path, "-m", "4", "-M")
+    try:
+        state = MemcachedMap(MemcachedOptions(servers=(server.address,)), new_conf())
+        with pytest.raises(BackendError, match=r"out of memory for .* evicts nothing \(-M\)") as failed:
+            state.multi_put([(number,) for number in range(200)], [b"x" * 500_000] * 200)
+        assert failed.value.retryable
+    finally:
+        server.kill()
+
+
+def test_a_server_without_cas_is_refused(tmp_path: Path) -> None:
+    server = start_memcached(tmp_path, "-C")
+    try:
+        with pytest.raises(EnvironmentProblem, match="runs without cas"):
+            opened(MemcachedState.opaque(server.address), new_conf()).begin_commit(Log().next())
+    finally:
+        server.kill()
+
+
+def test_a_server_that_evicts_is_warned_of_once(
+    memcached_server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    safe = start_memcached(tmp_path, "-M")
+    try:
+        with caplog.at_level(logging.WARNING):
+            commit(opened(MemcachedState.opaque(safe.address), new_conf()), Log(), {"a": 1})
+            assert caplog.messages == []
+            state, log = opened(MemcachedState.opaque(memcached_server.address), new_conf()), Log()
+            commit(state, log, {"a": 1})
+            commit(state, log, {"a": 1})
+        assert [message for message in caplog.messages if "start it with -M" in message] == caplog.messages[:1]
+        assert len(caplog.messages) == 1
+    finally:
+        safe.kill()
+
+
+def test_a_missing_driver_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['pymemcache.client.base'] = None\n"
+        "from states.memcached.state import MemcachedState\n"
+        "from trident.state import StateConf\n"
+        "MemcachedState.opaque().factory.make_state(StateConf(), 0, 1)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "EnvironmentProblem: a Memcached state needs the package pymemcache" in done.stderr
+    assert "pip install 'trident-spark[memcached]'" in done.stderr
+
+
+# ---- the surface -----------------------------------------------------------------------------------------------------
+
+
+def test_a_spec_survives_pickling(memcached_server: Server) -> None:
+    spec = MemcachedState.opaque([memcached_server.address], cache=7, snapshot_key="total", num_partitions=3)
+    again = pickle.loads(pickle.dumps(spec))
+    assert again == spec
+    assert again.required_num_partitions == 3
+    conf, log = new_conf(), Log()
+    commit(opened(again, conf), log, {"a": 1})
+    assert read(opened(spec, conf), "a") == [1]
+
+
+def test_servers_are_given_as_text_list_or_options() -> None:
+    made = [
+        MemcachedState.opaque("a:1, b:2", retries=5),
+        MemcachedState.opaque(["a:1", "b:2"], retries=5),
+        MemcachedState.opaque(MemcachedOptions(servers=("a:1", "b:2")), retries=5),
+    ]
+    assert made[0] == made[1] == made[2]
+    with pytest.raises(ConfigError, match="serializer 'xml' is unknown"):
+        MemcachedState.opaque("a:1", serializer="xml")
+
+
+@pytest.mark.parametrize("cache", [0, 1000])
+def test_a_topology_goes_on_where_it_ended(memcached_server: Server, tmp_path: Path, cache: int) -> None:
+    name = f"words-{next(_numbers)}"
+
+    def count(*lines: str) -> list[Any]:
+        topology = TridentTopology(name)
+        spout = FixedBatchSpout("line: string", 1, *[(line,) for line in lines])
+        words = topology.new_stream("lines", spout).each("line", Split(), "word")
+        state = MemcachedState.opaque(memcached_server.address, cache=cache, num_partitions=2)
+        words.group_by("word").persistent_aggregate(state, Count(), "count")
+        words.persistent_aggregate(MemcachedState.opaque(memcached_server.address), Count(), "total")
+        with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
+            running.process_all_available()
+            return [*running.state("count").multi_get(["the", "cow", "dish"]), running.state("total").get()]
+
+    assert count("the cow", "the moon") == [2, 1, None, 4]
+    assert count("the cow", "the moon", "the dish") == [3, 1, 1, 6]

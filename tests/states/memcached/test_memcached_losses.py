@@ -1,0 +1,344 @@
+"""Memcached forgets: every loss is named, at the latest when the batch commits, and no value is silently wrong."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymemcache.client.base import Client
+
+from spouts import FixedBatchSpout
+from states.memcached import MemcachedState
+from states.memcached.health import Baseline, Health, Record, decode_record, encode_record, loss
+from states.memcached.servers import Connection
+from tests.servers import Server, start_memcached
+from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
+from trident import TridentTopology
+from trident.errors import BackendError, CorruptValueError, StateError, StateLossDetected, StateMismatchError
+from trident.operations import Count
+from trident.state import Sentinel
+from trident.testing.backend.simulated_log import Log
+
+WORDS = [f"word{number}" for number in range(300)]  # on two servers, some are on each
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[list[Server]]:
+    """Two servers of their own, with little memory."""
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        folder.mkdir()
+    started = [start_memcached(folder, "-m", "4") for folder in folders]
+    yield started
+    for server in started:
+        server.kill()
+
+
+def restart(server: Server) -> None:
+    server.kill()
+    server.start()
+
+
+def flush(server: Server) -> None:
+    client = Client(server.address)
+    client.flush_all(noreply=False)
+    client.close()
+
+
+def evict(server: Server) -> None:
+    """Write as another user until the server evicts."""
+    client = Client(server.address, default_noreply=False)
+    for number in count():
+        assert client.set(f"foreign-{number}", b"x" * 100_000)
+        if client.stats()[b"evictions"]:
+            break
+    client.close()
+
+
+LOSSES: dict[str, tuple[Callable[[Server], None], str]] = {
+    "restart": (restart, "was restarted"),
+    "flush": (flush, "was told to flush_all"),
+    "eviction": (evict, r"has evicted \d+ items"),
+}
+
+
+def addresses(servers: list[Server]) -> list[str]:
+    return [server.address for server in servers]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_loss_between_batches_is_named_once_and_then_the_store_does_not_match(
+    servers: list[Server], how: str, which: int
+) -> None:
+    lose, text = LOSSES[how]
+    spec, conf, log = MemcachedState.opaque(addresses(servers)), new_conf(), Log()
+    state = opened(spec, conf)
+    commit(state, log, dict.fromkeys(WORDS, 1))
+    lose(servers[which])
+    with pytest.raises(StateLossDetected, match=f"partition 0 of state .*{servers[which].address} {text}"):
+        state.begin_commit(log.next())
+    log.fail()
+    with pytest.raises(StateMismatchError, match=f"no commit at all|lost data: .*{text}"):
+        state.begin_commit(log.next())
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_loss_between_the_lives_of_two_drivers_is_found(servers: list[Server], how: str, which: int) -> None:
+    lose, text = LOSSES[how]
+    spec, conf, log = MemcachedState.opaque(addresses(servers)), new_conf(), Log()
+    commit(opened(spec, conf), log, dict.fromkeys(WORDS, 1))
+    lose(servers[which])
+    log.fail(takeover=True)
+    with pytest.raises(StateMismatchError, match=f"no commit at all|lost data: .*{text}"):
+        opened(spec, conf).begin_commit(log.next())
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize("when", ["before the read", "before the write", "before the end"])
+@pytest.mark.parametrize("how", LOSSES)
+def test_a_loss_in_the_middle_of_a_commit_is_named_before_it_ends(
+    servers: list[Server], how: str, when: str, which: int
+) -> None:
+    lose, text = LOSSES[how]
+    spec, conf, log = MemcachedState.opaque(addresses(servers), backoff_s=0.001), new_conf(), Log()
+    state = opened(spec, conf)
+    commit(state, log, dict.fromkeys(WORDS, 1))
+    state.begin_commit(log.next())
+    if when == "before the read":
+        lose(servers[which])
+    else:
+        read(state, *WORDS)
+        if when == "before the end":
+            add(state, dict.fromkeys(WORDS, 1))
+        lose(servers[which])
+
+    def go_on() -> None:
+        if when != "before the end":
+            add(state, dict.fromkeys(WORDS, 1))
+        state.commit(log.next())
+
+    with pytest.raises(StateError) as failed:
+        go_on()
+    if isinstance(failed.value, BackendError):  # the connection had ended: the loss is named at the next attempt
+        log.fail()
+        with pytest.raises(StateLossDetected, match=f"{text}|no commit"):
+            state.begin_commit(log.next())
+    else:
+        assert isinstance(failed.value, StateLossDetected)
+        assert failed.match(f"{servers[which].address} {text}|sentinel is gone")
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_read_within_a_commit_never_takes_a_lost_value_for_an_absent_one(servers: list[Server], which: int) -> None:
+    state, log = opened(MemcachedState.opaque(addresses(servers)), new_conf()), Log()
+    commit(state, log, dict.fromkeys(WORDS, 1))
+    state.begin_commit(log.next())
+    flush(servers[which])
+    with pytest.raises(StateLossDetected, match="was told to flush_all"):
+        read(state, *WORDS)
+
+
+def test_after_a_loss_the_state_begins_anew(servers: list[Server]) -> None:
+    spec, conf, log = MemcachedState.opaque(addresses(servers)), new_conf(), Log()
+    state = opened(spec, conf)
+    commit(state, log, dict.fromkeys(WORDS, 1))
+    restart(servers[0])
+    with pytest.raises(StateLossDetected):
+        state.begin_commit(log.next())
+    state.reset()
+    assert read(state, *WORDS) == [None] * len(WORDS)  # also of the server that kept its half
+    log = Log()
+    for _ in range(2):
+        commit(state, log, dict.fromkeys(WORDS, 1))
+    assert read(opened(spec, conf), *WORDS) == [2] * len(WORDS)
+
+
+def test_what_is_left_can_be_adopted(servers: list[Server]) -> None:
+    spec, conf, log = MemcachedState.opaque(addresses(servers)), new_conf(), Log()
+    commit(opened(spec, conf), log, dict.fromkeys(WORDS, 1))
+    restart(servers[1])
+    state = opened(spec, conf)
+    state.move_sentinel(Sentinel("adopted", 1, 5), force=True)
+    assert state.read_sentinel() == Sentinel("adopted", 1, 5)
+    assert 0 < read(state, *WORDS).count(None) < len(WORDS)
+
+
+def test_evictions_may_be_warned_of(servers: list[Server], caplog: pytest.LogCaptureFixture) -> None:
+    spec, conf, log = MemcachedState.opaque(servers[0].address, on_eviction="warn"), new_conf(), Log()
+    state = opened(spec, conf)
+    commit(state, log, {"a": 1})
+    evict(servers[0])
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        commit(state, log, {"a": 1})
+        commit(state, log, {"a": 1})
+        commit(opened(spec, conf), log, {"a": 1})
+    warnings = [message for message in caplog.messages if "starts anew" in message]
+    assert len(warnings) == 1
+    assert f"server {servers[0].address} has evicted" in warnings[0]
+    assert read(state, "a") in ([4], [3], [None])  # whether it was this key that was evicted is the server's choice
+    restart(servers[0])
+    with pytest.raises(StateLossDetected, match="was restarted"):
+        commit(state, log, {"a": 1})
+
+
+def test_another_list_of_servers_is_refused(servers: list[Server]) -> None:
+    conf, log = new_conf(), Log()
+    state = opened(MemcachedState.opaque(addresses(servers)), conf)
+    commit(state, log, dict.fromkeys(WORDS, 1))
+    with pytest.raises(StateMismatchError, match="written on the servers .*, and this state names|no commit at all"):
+        opened(MemcachedState.opaque(servers[0].address), conf).begin_commit(log.next())
+    again = opened(MemcachedState.opaque(addresses(servers)[::-1]), conf)
+    commit(again, log, dict.fromkeys(WORDS, 1))
+    assert read(again, *WORDS) == [2] * len(WORDS)
+
+
+def test_the_sentinel_of_another_partition_tells_as_well(servers: list[Server]) -> None:
+    """A partition that nobody touched for long compares with the day when it was touched."""
+    spec, conf, log = MemcachedState.opaque(servers[0].address), new_conf(), Log()
+    states = [opened(spec, conf, partition, 2) for partition in range(2)]
+    for partition, state in enumerate(states):
+        txid = log.next(partition)
+        state.begin_commit(txid)
+        add(state, {f"{partition}": 1})
+        state.commit(txid)
+    log.record([0, 1])
+    flush(servers[0])
+    for partition, state in enumerate(states):
+        with pytest.raises(StateLossDetected, match="flush_all"):
+            state.begin_commit(log.next(partition))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_kills_at_random_never_end_in_a_wrong_value(
+    servers: list[Server], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    spec, conf = MemcachedState.opaque(addresses(servers), backoff_s=0.0, cache=chance.choice([0, 1000])), new_conf()
+    calls_left, killed = 0, False
+
+    def killing(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Connection, *args: Any) -> Any:
+            nonlocal calls_left, killed
+            calls_left -= 1
+            if calls_left != 0:
+                return method(self, *args)
+            killed = True
+            if chance.random() < 0.5:
+                restart(chance.choice(servers))
+                return method(self, *args)
+            answer = method(self, *args)
+            restart(chance.choice(servers))
+            return answer
+
+        return call
+
+    for name in ("gets", "write", "statistics"):
+        monkeypatch.setattr(Connection, name, killing(getattr(Connection, name)))
+    log, state, model = Log(), opened(spec, conf), dict.fromkeys(WORDS, 0)
+    losses = 0
+    for _ in range(30):
+        counts = {word: chance.randint(1, 9) for word in chance.sample(WORDS, 40)}
+        calls_left, killed = chance.choice([0, chance.randint(1, 30)]), False
+        try:
+            commit(state, log, counts)
+            calls_left = 0
+            for word, number in counts.items():
+                model[word] += number
+        except (BackendError, StateLossDetected):
+            assert killed
+            log.fail()
+        calls_left = 0
+        # A kill during the commit failed it, one after its last look fails the next begin: it is named, or did no harm.
+        try:
+            state.begin_commit(log.next())
+        except (StateLossDetected, StateMismatchError):
+            assert killed
+            losses += 1
+        else:
+            found = state.multi_get_at([(word,) for word in WORDS], log.snapshot())
+            assert [value or 0 for value in found] == list(model.values())
+            log.fail()
+            continue
+        log, model = Log(), dict.fromkeys(WORDS, 0)
+        if chance.random() < 0.5:
+            state = opened(spec, conf)
+        state.reset()
+    assert losses > 3
+
+
+def test_a_topology_finds_the_loss_at_its_start_and_may_begin_anew(tmp_path: Path) -> None:
+    server = start_memcached(tmp_path)
+
+    def run(*words: str, **settings: Any) -> list[Any]:
+        topology = TridentTopology("lossy")
+        stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, *[(word,) for word in words]))
+        state = MemcachedState.opaque(server.address, num_partitions=2)
+        stream.group_by("word").persistent_aggregate(state, Count(), "count")
+        with topology.start(engine="in_process", log_dir=tmp_path / "log", **settings) as running:
+            running.process_all_available()
+            return list(running.state("count").multi_get(["a", "b", "c"]))
+
+    try:
+        assert run("a", "b", "c") == [1, 1, 1]
+        restart(server)
+        with pytest.raises(StateMismatchError, match="no commit at all"):
+            run("a", "b", "c", "a")
+        assert run("a", "b", "c", "a", state_recovery="restart") == [1, None, None]
+        flush(server)
+        assert run("a", "b", "c", "a", "b", state_recovery="restart") == [None, 1, None]
+    finally:
+        server.kill()
+
+
+# ---- the comparison --------------------------------------------------------------------------------------------------
+
+HEALTH = Health(65536, 10, 1000, 2, 5)
+
+
+@pytest.mark.parametrize(
+    ("now", "text"),
+    [
+        (HEALTH, None),
+        (HEALTH._replace(pid=11, epoch=0, evictions=0), "server a was restarted (process 10, now 11)"),
+        (HEALTH._replace(started=1001), "server a was restarted (process 10, now 10)"),
+        (HEALTH._replace(flushes=3, epoch=0), "server a was told to flush_all"),
+        (HEALTH._replace(epoch=0), "the record of the state on server a is gone"),
+        (HEALTH._replace(epoch=131072), "the record of the state on server a was replaced"),
+        (HEALTH._replace(evictions=7),
+         "server a has evicted 2 items, its own or others', since the state began there"),
+    ],
+)  # fmt: skip
+def test_what_tells_a_loss(now: Health, text: str | None) -> None:
+    assert loss({"a": HEALTH}, {"a": now}) == text
+
+
+def test_losses_of_several_servers_are_all_named() -> None:
+    now: Baseline = {"a": HEALTH._replace(flushes=3), "b": HEALTH._replace(pid=1)}
+    assert loss({"a": HEALTH, "b": HEALTH}, now) == (
+        "server a was told to flush_all; server b was restarted (process 10, now 1)"
+    )
+
+
+def test_counters_that_a_server_lacks_count_as_none() -> None:
+    statistics = {b"pid": 1, b"time": 50, b"uptime": 20, b"evictions": 3, b"slab_reassign_busy_deletes": 1}
+    assert Health.of(0, statistics) == Health(0, 1, 30, 0, 4)
+
+
+def test_the_record_of_the_sentinel_comes_back() -> None:
+    record = Record(Sentinel("é", 3, 1 << 40), {"a": HEALTH, "b": HEALTH})
+    assert decode_record(encode_record(record)) == record
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"sentinel":[1],"servers":{}}', b"\xff",
+                                  b'{"sentinel":["a",1,2],"servers":{"a":[1]}}'])  # fmt: skip
+def test_a_record_of_another_program_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptValueError, match="another program wrote under this key prefix"):
+        decode_record(data)

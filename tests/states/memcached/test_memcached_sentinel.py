@@ -1,0 +1,162 @@
+"""The sentinel in Memcached: replaced only if it is what was read, laid open when a commit begins, sealed when it ended."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymemcache.client.base import Client
+
+from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
+from states.memcached.health import Record, decode_record, encode_record
+from tests.servers import Server, start_memcached
+from tests.states.memcached.test_memcached import add, commit, new_conf, opened
+from tests.states.memcached.test_memcached_losses import HEALTH, flush, restart
+from tests.stores.proxy import Proxy
+from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError, StatePlaceError
+from trident.state import Sentinel, StateConf
+from trident.testing.backend.simulated_log import Log
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server of its own, which may forget."""
+    started = start_memcached(tmp_path)
+    yield started
+    started.kill()
+
+
+def map_on(address: str, conf: StateConf) -> MemcachedMap:
+    return MemcachedMap(MemcachedOptions(servers=(address,), backoff_s=0.001, retries=1), conf)
+
+
+def record_of(client: Client, conf: StateConf) -> Any:
+    return json.loads(client.get(f"tests/{conf.state}!sentinel-0"))
+
+
+def delete(server: Server, conf: StateConf) -> None:
+    client = Client(server.address, default_noreply=False)
+    assert client.delete(f"tests/{conf.state}!sentinel-0")
+    client.close()
+
+
+def insist(writer: MemcachedMap, sentinel: Sentinel, force: bool = False) -> None:
+    """Move the sentinel, and again if the connection had ended with the server."""
+    try:
+        writer.move_sentinel(sentinel, force)
+    except BackendError:
+        writer.move_sentinel(sentinel, force)
+
+
+EMPTIED: dict[str, Callable[[Server, StateConf], None]] = {
+    "restart": lambda server, conf: restart(server),
+    "flush": lambda server, conf: flush(server),
+    "delete": delete,
+}
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("how", EMPTIED)
+def test_a_store_that_was_emptied_since_the_read_gets_no_sentinel(server: Server, how: str, force: bool) -> None:
+    conf = new_conf()
+    map_on(server.address, conf).move_sentinel(Sentinel("log", 1, 5))
+    late = map_on(server.address, conf)
+    assert late.read_sentinel() == Sentinel("log", 1, 5)
+    EMPTIED[how](server, conf)
+    with pytest.raises(StateLossDetected, match="was restarted|flush_all|its sentinel is gone"):
+        insist(late, Sentinel("log", 2, 5), force)
+    assert map_on(server.address, conf).read_sentinel() is None
+
+
+@pytest.mark.parametrize("how", EMPTIED)
+def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(server: Server, how: str) -> None:
+    conf = new_conf()
+    writer = map_on(server.address, conf)
+    writer.move_sentinel(Sentinel("log", 1, 5, "tests/a", False))
+    EMPTIED[how](server, conf)
+    with pytest.raises(StateLossDetected, match="was restarted|flush_all|its sentinel is gone"):
+        insist(writer, Sentinel("log", 1, 5, "tests/a", True))
+    assert map_on(server.address, conf).read_sentinel() is None
+
+
+@pytest.mark.parametrize("force", [False, True])
+@pytest.mark.parametrize("before", [None, Sentinel("log", 1, 5)])
+def test_a_sentinel_that_another_writer_laid_since_the_read_is_not_replaced(
+    memcached_server: Server, before: Sentinel | None, force: bool
+) -> None:
+    conf = new_conf()
+    first, second = map_on(memcached_server.address, conf), map_on(memcached_server.address, conf)
+    if before is not None:
+        second.move_sentinel(before)
+    assert first.read_sentinel() == before
+    second.read_sentinel()
+    second.move_sentinel(Sentinel("log", 2, 6))
+    for late, error in ((Sentinel("log", 3, 7), BackendError), (Sentinel("log", 2, 5), FencedError)):
+        with pytest.raises(error, match="batch 2 attempt 6"):
+            first.move_sentinel(late, force)
+    assert second.read_sentinel() == Sentinel("log", 2, 6)
+    second.multi_put([("a",)], [b"1"])  # it is still the writer
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_move_without_an_answer_finds_its_own_record_or_nothing(memcached_server: Server, taken: bool) -> None:
+    conf, proxy = new_conf(), Proxy(memcached_server.port)
+    writer = map_on(f"127.0.0.1:{proxy.port}", conf)
+    writer.move_sentinel(Sentinel("log", 1, 5))
+    writer.read_sentinel()
+    proxy.arm("reply", lambda: None)
+    with pytest.raises(BackendError, match="cannot write 1 names"):
+        writer.move_sentinel(Sentinel("log", 2, 5))
+    if taken:
+        other = map_on(memcached_server.address, conf)
+        other.read_sentinel()
+        other.move_sentinel(Sentinel("log", 2, 6))
+        with pytest.raises(FencedError, match="batch 2 attempt 6"):
+            writer.move_sentinel(Sentinel("log", 2, 5))
+    else:
+        writer.move_sentinel(Sentinel("log", 2, 5))
+        writer.multi_put([("a",)], [b"1"])
+    assert writer.read_sentinel() == Sentinel("log", 2, 6 if taken else 5)
+    proxy.close()
+
+
+def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(memcached_server: Server) -> None:
+    client, conf, log = Client(memcached_server.address), new_conf(), Log()
+    state = opened(MemcachedState.opaque(memcached_server.address), conf)
+    txid = log.next()
+    state.begin_commit(txid)
+    add(state, {"a": 1})
+    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, False]
+    begun = client.get(f"tests/{conf.state}!sentinel-0")
+    state.commit(txid)
+    log.record()
+    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, True]
+    client.set(f"tests/{conf.state}!sentinel-0", begun, noreply=False)
+    with pytest.raises(StateMismatchError, match="whose last writes are missing"):
+        opened(MemcachedState.opaque(memcached_server.address), conf).begin_commit(log.next())
+    client.close()
+
+
+def test_a_state_with_the_prefix_of_another_one_is_refused(memcached_server: Server) -> None:
+    spec, log = MemcachedState.opaque(memcached_server.address, key_prefix="shared"), Log()
+    one, other = opened(spec, StateConf("tests", "one")), opened(spec, StateConf("tests", "other"))
+    commit(one, log, {"a": 1})
+    with pytest.raises(StatePlaceError, match="belongs to 'tests/one'"):
+        other.begin_commit(log.next())
+
+
+def test_records_of_this_and_of_earlier_versions_are_read() -> None:
+    servers = b'"servers":{"a:1":[65536,10,1000,2,5,70]}}'
+    of_three = b'{"sentinel":["log",3,1048576],' + servers
+    of_five = b'{"sentinel":["log",3,1048576,"words/count",false],' + servers
+    records = [
+        Record(Sentinel("log", 3, 1 << 20), {"a:1": HEALTH._replace(sent=70)}),
+        Record(Sentinel("log", 3, 1 << 20, "words/count", False), {"a:1": HEALTH._replace(sent=70)}),
+    ]
+    for data, record in zip((of_three, of_five), records, strict=True):
+        assert encode_record(record) == data
+        assert tuple(decode_record(data).sentinel) == tuple(record.sentinel)
+        assert decode_record(data).baseline == record.baseline

@@ -1,0 +1,183 @@
+"""State in memory: where the data live, who may write them, what is removed, and what an LRU forgets."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from typing import Any
+
+import pytest
+
+from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
+from tests.state.faults import commit
+from trident.errors import ConfigError, FencedError, UnsupportedOperation
+from trident.state import (
+    FencedMap,
+    ITupleCollection,
+    Sentinel,
+    SnapshotReadable,
+    StateConf,
+    StateSpec,
+    StateType,
+)
+from trident.testing.backend.updaters import Add
+
+CONF = StateConf("shop", "counts")
+KINDS = list(StateType)
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.value)
+
+
+def open_state(kind: StateType = StateType.OPAQUE) -> MemoryMap:
+    return MemoryMapState(kind=kind).make_state(CONF, 0, 1)
+
+
+@every_kind
+def test_data_belong_to_the_factory_and_survive_the_state_object(kind: StateType) -> None:
+    factory = MemoryMapState(kind=kind)
+    commit(factory.make_state(CONF, 0, 2), 1, a=5)
+    again = pickle.loads(pickle.dumps(factory))
+    assert again.make_state(CONF, 0, 2).multi_get([("a",)]) == [5]
+    assert again.make_state(CONF, 1, 2).multi_get([("a",)]) == [None]
+    assert again.make_state(StateConf("shop", "sums"), 0, 2).multi_get([("a",)]) == [None]
+    assert MemoryMapState(kind=kind).make_state(CONF, 0, 2).multi_get([("a",)]) == [None]
+
+
+def test_factories_of_one_id_share_their_data() -> None:
+    commit(MemoryMapState("test-shared").make_state(CONF, 0, 1), 1, a=5)
+    assert MemoryMapState("test-shared").make_state(CONF, 0, 1).multi_get([("a",)]) == [5]
+
+
+@pytest.mark.parametrize("factory", [MemoryMapState, MemoryMapState.Factory])
+def test_the_default_is_opaque(factory: Any) -> None:
+    assert factory().kind is StateType.OPAQUE
+    assert factory().make_state(CONF, 0, 1).kind is StateType.OPAQUE
+
+
+def test_each_kind_has_a_spec() -> None:
+    specs = [MemoryMapState.opaque(), MemoryMapState.transactional(), MemoryMapState.non_transactional()]
+    lru = [LRUMemoryMapState.opaque(3), LRUMemoryMapState.transactional(3), LRUMemoryMapState.non_transactional(3)]
+    kinds = [StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL]
+    for spec, kind in zip(specs + lru, kinds + kinds, strict=True):
+        assert isinstance(spec, StateSpec)
+        assert spec.factory.make_state(CONF, 0, 1).kind is kind
+    assert {spec.factory.max_size for spec in lru if isinstance(spec.factory, LRUMemoryMapState)} == {3}
+
+
+def test_it_is_also_a_single_value() -> None:
+    state = open_state()
+    state.begin_commit(1)
+    state.update(Add(3))
+    state.commit(1)
+    assert state.get() == 3
+    assert list(state.get_tuples()) == [("$MEMORY-MAP-STATE-GLOBAL$", 3)]
+
+
+def test_it_cannot_be_opened_in_another_process() -> None:
+    elsewhere = dataclasses.replace(MemoryMapState(), home="another process")
+    with pytest.raises(UnsupportedOperation, match="open memory state 'shop/counts' in process .*in the driver"):
+        elsewhere.make_state(CONF, 0, 1)
+
+
+def test_another_number_of_partitions_is_refused_while_there_are_data() -> None:
+    factory = MemoryMapState()
+    factory.make_state(CONF, 0, 2)
+    state = factory.make_state(CONF, 0, 3)
+    commit(state, 1, a=1)
+    with pytest.raises(ConfigError, match="with 4 partitions: it was written with 3"):
+        factory.make_state(CONF, 0, 4)
+    state.reset()
+    assert factory.make_state(CONF, 0, 4).multi_get([("a",)]) == [None]
+
+
+def test_fewer_partitions_are_refused_while_one_that_would_go_has_data() -> None:
+    factory = MemoryMapState()
+    factory.make_state(CONF, 0, 2)
+    commit(factory.make_state(CONF, 1, 2), 1, a=1)
+    with pytest.raises(ConfigError, match="with 1 partitions: it was written with 2"):
+        factory.make_state(CONF, 0, 1)
+
+
+# ---- fencing ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_the_writer_that_moved_the_sentinel_last_may_put() -> None:
+    data = MemoryData()
+    old, new = MemoryBackingMap[int](data), MemoryBackingMap[int](data)
+    old.move_sentinel(Sentinel("log", 1, 1))
+    old.multi_put([("a",)], [1])
+    new.move_sentinel(Sentinel("log", 1, 2))
+    with pytest.raises(FencedError, match="put 1 keys to memory: this writer is batch 1 attempt 1 .*batch 1 attempt 2"):
+        old.multi_put([("a",)], [2])
+    assert new.multi_get([("a",)]) == [1]
+    new.multi_put([("a",)], [3])
+    assert old.multi_get([("a",)]) == [3]
+
+
+@pytest.mark.parametrize("back", [("log", 2, 5), ("log", 3, 4), ("log", 4, 4), ("other", 9, 9)])
+def test_the_sentinel_moves_forward_only(back: tuple[str, int, int]) -> None:
+    store: MemoryBackingMap[int] = MemoryBackingMap()
+    store.move_sentinel(Sentinel("log", 3, 5))
+    with pytest.raises(FencedError, match="move the sentinel in memory"):
+        store.move_sentinel(Sentinel(*back))
+    assert store.read_sentinel() == Sentinel("log", 3, 5)
+    store.move_sentinel(Sentinel(*back), force=True)
+    assert store.read_sentinel() == Sentinel(*back)
+    assert isinstance(store, FencedMap)
+
+
+def test_a_backing_map_lists_what_it_holds() -> None:
+    store: MemoryBackingMap[int] = MemoryBackingMap()
+    store.multi_put([("a",), ("b",)], [1, 2])
+    assert (list(store.key_pages()), len(store)) == ([[("a",), ("b",)]], 2)
+    store.multi_delete([("a",), ("never",)])
+    assert (list(store.key_pages()), len(store)) == ([[("b",)]], 1)
+    store.reset()
+    assert (list(store.key_pages()), len(store)) == ([[]], 0)
+
+
+# ---- rows -------------------------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_rows_are_the_parts_of_the_key_and_the_value(kind: StateType) -> None:
+    state = open_state(kind)
+    state.begin_commit(1)
+    state.multi_put([("a", 1), ("b", 2), ("none", 0)], [10, 20, None])
+    state.commit(1)
+    assert isinstance(state, ITupleCollection)
+    assert sorted(state.get_tuples()) == [("a", 1, 10), ("b", 2, 20)]
+    if kind is not StateType.OPAQUE:
+        assert not isinstance(state, SnapshotReadable)
+        assert not hasattr(state, "get_tuples_at")
+
+
+# ---- LRU -------------------------------------------------------------------------------------------------------------
+
+
+@every_kind
+def test_an_lru_forgets_the_keys_used_longest_ago(kind: StateType) -> None:
+    state = LRUMemoryMapState(2, kind=kind).make_state(CONF, 0, 1)
+    commit(state, 1, a=5, b=1)
+    state.multi_get([("a",)])
+    commit(state, 2, c=1)
+    assert state.multi_get([("a",), ("b",), ("c",)]) == [5, None, 1]
+    assert commit(state, 3, b=1) == [1]
+
+
+def test_an_lru_batch_larger_than_the_state_adds_up_while_it_lasts() -> None:
+    state = LRUMemoryMapState(2).make_state(CONF, 0, 1)
+    state.begin_commit(1)
+    keys = [(n,) for n in range(5)]
+    assert state.multi_update(keys, [Add(1)] * 5) == [1, 1, 1, 1, 1]
+    assert state.multi_update(keys, [Add(1)] * 5) == [2, 2, 2, 2, 2]
+    state.multi_remove(keys)
+    state.commit(1)
+    assert len(state.data.entries) == 2
+
+
+def test_an_lru_survives_like_any_other_and_needs_room() -> None:
+    factory = LRUMemoryMapState.Factory(2)
+    commit(factory.make_state(CONF, 0, 1), 1, a=5)
+    assert pickle.loads(pickle.dumps(factory)).make_state(CONF, 0, 1).multi_get([("a",)]) == [5]
+    with pytest.raises(ConfigError, match="max_size=0 of an LRUMemoryMapState: give at least 1"):
+        LRUMemoryMapState(0)

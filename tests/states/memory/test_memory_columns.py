@@ -1,0 +1,371 @@
+"""Opaque numbers in columns: whatever is committed, fails, is removed or does not fit, a plain dict gives the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
+from states.memory.number_columns import OpaqueColumns
+from tests.state.faults import DictMap
+from trident.errors import FencedError, StaleTransactionError
+from trident.operations import Max, Min, Sum
+from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
+from trident.state.columns import ColumnarMap
+from trident.state.values import UNKNOWN_ATTEMPT, CombinerUpdates
+
+COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
+MOST = (1 << 63) - 1
+
+
+@pytest.fixture(autouse=True, scope="module")
+def soon_deleted_and_always_columns() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
+        patched.setattr("states.memory.state._FEW_KEYS", 0)
+        patched.setattr("states.memory.number_columns._MANY_KEYS", 1)
+        yield
+
+
+# ---- one schedule, two maps ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a commit: `sum`, `min`, `max`, `put` or `remove`."""
+
+    what: str
+    values: dict[Any, Any]
+
+
+@dataclass(frozen=True)
+class Attempt:
+    calls: list[Call]
+    wins: bool
+
+
+INTS = st.integers(-9, 9) | st.sampled_from([MOST, -MOST - 1, MOST // 2 + 1])
+FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, math.inf, -math.inf, math.nan, 1e308])
+LETTERS = st.sampled_from("abcdef")
+COMBINED = st.sampled_from(["sum", "sum", "sum", "min", "max"])
+
+
+def calls(numbers: st.SearchStrategy[Any], others: st.SearchStrategy[Any]) -> st.SearchStrategy[Call]:
+    combined = st.builds(Call, COMBINED, st.dictionaries(LETTERS | st.none(), numbers, min_size=1))
+    put = st.builds(Call, st.just("put"), st.dictionaries(LETTERS, numbers | others, min_size=1))
+    removed = st.builds(Call, st.just("remove"), st.dictionaries(LETTERS, st.none(), min_size=1))
+    return combined | combined | combined | put | removed
+
+
+def attempts(of: st.SearchStrategy[Call]) -> st.SearchStrategy[list[Attempt]]:
+    return st.lists(st.builds(Attempt, st.lists(of, min_size=1, max_size=3), st.booleans()), max_size=24)
+
+
+NUMBERS = attempts(calls(INTS, st.none())) | attempts(calls(FLOATS, st.none()))
+MIXED = attempts(calls(INTS, st.none() | FLOATS | st.booleans() | st.text(max_size=1) | st.just(MOST + 1)))
+
+
+def key(part: Any, width: int) -> tuple[Any, ...]:
+    return (part,) if width == 1 else (part, 1)
+
+
+def apply(state: Any, call: Call, width: int, by_arrow: bool) -> Any:
+    keys = [key(part, width) for part in call.values]
+    values = list(call.values.values())
+    if call.what == "put":
+        return state.multi_put(keys, values)
+    if call.what == "remove":
+        return state.multi_remove(keys)
+    dtype = np.float64 if isinstance(values[0], float) else np.int64
+    parts: list[Any] = [list(call.values)] + [[1] * len(keys)] * (width - 1)
+    if by_arrow:
+        parts = [pa.array(part) for part in parts]
+    new = state.multi_combine(parts, np.array(values, dtype), call.what)
+    if new is not None:
+        return new.tolist()
+    return state.multi_update(keys, CombinerUpdates(combine_of(call.what), values))
+
+
+def combine_of(what: str) -> Any:
+    def combine(stored: Any, value: Any) -> Any:  # an aggregator meets no text in real life
+        return value if isinstance(stored, str) else COMBINE[what](stored, value)
+
+    return combine
+
+
+def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> str:
+    keys = [key(part, width) for part in (*"abcdefgh", None)]
+    snapshot = Snapshot(committed, winners)
+    everything = (
+        state.multi_get(keys),
+        state.multi_get_at(keys, snapshot),
+        list(state.get_tuples()),
+        list(state.get_tuples_at(snapshot)),
+        list(state.backing.multi_get(keys)),
+        state.read_sentinel(),
+    )
+    return repr(everything)  # tells -0.0 from 0.0 and 1 from 1.0, and NaN equals NaN
+
+
+@pytest.mark.parametrize(("width", "by_arrow"), [(1, False), (1, True), (2, False), (2, True)])
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, by_arrow: bool, data: st.DataObject) -> None:
+    states = [OpaqueMap(ColumnarMemoryMap(MemoryData())), OpaqueMap(MemoryBackingMap(MemoryData()))]
+    winners, committed, number, expected = Winners(), 0, 1 << 20, None
+    for attempt in data.draw(NUMBERS | MIXED):
+        txid = Txid(committed + 1, number, winners, "log", expected)
+        answers = []
+        for state in states:
+            state.begin_commit(txid)
+            answers.append(repr([apply(state, call, width, by_arrow) for call in attempt.calls]))
+            answers[-1] += repr(state.multi_get([key(part, width) for part in "abcdefgh"]))
+            if attempt.wins:
+                state.commit(txid)
+        assert answers[0] == answers[1]
+        if attempt.wins:
+            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
+            expected = Sentinel("log", committed, number)
+        else:
+            number += 1
+            for state in states:
+                state._forget()  # as in a process that starts anew: nothing is remembered of the commit that broke off
+        assert readable(states[0], committed, winners, width) == readable(states[1], committed, winners, width)
+
+
+# ---- what columns hold, and what they do not ---------------------------------------------------------------------------
+
+
+def opened(data: MemoryData) -> OpaqueMap:
+    return OpaqueMap(ColumnarMemoryMap(data))
+
+
+def summed(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
+    state.begin_commit(txid)
+    new = state.multi_combine([list(values)], np.array(list(values.values())), "sum")
+    state.commit(txid)
+    return None if new is None else new.tolist()
+
+
+def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("states.memory.state._FEW_KEYS", 2)
+    data = MemoryData()
+    state = opened(data)
+    assert summed(state, 1, a=1, b=2) is None
+    assert data.columns is None
+    assert summed(state, 2, a=1, b=2, c=3) == [1, 2, 3]
+    assert summed(state, 3, a=1) == [2]
+    assert data.columns is not None
+
+
+def test_what_was_there_before_the_first_columns_stays() -> None:
+    data = MemoryData()
+    state = opened(data)
+    state.begin_commit(1)
+    state.multi_put([("a",), ("gone",)], [5, None])
+    state.commit(1)
+    assert data.columns is None
+    assert summed(state, 2, a=1, b=2) == [6, 2]
+    assert (data.columns is not None, data.entries, len(data)) == (True, {}, 3)
+    assert state.backing.multi_get([("a",), ("gone",), ("b",), ("never",)]) == [
+        OpaqueValue(2, 0, 5, 6),
+        OpaqueValue(1, 0, None, None),
+        OpaqueValue(2, 0, None, 2),
+        None,
+    ]
+
+
+@pytest.mark.parametrize("odd", ["text", [1], True, 1.5, MOST + 1, (1, 2)])
+def test_a_value_that_does_not_fit_makes_the_partition_a_dict_for_good(odd: Any) -> None:
+    data = MemoryData()
+    state = opened(data)
+    assert summed(state, 1, a=1, b=2) == [1, 2]
+    state.begin_commit(2)
+    state.multi_put([("b",)], [odd])
+    state.commit(2)
+    assert (data.columns, len(data)) == (None, 2)
+    assert state.multi_get([("a",), ("b",)]) == [1, odd]
+    assert summed(state, 3, a=1) is None
+    assert (data.columns, data.may_be_columns) == (None, False)
+
+
+@pytest.mark.parametrize("there", [{("a", "b"): 1}, {("a",): "text"}, {("a",): OpaqueValue(1, 0, None, "text")}])
+def test_entries_that_do_not_fit_stay_a_dict(there: dict[Any, Any]) -> None:
+    data = MemoryData()
+    data.entries.update(there)
+    assert ColumnarMemoryMap(data).multi_get_columns([["x"]]) is None
+    assert (data.entries, data.may_be_columns) == (there, False)
+
+
+def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None:
+    data = MemoryData()
+    state = opened(data)
+    assert summed(state, 1, a=MOST, b=1) == [MOST, 1]
+    assert summed(state, 2, a=1, b=1) is None
+    assert state.multi_get([("a",), ("b",)]) == [MOST, 1]
+    assert data.columns is not None
+    assert summed(state, 2, a=-1, b=1) == [MOST - 1, 2]
+
+
+def test_numbers_of_another_type_are_left_to_python() -> None:
+    state = opened(MemoryData())
+    assert summed(state, 1, a=1) == [1]
+    assert summed(state, 2, a=0.5) is None
+    assert state.multi_get([("a",)]) == [1]
+
+
+def test_the_second_columns_of_a_commit_are_left_to_python_and_see_the_first() -> None:
+    state = opened(MemoryData())
+    state.begin_commit(1)
+    assert state.multi_combine([["a"]], np.array([1]), "sum") is not None
+    assert state.multi_combine([["a"]], np.array([2]), "sum") is None
+    assert state.multi_update([("a",)], CombinerUpdates(Sum().combine, [2])) == [3]
+    assert state.multi_combine([["a"]], np.array([2]), "sum") is None
+    state.commit(1)
+    assert state.backing.multi_get([("a",)]) == [OpaqueValue(1, 0, None, 3)]
+
+
+@pytest.mark.parametrize("attempt", [7, 8, UNKNOWN_ATTEMPT])
+def test_a_value_of_each_kind_of_attempt_stands_or_falls_as_one_by_one(attempt: int) -> None:
+    winners = Winners(((1, 7), (3, 8)))
+    columnar, plain = opened(MemoryData()), OpaqueMap(MemoryBackingMap(MemoryData()))
+    for state in (columnar, plain):
+        stored = {(f"{txid}",): OpaqueValue(txid, attempt, 10, 20) for txid in (1, 2, 3, 4)}
+        state.backing.multi_put(list(stored), list(stored.values()))
+        state.begin_commit(Txid(4, 9, winners))
+    keys = [(f"{txid}",) for txid in (1, 2, 3, 4)]
+    new = columnar.multi_combine([[part for (part,) in keys]], np.array([1] * 4), "sum")
+    assert new is not None
+    assert new.tolist() == plain.multi_update(keys, CombinerUpdates(Sum().combine, [1] * 4))
+    assert columnar.backing.multi_get(keys) == plain.backing.multi_get(keys)
+
+
+def test_a_later_batch_in_the_store_is_named_and_nothing_is_written() -> None:
+    state = opened(MemoryData())
+    summed(state, 1, a=1, b=1)
+    summed(state, 5, b=1)
+    state.begin_commit(3)
+    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('b',\)"):
+        state.multi_combine([["a", "b", "c"]], np.array([1, 1, 1]), "sum")
+    assert state.backing.multi_get([("a",), ("c",)]) == [OpaqueValue(1, 0, None, 1), None]
+
+
+def test_a_writer_that_was_replaced_writes_no_columns() -> None:
+    data = MemoryData()
+    old, new = opened(data), opened(data)
+    old.begin_commit(Txid(1, 1, incarnation="log"))
+    new.begin_commit(Txid(1, 2, incarnation="log"))
+    with pytest.raises(FencedError, match="put 1 keys to memory"):
+        old.multi_combine([["a"]], np.array([1]), "sum")
+    assert len(data) == 0
+
+
+def test_only_opaque_states_without_a_bound_take_columns() -> None:
+    def backing(factory: Any) -> Any:
+        return factory.make_state(StateConf(state="s"), 0, 1).map_state.backing
+
+    kinds = [StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL]
+    takes = [isinstance(backing(MemoryMapState(kind=kind)), ColumnarMap) for kind in kinds]
+    assert (takes, isinstance(backing(LRUMemoryMapState(2)), ColumnarMap)) == ([True, False, False], False)
+    assert OpaqueMap(DictMap())._columnar is None
+    assert hasattr(MemoryMap(StateType.OPAQUE, MemoryData()), "multi_combine")
+    assert not hasattr(MemoryMap(StateType.TRANSACTIONAL, MemoryData()), "multi_combine")
+
+
+# ---- rows ------------------------------------------------------------------------------------------------------------
+
+
+def value(number: Any) -> OpaqueValue:
+    return OpaqueValue(1, 1, None, number)
+
+
+def put(columns: OpaqueColumns, keys: Sequence[Any], *numbers: Any) -> bool:
+    return columns.put([(each,) for each in keys], [value(number) for number in numbers])
+
+
+def test_rows_of_deleted_keys_are_used_again_and_columns_grow() -> None:
+    columns = OpaqueColumns(1)
+    many = list(range(5000))
+    assert put(columns, many, *many)
+    columns.delete([(2,), (4000,), ("never",), ("two", "parts")])
+    assert columns.get([(2,), (3,), (4000,)]) == [None, value(3), None]
+    assert put(columns, ["x", "y", "z", "x"], 1, 2, 3, 4)
+    assert columns.get([("x",), ("y",), ("z",), (4999,)]) == [value(4), value(2), value(3), value(4999)]
+    assert (len(columns), columns.keys()[-3:]) == (5001, [("x",), ("y",), ("z",)])
+    left = {(each,): value(each) for each in many if each not in (2, 4000)}
+    assert columns.entries() == left | {("x",): value(4), ("y",): value(2), ("z",): value(3)}
+
+
+def combined(columns: OpaqueColumns, txid: int, *keys: Any) -> list[int]:
+    found = columns.find([pa.array(keys, pa.string())])
+    assert found is not None
+    new = found.combine(pa.array(range(1, len(keys) + 1)), "sum", [])
+    assert new is not None
+    columns.put_found(found, txid, 1)
+    return [int(each) for each in new]
+
+
+def test_arrow_searches_for_texts_once_no_new_ones_come() -> None:
+    columns = OpaqueColumns(1)
+    assert combined(columns, 1, "a", None, "b", "ü") == [1, 2, 3, 4]
+    assert (combined(columns, 2, "b", "a"), columns._texts is None) == ([4, 3], True)
+    assert (combined(columns, 3, "a", "b"), columns._texts is None) == ([4, 6], False)
+    assert (combined(columns, 4, None, "b", "a"), columns._texts is None) == ([3, 8, 7], False)
+    assert (combined(columns, 5, "ü", "new", "b", "a"), columns._texts is None) == ([5, 2, 11, 11], True)
+    assert combined(columns, 6, "new", "ü", "b") == [3, 7, 14]
+    assert (combined(columns, 7, "new", "ü", "b"), columns._texts is None) == ([4, 9, 17], False)
+    columns.delete([("a",)])
+    assert columns._texts is None
+    assert combined(columns, 8, "b", "a", "z") == [18, 2, 3]  # in the row that "a" left, and a new one
+    assert [value and value.curr for value in columns.get([("a",), ("b",), ("z",), (None,)])] == [2, 18, 3, 3]
+
+
+def test_arrow_does_not_search_a_state_that_is_much_larger_or_has_keys_that_are_no_texts() -> None:
+    columns = OpaqueColumns(1)
+    for txid in (1, 2):
+        combined(columns, txid, *map(str, range(100)))
+    combined(columns, 3, *map(str, range(49)))
+    assert columns._texts is None
+    combined(columns, 4, *map(str, range(50)))
+    assert columns._texts is not None
+    assert put(columns, ["\udcff"], 5)
+    for txid in (5, 6, 7):
+        assert combined(columns, txid, *map(str, range(60)))[0] == txid
+    assert columns._texts is None
+
+
+def test_arrow_does_not_take_bytes_for_a_text() -> None:
+    columns = OpaqueColumns(1)
+    assert put(columns, [b"a"], 1)
+    assert put(columns, ["a"], 2)
+    for txid, stood in ((2, 2), (3, 3), (4, 4)):
+        assert combined(columns, txid, "a") == [stood + 1]
+    assert [each and each.curr for each in columns.get([(b"a",), ("a",)])] == [1, 5]
+
+
+def test_a_state_whose_keys_are_all_deleted_goes_on() -> None:
+    columns = OpaqueColumns(1)
+    for txid in (1, 2):
+        combined(columns, txid, "a", "b")
+    columns.delete([("a",), ("b",)])
+    assert combined(columns, 3, "b", "a") == [1, 2]
+    assert combined(columns, 4, "b", "a") == [2, 4]
+
+
+def test_the_first_number_settles_the_type() -> None:
+    columns = OpaqueColumns(1)
+    assert (put(columns, ["a"], None), columns.type) == (True, None)
+    assert (put(columns, ["b"], 0.5), columns.type) == (True, float)
+    assert not put(columns, ["c"], 1)
+    assert not put(columns, ["c", "d"], 0.5, 1)
+    assert not columns.put([("c", "d")], [value(0.5)])
+    assert columns.get([("a",), ("b",), ("c",)]) == [value(None), value(0.5), None]
+    assert columns.find([["a"], ["b"]]) is None

@@ -1,0 +1,420 @@
+"""The Redis state: what it stores under which key, its options, and commits over a real server."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from states.redis import RedisBackingMap, RedisOptions, RedisState
+from tests.servers import Server, start_redis
+from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError, UnsupportedOperation
+from trident.state.encoding.codec import encode, encode_keys
+from trident.state.interfaces import Key, StateConf
+from trident.state.txid import Sentinel
+from trident.state.values import OpaqueValue
+from trident.testing.backend.simulated_log import Log
+
+Open = Callable[..., RedisBackingMap]
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def client(redis_server: Server) -> Iterator[Any]:
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def url(redis_server: Server) -> str:
+    return f"redis://{redis_server.address}/0"
+
+
+@pytest.fixture
+def open_map(url: str) -> Iterator[Open]:
+    opened: list[RedisBackingMap] = []
+
+    def open_one(topology: str = "words", state: str = "counts", partition: int = 0, **options: Any) -> RedisBackingMap:
+        conf = StateConf(topology, state, read_only=options.pop("read_only", False))
+        opened.append(RedisBackingMap(RedisOptions(url, **options), conf, partition))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()
+
+
+def keys_of(backing: RedisBackingMap) -> list[Key]:
+    return sorted((key for page in backing.key_pages() for key in page), key=repr)
+
+
+# ---- what is stored --------------------------------------------------------------------------------------------------
+
+
+def test_each_key_is_a_string_under_the_prefix_and_the_sentinels_are_one_hash(open_map: Open, client: Any) -> None:
+    backing = open_map()
+    backing.move_sentinel(Sentinel("inc", 3, 1 << 20, "words/counts", sealed=False))
+    open_map(partition=1).move_sentinel(Sentinel("inc", 2, 1 << 20))
+    backing.multi_put([("the",), ("cow", 1)], [b"one", b"two"])
+    assert {name: client.type(name) for name in client.scan_iter()} == {
+        b"words/counts:\x01\x91\xa3the": b"string",
+        b"words/counts:\x01\x92\xa3cow\x01": b"string",
+        b"words/counts:sentinels": b"hash",
+    }
+    assert client.get(b"words/counts:\x01\x91\xa3the") == b"one"
+    begun, other = b'["inc",3,1048576,0,false,"words/counts"]', b'["inc",2,1048576,0,true,""]'
+    assert client.hgetall("words/counts:sentinels") == {b"0": begun, b"0:calls": b"1", b"1": other}
+    backing.move_sentinel(Sentinel("inc", 3, 1 << 20, "words/counts"))
+    sealed = b'["inc",3,1048576,0,true,"words/counts"]'
+    assert client.hgetall("words/counts:sentinels") == {b"0": sealed, b"1": other}
+
+
+def test_with_hash_key_keys_and_sentinels_are_fields_of_one_hash(open_map: Open, client: Any) -> None:
+    backing = open_map(hash_key="tally", partition=7)
+    backing.move_sentinel(Sentinel("inc", 1, 0, sealed=False))
+    backing.multi_put([("the",)], [b"one"])
+    assert keys_of(backing) == [("the",)]
+    backing.move_sentinel(Sentinel("inc", 1, 0))
+    assert client.keys() == [b"tally"]
+    assert client.hgetall("tally") == {b"\x01\x91\xa3the": b"one", b"sentinel:7": b'["inc",1,0,0,true,""]'}
+    assert keys_of(backing) == [("the",)]
+
+
+def test_a_sentinel_of_an_older_version_is_read_and_replaced(open_map: Open, client: Any) -> None:
+    client.hset("words/counts:sentinels", "0", '["inc",3,1048576,2]')
+    backing = open_map()
+    found = backing.read_sentinel()
+    assert found is not None
+    assert tuple(found) == ("inc", 3, 1 << 20, "", True)
+    begun = Sentinel("inc", 4, 1 << 20, "words/counts", sealed=False)
+    backing.move_sentinel(begun)
+    read = open_map().read_sentinel()
+    assert read is not None
+    assert tuple(read) == tuple(begun)
+
+
+def test_a_hash_that_was_deleted_has_no_sentinel_left(open_map: Open, client: Any) -> None:
+    backing = open_map(hash_key="tally")
+    backing.move_sentinel(Sentinel("inc", 1, 0))
+    client.delete("tally")
+    assert open_map(hash_key="tally").read_sentinel() is None
+
+
+def test_the_names_of_topology_and_state_cannot_be_confused(open_map: Open, client: Any) -> None:
+    pairs = [("a", "b/c"), ("a/b", "c"), ("a%2Fb", "c"), ("a\n", "c"), ("a%0A", "c")]
+    for topology, state in pairs:
+        open_map(topology, state).multi_put([("k",)], [f"{topology} {state}".encode()])
+    assert [open_map(*pair).multi_get([("k",)]) for pair in pairs] == [[" ".join(pair).encode()] for pair in pairs]
+    assert client.dbsize() == len(pairs)
+    assert b"a/b/c:\x01\x91\xa1k" in set(client.scan_iter())
+
+
+@pytest.mark.parametrize("odd", ["a/b", "a:b", "a*", "a?", "[a]", "a\\", "a^-]", "é"])
+def test_a_prefix_lists_and_resets_its_own_keys_only(open_map: Open, client: Any, odd: str) -> None:
+    others = ["a", "ab", "a/", "aa", "A", "a*b"]
+    for prefix in [odd, *others]:
+        open_map(prefix=prefix).multi_put([(prefix,)], [b"x"])
+    backing = open_map(prefix=odd)
+    backing.move_sentinel(Sentinel("inc", 1, 0))
+    assert keys_of(backing) == [(odd,)]
+    backing.reset()
+    assert backing.multi_get([(odd,)]) == [None]
+    assert backing.read_sentinel() is None
+    assert [keys_of(open_map(prefix=other)) for other in others] == [[(other,)] for other in others]
+
+
+def test_a_listing_leaves_out_what_another_program_put_under_the_prefix(open_map: Open, client: Any) -> None:
+    open_map().multi_put([("the",)], [b"one"])
+    client.mset({"words/counts:note": "x", "words/counts:": "y"})
+    assert keys_of(open_map()) == [("the",)]
+
+
+def test_keys_and_values_of_any_bytes_come_back(open_map: Open, client: Any) -> None:
+    keys: list[Key] = [(b"\r\n\x00*\xff",), ("\r\n$3\r\n",), (None,), (1,), (True,), (1.0,), ("",), ()]
+    values = [b"", b"\x00", b"\r\n", bytes(range(256)), b"nil", b"*-1\r\n", b"$-1\r\n", b"-ERR\r\n"]
+    open_map().multi_put(keys, values)
+    assert open_map().multi_get(keys) == values
+
+
+def test_equal_keys_of_other_types_keep_their_own_names_within_a_commit(open_map: Open, client: Any) -> None:
+    backing = open_map()
+    assert backing.multi_get([(1,), ("x",)]) == [None, None]
+    backing.multi_put([(True,), ("x",)], [b"true", b"x"])
+    assert backing.multi_get([(1,), (True,), ("x",)]) == [None, b"true", b"x"]
+
+
+def test_large_values_go_in_calls_of_bounded_size(open_map: Open, client: Any) -> None:
+    values = [bytes([number]) * (1 << 20) for number in range(24)]
+    keys = [(number,) for number in range(24)]
+    before = client.info("commandstats").get("cmdstat_mset", {"calls": 0})["calls"]
+    backing = open_map(max_bytes_per_call=4 << 20)
+    backing.multi_put(keys, values)
+    assert backing.multi_get(keys) == values
+    assert client.info("commandstats")["cmdstat_mset"]["calls"] - before == 8
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 7001])
+@pytest.mark.parametrize("hash_key", [None, "tally"])
+def test_any_number_of_keys_is_written_and_read_in_order(
+    open_map: Open, client: Any, count: int, hash_key: str | None
+) -> None:
+    backing = open_map(hash_key=hash_key)
+    backing.move_sentinel(Sentinel("inc", 1, 0))
+    keys, values = [(number,) for number in range(count)], [b"%d" % number for number in range(count)]
+    backing.multi_put(keys, values)
+    assert backing.multi_get([*reversed(keys), ("absent",)]) == [*reversed(values), None]
+    assert len(keys_of(backing)) == count
+    backing.multi_delete([*keys, ("absent",)])
+    assert backing.multi_get(keys) == [None] * count
+
+
+def test_no_call_has_more_keys_than_the_option_says(open_map: Open, client: Any) -> None:
+    backing = open_map(max_keys_per_call=3_900)
+    keys = [(number,) for number in range(7_801)]
+    client.config_resetstat()
+    backing.multi_put(keys, [b"x"] * len(keys))
+    backing.multi_get(keys)
+    stats = client.info("commandstats")
+    assert (stats["cmdstat_mset"]["calls"], stats["cmdstat_mget"]["calls"]) == (3, 3)
+
+
+# ---- expiry ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_expires_after_its_last_write_and_the_sentinel_never(open_map: Open, client: Any) -> None:
+    backing = open_map(ttl_s=90_000)
+    backing.move_sentinel(Sentinel("inc", 1, 0))
+    backing.multi_put([("the",)], [b"one"])
+    name = b"words/counts:" + encode_keys([("the",)])[0]
+    assert 89_000 < client.ttl(name) <= 90_000
+    client.expire(name, 5)
+    backing.multi_put([("the",)], [b"two"])
+    assert client.ttl(name) > 89_000
+    assert client.ttl("words/counts:sentinels") == -1
+
+
+def test_with_a_hash_the_whole_hash_expires_and_the_sentinel_stays(open_map: Open, client: Any) -> None:
+    backing = open_map(ttl_s=90_000, hash_key="tally")
+    backing.move_sentinel(Sentinel("inc", 1, 0))
+    backing.multi_put([("the",)], [b"one"])
+    assert 89_000 < client.ttl("tally") <= 90_000
+    assert client.pexpire("tally", 0)
+    assert backing.multi_get([("the",)]) == [None]
+    assert backing.read_sentinel() == Sentinel("inc", 1, 0)
+    backing.multi_put([("the",)], [b"anew"])
+    assert backing.multi_get([("the",)]) == [b"anew"]
+    backing.reset()
+    assert client.keys() == []
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"ttl_s": 3600}, "less than a day"),
+        ({"ttl_s": 0}, "above 0"),
+        ({"max_keys_per_call": 4_000}, "1 to 3900"),
+        ({"max_keys_per_call": 0}, "1 to 3900"),
+        ({"prefix": ""}, "control characters"),
+        ({"prefix": "a\x01"}, "control characters"),
+        ({"hash_key": "a\n"}, "control characters"),
+        ({"hash_key": "a", "prefix": "b"}, "give one"),
+        ({"retries": -1}, "0 or more"),
+        ({"num_partitions": 0}, "at least 1"),
+        ({"tls_ca_file": "ca.pem"}, "no TLS"),
+        ({"tls_verify": False}, "no TLS"),
+        ({"cluster": True, "database": 2}, "database 0 only"),
+        ({"serializer": "yaml"}, "unknown"),
+    ],
+)
+def test_an_impossible_option_is_refused_at_the_call(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        RedisState.opaque("redis://localhost", **options)
+
+
+@pytest.mark.parametrize("bad", ["localhost:6379", "http://localhost", "", "unix+cluster://x"])
+def test_a_url_of_another_scheme_is_refused(bad: str) -> None:
+    with pytest.raises(ConfigError, match="redis://host:port/database"):
+        RedisState.opaque(bad)
+
+
+def test_a_url_that_cannot_be_read_is_refused_without_its_password() -> None:
+    with pytest.raises(ConfigError, match="cannot be read") as caught:
+        RedisBackingMap(RedisOptions("redis://user:hush@localhost:port/0"))
+    assert "hush" not in str(caught.value)
+
+
+def test_a_query_that_redis_py_does_not_know_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no_such_option"):
+        RedisBackingMap(RedisOptions("redis://localhost?no_such_option=1"))
+
+
+def test_a_short_ttl_is_taken_on_request_and_options_can_be_changed() -> None:
+    options = RedisOptions("redis://localhost", ttl_s=60, allow_short_ttl=True)
+    spec = RedisState.transactional(options, num_partitions=3)
+    assert spec.required_num_partitions == 3
+
+
+def test_options_do_not_show_the_password() -> None:
+    assert "hush" not in repr(RedisOptions("redis://user:hush@localhost", password="hush"))
+
+
+def test_the_database_of_the_option_is_used_in_place_of_that_of_the_url(open_map: Open, client: Any, url: str) -> None:
+    open_map(database=3).multi_put([("the",)], [b"one"])
+    assert client.dbsize() == 0
+    with redis.Redis.from_url(url[:-1] + "3") as third:
+        assert third.dbsize() == 1
+
+
+def test_a_unix_socket_is_as_good_as_a_port(tmp_path_factory: pytest.TempPathFactory) -> None:
+    work = tmp_path_factory.mktemp("r")
+    server = start_redis(work, "--unixsocket", work / "s")
+    try:
+        backing = RedisBackingMap(RedisOptions(f"unix://{work}/s?db=1"))
+        backing.multi_put([("the",)], [b"one"])
+        assert backing.multi_get([("the",)]) == [b"one"]
+        backing.close()
+    finally:
+        server.stop()
+
+
+def test_tls_is_used_and_verified(tmp_path: Path) -> None:
+    import ssl
+    import subprocess
+
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    from tests.servers import free_ports
+
+    assert ssl.HAS_TLSv1_2
+    (tls,) = free_ports(1)
+    server = start_redis(
+        tmp_path, "--tls-port", tls, "--tls-cert-file", tmp_path / "cert.pem", "--tls-key-file", tmp_path / "key.pem",
+        "--tls-ca-cert-file", tmp_path / "cert.pem", "--tls-auth-clients", "no",
+    )  # fmt: skip
+    try:
+        backing = RedisBackingMap(RedisOptions(f"rediss://127.0.0.1:{tls}", tls_ca_file=str(tmp_path / "cert.pem")))
+        backing.multi_put([("the",)], [b"one"])
+        assert backing.multi_get([("the",)]) == [b"one"]
+        backing.close()
+        with pytest.raises(BackendError, match="certificate"):
+            RedisBackingMap(RedisOptions(f"redis://127.0.0.1:{tls}", tls=True, retries=0)).read_sentinel()
+        unchecked = RedisBackingMap(RedisOptions(f"rediss://127.0.0.1:{tls}", tls_verify=False))
+        assert unchecked.multi_get([("the",)]) == [b"one"]
+        unchecked.close()
+    finally:
+        server.stop()
+
+
+def test_the_factory_is_pickled_and_connects_nowhere_before_the_first_call() -> None:
+    spec = pickle.loads(pickle.dumps(RedisState.opaque("redis://127.0.0.1:1", retries=0)))
+    state = spec.factory.make_state(StateConf(), 0, 1)
+    with pytest.raises(BackendError, match="127.0.0.1:1"):
+        state.read_sentinel()
+    state.close()
+
+
+def test_a_reader_reads_and_refuses_to_write(open_map: Open, client: Any) -> None:
+    open_map().multi_put([("the",)], [b"one"])
+    reader = open_map(read_only=True)
+    assert reader.multi_get([("the",)]) == [b"one"]
+    assert keys_of(reader) == [("the",)]
+    refused: list[Callable[[], object]] = [
+        lambda: reader.multi_put([("the",)], [b"two"]),
+        lambda: reader.multi_delete([("the",)]),
+        lambda: reader.move_sentinel(Sentinel("inc", 1, 0), force=True),
+        reader.reset,
+    ]
+    for call in refused:
+        with pytest.raises(UnsupportedOperation, match="read only"):
+            call()
+    assert open_map().multi_get([("the",)]) == [b"one"]
+
+
+def test_a_closed_map_opens_again(open_map: Open, client: Any) -> None:
+    backing = open_map()
+    backing.multi_put([("the",)], [b"one"])
+    backing.close()
+    assert backing.multi_get([("the",)]) == [b"one"]
+
+
+# ---- through the state -----------------------------------------------------------------------------------------------
+
+
+def commit(state: Any, log: Log, counts: dict[str, int]) -> None:
+    txid = log.next()
+    state.begin_commit(txid)
+    keys = [(word,) for word in counts]
+    bases = [value or 0 for value in state.multi_get(keys)]
+    state.multi_put(keys, [base + count for base, count in zip(bases, counts.values(), strict=True)])
+    state.commit(txid)
+    log.record()
+
+
+@pytest.mark.parametrize("make", [RedisState.opaque, RedisState.transactional, RedisState.non_transactional])
+@pytest.mark.parametrize("options", [{}, {"hash_key": "tally"}, {"serializer": "json"}, {"cache": 10}])
+def test_states_of_every_kind_count_over_commits_and_starts(
+    make: Any, options: dict[str, Any], url: str, client: Any
+) -> None:
+    log = Log()
+    for _start in range(2):
+        state = make(url, **options).factory.make_state(StateConf("words", "counts"), 0, 1)
+        commit(state, log, {"the": 2, "cow": 1})
+        commit(state, log, {"the": 1})
+        state.close()
+    state = make(url, **options).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
+    assert state.multi_get([("the",), ("cow",), ("dish",)]) == [6, 2, None]
+    assert sorted(state.get_tuples()) == [("cow", 2), ("the", 6)]
+    state.close()
+
+
+def test_an_opaque_value_can_be_looked_up_as_documented(url: str, client: Any) -> None:
+    state = RedisState.opaque(url).factory.make_state(StateConf("word-count", "count"), 0, 1)
+    log = Log()
+    commit(state, log, {"the": 5})
+    stored = client.get(b"word-count/count:\x01\x91\xa3the")
+    assert stored == encode(list(OpaqueValue(1, log.attempt, None, 5)))
+    state.close()
+
+
+def test_json_is_readable_by_other_programs(url: str, client: Any) -> None:
+    state = RedisState.opaque(url, serializer="json").factory.make_state(StateConf("word-count", "count"), 0, 1)
+    commit(state, Log(), {"the": 5})
+    assert client.get(b"word-count/count:\x01\x91\xa3the") == b"[1,1048576,null,5]"
+    state.close()
+
+
+def test_a_value_of_another_program_is_named_with_its_key(url: str, client: Any) -> None:
+    client.set(b"words/counts:\x01\x91\xa3the", b"\xffjunk")
+    state = RedisState.opaque(url).factory.make_state(StateConf("words", "counts"), 0, 1)
+    with pytest.raises(CorruptValueError, match=r"\('the',\)"):
+        state.multi_get([("the",)])
+    state.close()
+
+
+def test_a_sentinel_of_another_program_is_named_with_its_key(open_map: Open, client: Any) -> None:
+    client.hset("words/counts:sentinels", "0", "junk")
+    with pytest.raises(CorruptValueError, match="words/counts:sentinels"):
+        open_map().read_sentinel()
+
+
+def test_a_wiped_server_is_found_before_anything_is_written(url: str, client: Any) -> None:
+    state = RedisState.opaque(url).factory.make_state(StateConf("words", "counts"), 0, 1)
+    log = Log()
+    commit(state, log, {"the": 1})
+    client.flushall()
+    with pytest.raises(StateMismatchError, match="no commit at all"):
+        state.begin_commit(log.next())
+    assert client.dbsize() == 0
+    state.close()

@@ -1,0 +1,208 @@
+"""The Redis state on a cluster of three nodes."""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+import pytest
+import redis
+
+from states.redis import RedisBackingMap, RedisOptions, RedisState
+from tests.states.redis.redis_cluster import Cluster, Move
+from trident.errors import BackendError, ConfigError, FencedError, StateLossDetected
+from trident.state.encoding.codec import encode_keys
+from trident.state.interfaces import Key, StateConf
+from trident.state.txid import Sentinel
+from trident.testing.backend.simulated_log import Log
+
+KEYS: list[Key] = [(f"word {number}",) for number in range(500)]
+SENTINEL = Sentinel("inc", 1, 5)
+
+
+def map_at(cluster: Cluster, topology: str = "words", partition: int = 0, **options: Any) -> RedisBackingMap:
+    given = {"backoff_s": 0.01, **options}
+    return RedisBackingMap(RedisOptions(cluster.url, **given), StateConf(topology, "counts"), partition)
+
+
+@pytest.mark.parametrize("options", [{}, {"hash_key": "tally"}, {"ttl_s": 90_000}, {"max_keys_per_call": 2}])
+def test_keys_are_spread_over_the_nodes_and_found_again(cluster: Cluster, options: dict[str, Any]) -> None:
+    backing = map_at(cluster, **options)
+    backing.move_sentinel(SENTINEL)
+    values = [b"%d" % number for number in range(len(KEYS))]
+    backing.multi_put(KEYS, values)
+    assert backing.multi_get([*reversed(KEYS), ("absent",)]) == [*reversed(values), None]
+    assert min(cluster.sizes()) > 10
+    listed = [key for page in backing.key_pages() for key in page]
+    assert sorted(listed) == sorted(KEYS)
+    backing.multi_delete(KEYS[1:])
+    assert backing.multi_get(KEYS) == [values[0]] + [None] * (len(KEYS) - 1)
+    backing.reset()
+    assert cluster.sizes() == [0, 0, 0]
+    backing.close()
+
+
+def test_names_carry_the_tag_of_their_bucket(cluster: Cluster) -> None:
+    backing = map_at(cluster, "a}b%", cluster_buckets=1)
+    backing.move_sentinel(SENTINEL)
+    backing.multi_put([("the",)], [b"one"])
+    names = {name for client in cluster.clients for name in client.scan_iter()}
+    assert names == {b"{a%7Db%2525/counts:0}:sentinels", b"{a%7Db%2525/counts:0}:\x01\x91\xa3the"}
+    backing.close()
+
+
+def test_states_with_like_names_do_not_meet(cluster: Cluster) -> None:
+    for topology in ("a", "a*", "a}", "ab"):
+        map_at(cluster, topology).multi_put([("k",)], [topology.encode()])
+    map_at(cluster, "a*").reset()
+    found = [map_at(cluster, topology).multi_get([("k",)])[0] for topology in ("a", "a*", "a}", "ab")]
+    assert found == [b"a", None, b"a}", b"ab"]
+
+
+def test_another_number_of_buckets_is_refused_by_writers_and_readers(cluster: Cluster) -> None:
+    backing = map_at(cluster)
+    backing.move_sentinel(SENTINEL)
+    other = map_at(cluster, cluster_buckets=32)
+    for call in (
+        lambda: other.multi_get(KEYS),
+        other.read_sentinel,
+        lambda: other.move_sentinel(SENTINEL._replace(txid=2)),
+    ):
+        with pytest.raises(ConfigError, match="spread over 64 buckets, and cluster_buckets is 32"):
+            call()
+    assert backing.read_sentinel() == SENTINEL
+    backing.close()
+
+
+def test_a_replaced_writer_is_fenced_in_every_bucket(cluster: Cluster) -> None:
+    old, new = map_at(cluster), map_at(cluster)
+    old.move_sentinel(SENTINEL)
+    new.move_sentinel(SENTINEL._replace(attempt=6))
+    for key in KEYS:
+        with pytest.raises(FencedError, match="attempt 6"):
+            old.multi_put([key], [b"old"])
+    assert new.multi_get(KEYS) == [None] * len(KEYS)
+    with pytest.raises(FencedError):
+        old.move_sentinel(SENTINEL)
+    for each in (old, new):
+        each.close()
+
+
+def test_a_move_that_was_broken_off_shows_the_old_sentinel_and_is_completed_by_the_next(cluster: Cluster) -> None:
+    backing = map_at(cluster)
+    backing.move_sentinel(SENTINEL)
+    moved = SENTINEL._replace(txid=2)
+    one = redis.RedisCluster("127.0.0.1", cluster.nodes[0].port)
+    one.hset("{words/counts:0}:sentinels", "0", '["inc",2,5,0]')
+    assert backing.read_sentinel() == SENTINEL
+    backing.move_sentinel(moved)
+    assert backing.read_sentinel() == moved
+    one.close()
+    backing.close()
+
+
+def test_what_a_node_lost_is_found(cluster: Cluster) -> None:
+    backing = map_at(cluster)
+    backing.move_sentinel(SENTINEL)
+    backing.multi_put(KEYS, [b"one"] * len(KEYS))
+    cluster.clients[1].flushall()
+    assert backing.read_sentinel() is None
+    with pytest.raises(StateLossDetected, match="is gone"):
+        backing.multi_put(KEYS, [b"two"] * len(KEYS))
+    backing.close()
+
+
+def test_slots_that_have_moved_are_found_where_they_are(cluster: Cluster) -> None:
+    backing = map_at(cluster)
+    backing.move_sentinel(SENTINEL)
+    backing.multi_put(KEYS, [b"one"] * len(KEYS))
+    slot = redis.crc.key_slot(b"{words/counts:0}")
+    move = Move(cluster, slot)
+    move.whole()
+    try:
+        assert backing.multi_get(KEYS) == [b"one"] * len(KEYS)
+        backing.multi_put(KEYS, [b"two"] * len(KEYS))
+        assert backing.multi_get(KEYS) == [b"two"] * len(KEYS)
+        assert backing.read_sentinel() == SENTINEL
+    finally:
+        backing.reset()
+        move.back()
+    backing.close()
+
+
+def test_a_key_that_moves_during_a_listing_is_listed_once(cluster: Cluster) -> None:
+    backing = map_at(cluster)
+    backing.multi_put(KEYS, [b"one"] * len(KEYS))
+    pages = backing.key_pages()
+    listed = list(next(pages))
+    bucket = crc32(encode_keys(listed[:1])[0]) % 64
+    slot = redis.crc.key_slot(b"{words/counts:%d}" % bucket)
+    move = Move(cluster, slot)
+    move.whole()
+    try:
+        for page in pages:
+            listed.extend(page)
+        assert sorted(listed) == sorted(KEYS)
+    finally:
+        backing.reset()
+        move.back()
+    backing.close()
+
+
+def test_a_slot_that_is_being_moved_is_asked_for_at_its_target(cluster: Cluster) -> None:
+    backing = map_at(cluster)
+    backing._exchange._patience_s = 0.1
+    backing.move_sentinel(SENTINEL)
+    move = Move(cluster, redis.crc.key_slot(b"{words/counts:0}"))
+    move.open()
+    move.carry_all()
+    try:
+        assert backing.read_sentinel() == SENTINEL
+        # Redis itself answers no call for several keys of a slot under way unless all are on one side.
+        with pytest.raises(BackendError, match="TRYAGAIN") as caught:
+            backing.multi_get(KEYS)
+        assert caught.value.retryable
+    finally:
+        move.close()
+        backing.reset()
+        move.back()
+    backing.close()
+
+
+def test_a_cluster_without_the_option_is_named(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        options = RedisOptions(f"redis://{node.address}", retries=0)
+        with pytest.raises(BackendError, match=r"redis\+cluster://|CROSSSLOT"):
+            RedisBackingMap(options).multi_get(KEYS)
+
+
+def test_a_dead_node_fails_the_commit_and_its_return_empty_is_found(cluster: Cluster) -> None:
+    backing = map_at(cluster, retries=1, timeout_s=1.0)
+    backing.move_sentinel(SENTINEL)
+    node = cluster.nodes[2]
+    node.kill()
+    try:
+        with pytest.raises(BackendError) as caught:
+            backing.multi_put(KEYS, [b"one"] * len(KEYS))
+        assert caught.value.retryable
+    finally:
+        node.start()
+        cluster.wait()
+    assert backing.read_sentinel() is None
+    backing.close()
+
+
+def test_an_opaque_state_counts_in_a_cluster(cluster: Cluster) -> None:
+    log = Log()
+    for _start in range(2):
+        state: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts"), 0, 1)
+        txid = log.next()
+        state.begin_commit(txid)
+        values = state.multi_get(KEYS)
+        state.multi_put(KEYS, [(value or 0) + 1 for value in values])
+        state.commit(txid)
+        log.record()
+        state.close()
+    reader: Any = RedisState.opaque(cluster.url).factory.make_state(StateConf("words", "counts", read_only=True), 0, 1)
+    assert reader.multi_get_at(KEYS, log.snapshot()) == [2] * len(KEYS)
+    reader.close()

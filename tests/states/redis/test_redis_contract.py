@@ -1,0 +1,98 @@
+"""The contracts of a store, run on Redis: one string for each key, one hash, and a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from states.redis import RedisState
+from tests.servers import Server, free_ports, start_redis
+from trident.state.interfaces import StateConf
+from trident.testing.backend.backing_map_contract import BackingMapContract
+from trident.testing.backend.fenced_map_contract import FencedMapContract
+from trident.testing.backend.map_state_contract import MapStateContract
+
+
+@dataclass(frozen=True)
+class Hashes:
+    """A hash of its own for each state: `hash_key` names one."""
+
+    url: str
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
+        spec = RedisState.opaque(self.url, hash_key=f"hash of {len(conf.topology)} {conf.prefix}")
+        return spec.factory.make_state(conf, partition_index, num_partitions)
+
+
+@pytest.fixture
+def strings(request: pytest.FixtureRequest, redis_server: Server) -> None:
+    request.instance.factory = RedisState.opaque(f"redis://{redis_server.address}")
+
+
+@pytest.fixture
+def hashes(request: pytest.FixtureRequest, redis_server: Server) -> None:
+    request.instance.factory = Hashes(f"redis://{redis_server.address}")
+
+
+@pytest.fixture(scope="module")
+def cluster_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A cluster of one node, which checks slots as every cluster does."""
+    (bus,) = free_ports(1)
+    work: Path = tmp_path_factory.mktemp("cluster")
+    server = start_redis(
+        work, "--cluster-enabled", "yes", "--cluster-port", bus, "--cluster-require-full-coverage", "no"
+    )
+    try:
+        import redis
+
+        with redis.Redis(port=server.port) as client:
+            client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+            while client.cluster("INFO")["cluster_state"] != "ok":
+                pass
+        yield server
+    finally:
+        server.stop()
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, cluster_node: Server) -> None:
+    request.instance.factory = RedisState.opaque(f"redis+cluster://{cluster_node.address}", cluster_buckets=4)
+
+
+@pytest.mark.usefixtures("strings")
+class TestBackingMap(BackingMapContract):
+    pass
+
+
+@pytest.mark.usefixtures("strings")
+class TestFencedMap(FencedMapContract):
+    pass
+
+
+@pytest.mark.usefixtures("strings")
+class TestMapState(MapStateContract):
+    pass
+
+
+@pytest.mark.usefixtures("hashes")
+class TestHashBackingMap(BackingMapContract):
+    pass
+
+
+@pytest.mark.usefixtures("hashes")
+class TestHashFencedMap(FencedMapContract):
+    pass
+
+
+@pytest.mark.usefixtures("cluster")
+class TestClusterBackingMap(BackingMapContract):
+    pass
+
+
+@pytest.mark.usefixtures("cluster")
+class TestClusterFencedMap(FencedMapContract):
+    pass

@@ -1,0 +1,222 @@
+"""The contracts and the suite over real stores: memory, Delta and SQLite; two methods alone and a cache too."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import itertools
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from states.delta import DeltaState
+from states.memory import MemoryMapState
+from tests.state.faults import DictMap, LateMap
+from tests.testing.backend.wrong_backends import Factory
+from trident.errors import ConfigError
+from trident.state import (
+    CodecSerializer,
+    JSONOpaqueSerializer,
+    Key,
+    MicroBatchIBackingMap,
+    SerializedMap,
+    StateConf,
+    StateSpec,
+    StateType,
+    map_state,
+)
+from trident.testing import (
+    BackingMapContract,
+    FencedMapContract,
+    Limits,
+    MapStateContract,
+    Promise,
+    SnapshottableContract,
+    Status,
+    backend_suite,
+)
+
+sqlite_state = importlib.import_module("examples.sqlite_state")
+SQLiteMap: Any = sqlite_state.SQLiteMap
+DELTA = Limits(
+    shared=False,
+    durable=True,
+    fences="all",
+    moves_at_commit=True,
+    isolated=True,
+    atomic_commit=True,
+    resets=True,
+    lists=True,
+    removes=True,
+)
+TWO_METHODS = Limits(repartitions=True)
+SQLITE = sqlite_state.LIMITS
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder in memory, if there is one: what is tested here does not depend on a disk's sync."""
+    memory = Path("/dev/shm")
+    with TemporaryDirectory(dir=memory if memory.is_dir() else None) as path:
+        yield Path(path)
+
+
+def open_sqlite(path: str, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
+    return SerializedMap(SQLiteMap(path, conf.prefix), CodecSerializer())
+
+
+def open_bytes(path: str, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
+    return SQLiteMap(path, conf.prefix)
+
+
+def dicts(store: type[DictMap]) -> Any:
+    entries: dict[str, dict[Key, Any]] = {}
+    return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
+
+
+def delta(folder: Path) -> Any:
+    numbers = itertools.count()
+    return lambda: DeltaState.opaque(folder / str(next(numbers)), fsync=False)
+
+
+def check(factory: Any, seconds: float = 2.0, **arguments: Any) -> Any:
+    report = backend_suite(factory, seconds=seconds, out=io.StringIO(), **arguments)
+    report.raise_if_violated()
+    assert report.ok
+    return report
+
+
+# ---- as pytest classes, each form of a factory once ------------------------------------------------------------------
+
+
+class TestMemoryMap(BackingMapContract):
+    factory = MemoryMapState
+
+
+class TestMemoryFence(FencedMapContract):
+    factory = MemoryMapState.opaque()
+
+
+class TestMemoryState(MapStateContract):
+    factory = MemoryMapState.transactional()
+
+
+class TestMemoryValue(SnapshottableContract):
+    factory = MemoryMapState.non_transactional()
+
+
+class TestSQLiteMap(BackingMapContract):
+    limits = SQLITE
+
+    @pytest.fixture(autouse=True)
+    def _open(self, folder: Path) -> None:
+        self.factory = partial(open_sqlite, str(folder / "state.db"))
+
+
+class TestSQLiteState(MapStateContract):
+    @pytest.fixture(autouse=True)
+    def _open(self, folder: Path) -> None:
+        self.factory = map_state(partial(open_sqlite, str(folder / "state.db")), cache=100)
+
+
+class TestAMethodAsFactory(SnapshottableContract):
+    server = Factory()
+
+    def factory(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
+        return self.server(conf, partition_index, num_partitions)
+
+
+# ---- the suite ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)
+def test_memory_keeps_what_it_claims(kind: StateType) -> None:
+    report = check(StateSpec(MemoryMapState(kind=kind)))
+    assert report.status(Promise.FENCING) is Status.OK
+    assert report.status(Promise.DURABLE) is Status.NOT_CLAIMED
+    assert (report.schedules >= 6) is (kind is not StateType.NON_TRANSACTIONAL)
+    wanted = Status.OK if kind is StateType.OPAQUE else None
+    assert wanted in (None, report.status(Promise.SNAPSHOT))
+
+
+def test_delta_keeps_what_it_claims(folder: Path) -> None:
+    report = check(delta(folder), limits=DELTA, seconds=0)
+    assert {report.status(promise) for promise in (Promise.DURABLE, Promise.ATOMIC, Promise.FENCING)} == {Status.OK}
+
+
+def test_sqlite_keeps_what_it_claims(folder: Path) -> None:
+    report = check(partial(open_sqlite, str(folder / "state.db")), limits=SQLITE)
+    assert report.status(Promise.DURABLE) is Status.OK
+    assert report.status(Promise.LISTING) is Status.NOT_CLAIMED
+
+
+def test_a_map_of_bytes_is_wrapped(folder: Path) -> None:
+    limits = Limits(raw_bytes=True)
+    check(partial(open_bytes, str(folder / "state.db")), kinds=["transactional"], limits=limits, seconds=0)
+
+
+@pytest.mark.parametrize("store", [DictMap, LateMap], ids=lambda store: store.__name__)
+def test_two_methods_keep_what_they_claim(store: type[DictMap]) -> None:
+    report = check(dicts(store), kinds=["opaque", "transactional"], limits=TWO_METHODS)
+    assert report.status(Promise.PARTITIONS) is Status.OK
+
+
+def test_json_is_a_store_without_all_types(folder: Path) -> None:
+    def open_json(conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
+        return SerializedMap(SQLiteMap(str(folder / "state.db"), conf.prefix), JSONOpaqueSerializer())
+
+    check(open_json, limits=Limits(all_types=False), seconds=0)
+    assert Promise.VALUES in backend_suite(open_json, limits=Limits(), seconds=0, out=io.StringIO()).violated
+
+
+def test_wrappers_keep_what_the_store_claims() -> None:
+    server = Factory()
+    chunked = lambda *where: MicroBatchIBackingMap(server(*where), 70, 30)  # noqa: E731
+    assert check(map_state(chunked, cache=50)).status(Promise.FENCING) is Status.OK
+
+
+# ---- what the suite is told -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("factory", [5, "open_map", object(), {}], ids=repr)
+def test_what_is_no_factory_is_refused(factory: Any) -> None:
+    if isinstance(factory, Mapping):
+        assert not backend_suite(factory, out=io.StringIO()).ok  # nothing was checked
+    else:
+        with pytest.raises(ConfigError, match="is no factory; give a function"):
+            backend_suite(factory)
+
+
+def test_a_contract_without_a_factory_says_so() -> None:
+    with pytest.raises(ConfigError, match="BackingMapContract has no factory"):
+        BackingMapContract().test_answers_come_in_the_order_asked()
+
+
+def test_a_spec_is_checked_as_its_own_kind_only() -> None:
+    with pytest.raises(ValueError, match="a StateSpec that is transactional cannot be checked as opaque"):
+        backend_suite(MemoryMapState.transactional(), kinds=["opaque"])
+
+
+def test_the_same_seed_draws_the_same() -> None:
+    first, second = (backend_suite(Factory(), seconds=0, seed=7, out=io.StringIO()) for _ in range(2))
+    assert first.findings == second.findings
+
+
+@pytest.mark.parametrize("field", ["chunk", "max_key_bytes", "max_value_bytes"])
+def test_limits_of_nothing_are_refused(field: str) -> None:
+    with pytest.raises(ValueError, match=f"{field}=0"):
+        Limits(**{field: 0})  # type: ignore[arg-type]
+
+
+def test_the_report_is_a_table_with_seed_and_first_failure() -> None:
+    out = io.StringIO()
+    report = backend_suite(dicts(DictMap), limits=Limits(lists=True), seconds=0, seed=3, out=out)
+    assert out.getvalue() == str(report)
+    assert "listing         violated" in str(report)
+    assert "durable         not claimed" in str(report)
+    assert "Limits(lists=True), but the map is no ListableMap" in str(report)
+    assert "seed 3" in str(report)

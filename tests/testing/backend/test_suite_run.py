@@ -1,0 +1,129 @@
+"""A run of the suite keeps its time, says what it is doing, and takes away what it wrote."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.state.faults import DictMap
+from trident.state import Key, StateConf
+from trident.testing import Limits, Status, backend_suite
+from trident.testing.backend.check_progress import Progress
+from trident.testing.backend.store_under_test import Store
+from trident.testing.backend.suite_run import OutOfTime, Run
+
+Entries = dict[str, dict[Key, Any]]
+
+
+class RemovableMap(DictMap):
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self.entries.pop(key, None)
+
+
+class SlowMap(DictMap):
+    """Takes a hundredth of a second for each request."""
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        time.sleep(0.01)  # what is tested is a store that takes its time
+        return super().multi_get(keys)
+
+
+def over(entries: Entries, store: type[DictMap] = DictMap) -> Any:
+    return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
+
+
+def write(factory: Any, run: Run) -> None:
+    store = Store(factory, run=run)
+    for state in ("one", "two"):
+        store.writer(state).commit([((f"key{number}",), number) for number in range(1500)], 1)
+    store.close()
+
+
+def test_a_run_ends_when_its_time_is_over_and_says_what_it_left_out() -> None:
+    began = time.monotonic()
+    report = backend_suite(over({}, SlowMap), limits=Limits(repartitions=True), at_most=0.3, out=io.StringIO())
+    assert time.monotonic() - began < 5.0  # all of it would take much longer
+    assert not report.ok
+    assert not report.violations
+    assert 0 < len(report.not_run) < len(report.findings)
+    assert report.findings[-1].status is Status.NOT_RUN  # the schedules
+    assert f"{len(report.not_run)} checks were not run for want of time" in str(report)
+    assert "fencing         not run" in str(report)
+
+
+def test_a_check_that_has_begun_ends_when_it_opens_the_next_map() -> None:
+    store = Store(over({}), run=Run(until=time.monotonic() - 1))
+    with pytest.raises(OutOfTime):
+        store.map()
+
+
+def test_what_was_written_is_deleted_where_the_map_can() -> None:
+    entries, run = Entries(), Run()
+    write(over(entries, RemovableMap), run)
+    assert list(entries.values()) == [{}, {}]
+    assert run.left == {}
+
+
+def test_what_a_map_of_two_methods_leaves_is_told() -> None:
+    entries, run = Entries(), Run()
+    write(over(entries), run)
+    assert run.left == {prefix: len(keys) for prefix, keys in entries.items()}
+    assert min(run.left.values()) >= 1500
+    report = backend_suite(over({}), limits=Limits(repartitions=True), at_most=0.2, out=io.StringIO())
+    assert f"{report.left} keys stay in the store" in str(report)
+
+
+def test_a_function_may_empty_the_states() -> None:
+    entries = Entries()
+
+    def clean(conf: StateConf) -> None:
+        del entries[conf.prefix]
+
+    run = Run(clean=clean)
+    write(over(entries), run)
+    assert (entries, run.left) == ({}, {})
+
+
+def test_a_store_that_is_thrown_away_leaves_nothing() -> None:
+    run = Run()
+    write(lambda: over({}), run)
+    assert run.left == {}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_has_one_line_that_tells_what_is_being_checked() -> None:
+    out = Terminal()
+    progress = Progress(out, 80)
+    for number in (1, 2):
+        progress.say(number, "x" * 200)
+    progress.end()
+    lines = out.getvalue().split("\r")
+    assert [line[:12] for line in lines[1:3]] == ["  0.0 s  1/8", "  0.0 s  2/8"]
+    assert {len(line) for line in lines[1:4]} == {100}
+    assert "\n" not in out.getvalue()
+
+
+def test_elsewhere_lines_come_now_and_then() -> None:
+    out = io.StringIO()
+    progress = Progress(out, 80)
+    for number in range(1, 80):
+        progress.say(number, "check")
+    progress.end()
+    assert out.getvalue() == "  0.0 s  1/80  check\n"
+    Progress(None, 3).say(1, "check")
+
+
+def test_the_command_shows_progress_and_the_report(capsys: pytest.CaptureFixture[str]) -> None:
+    backend_suite(over({}), at_most=0.01)
+    shown = capsys.readouterr()
+    assert "BackingMapContract.test_" in shown.err
+    assert "were not run for want of time" in shown.out

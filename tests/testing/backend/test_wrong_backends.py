@@ -1,0 +1,96 @@
+"""The suite finds every store that is wrong in one thing, under the right promise, and passes the store that is not."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.testing.backend.wrong_backends import LIMITS, WRONG, Factory, ServerMap, TakesAnOutageForAbsence
+from trident.state import StateType
+from trident.testing import Limits, Promise, Report, Violation, backend_suite
+
+
+def run(factory: Any, **arguments: Any) -> Report:
+    return backend_suite(factory, **{"seconds": 0.5, "out": io.StringIO(), **arguments})
+
+
+_reports: dict[str, Report] = {}
+
+
+def report_of(wrong: type[ServerMap]) -> Report:
+    if wrong.__name__ not in _reports:
+        _reports[wrong.__name__] = run(Factory(wrong), seconds=0, limits=LIMITS)
+    return _reports[wrong.__name__]
+
+
+@pytest.mark.parametrize(("seed", "limits"), [(0, None), (1, None), (2, LIMITS), (3, LIMITS)])
+def test_the_correct_store_passes(seed: int, limits: Limits | None) -> None:
+    report = run(Factory(), seed=seed, limits=limits)
+    report.raise_if_violated()
+    assert report.ok
+    assert report.schedules >= 6
+
+
+def test_the_correct_store_passes_as_each_kind() -> None:
+    report = run({kind: Factory(kind=kind) for kind in StateType})
+    report.raise_if_violated()
+    assert {finding.kind for finding in report.findings} == {kind.value for kind in StateType}
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=lambda wrong: wrong.__name__)
+def test_a_wrong_store_is_found_under_the_promise_that_it_breaks(wrong: type[ServerMap]) -> None:
+    report = report_of(wrong)
+    assert not report.ok
+    assert WRONG[wrong] in report.violated, str(report)
+    with pytest.raises(Violation, match=WRONG[wrong].title):
+        report.raise_if_violated()
+
+
+@pytest.mark.parametrize("wrong", list(WRONG)[:10:2], ids=lambda wrong: wrong.__name__)
+def test_the_verdict_does_not_depend_on_the_seed(wrong: type[ServerMap]) -> None:
+    assert WRONG[wrong] in run(Factory(wrong), seconds=0, seed=1).violated
+
+
+def test_an_outage_that_looks_like_absence_is_found() -> None:
+    @contextmanager
+    def outage() -> Iterator[None]:
+        TakesAnOutageForAbsence.down = True
+        try:
+            yield
+        finally:
+            TakesAnOutageForAbsence.down = False
+
+    assert run(Factory(TakesAnOutageForAbsence), seconds=0).ok
+    report = run(Factory(TakesAnOutageForAbsence), seconds=0, outage=outage)
+    assert report.violated == {Promise.ERRORS}
+
+
+def test_every_promise_is_broken_by_one_of_the_wrong_stores_at_least() -> None:
+    found = set().union(*(report_of(wrong).violated for wrong in WRONG))
+    unclaimed = {Promise.DURABLE, Promise.ATOMIC, Promise.CLAIMS}
+    assert set(Promise) - found == unclaimed
+
+
+@pytest.mark.parametrize(
+    ("claim", "promise"),
+    [
+        ({"durable": True}, Promise.DURABLE),
+        ({"atomic_put": True, "max_key_bytes": 300}, Promise.ERRORS),
+        ({"isolated": True}, Promise.ATOMIC),
+        ({"atomic_commit": True}, Promise.ATOMIC),
+        ({"fences": "no"}, Promise.CLAIMS),
+        ({"lists": False}, Promise.LISTING),
+        ({"max_value_bytes": 1000}, Promise.ERRORS),
+        ({"max_key_bytes": 300}, Promise.ERRORS),
+        ({"binary_keys": False}, Promise.BINARY_KEYS),
+        ({"all_types": False}, Promise.VALUES),
+    ],
+    ids=str,
+)
+def test_a_claim_that_does_not_hold_is_found(claim: dict[str, Any], promise: Promise) -> None:
+    claims = {**vars(LIMITS), **claim}
+    assert promise in run(Factory(), seconds=0, limits=Limits(**claims)).violated

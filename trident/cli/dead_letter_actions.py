@@ -1,0 +1,164 @@
+"""`trident dead-letters`: what was put aside, and the way back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from trident.cli.console import problems, results, say, table
+from trident.coordination.letter_records import count_of, numbers_of, ranges_of
+from trident.coordination.lock import held_by, list_log
+from trident.coordination.records import LogState
+from trident.coordination.transaction_log import LogReader, exists
+from trident.errors import LogError
+from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters, waiting
+from trident.spout.interfaces import TransactionAttempt
+from trident.state.encoding.codec import encode
+
+__all__ = ["list_letters", "replay", "show"]
+
+_SHORT = 60
+_NONE = "no dead letter waits"
+
+
+@dataclass(frozen=True)
+class _Box:
+    """The dead letters of a log, as its readers see them."""
+
+    letters: DeadLetters
+    log: LogState
+
+    @staticmethod
+    def open(directory: Path, folder: Path | None) -> _Box:
+        if not exists(directory):
+            raise LogError(f"there is no transaction log in {directory}; name the folder of one, as for `trident log`")
+        return _Box(DeadLetters(folder or directory / "dead_letters"), LogReader(directory).refresh())
+
+    def is_back(self, letter: DeadLetter) -> bool:
+        return letter.number in numbers_of(self.log.put_back.get(letter.txid, ()))
+
+    def state_of(self, letter: DeadLetter) -> str:
+        return "put back" if self.is_back(letter) else "waiting"
+
+    def waiting(self) -> list[DeadLetter]:
+        """Return the letters that are not back; of those that the log counts and that are not here it is told."""
+        found = [letter for letter in self.letters.all(self.log) if not self.is_back(letter)]
+        if (away := waiting(self.log) - len(found)) > 0:
+            say(
+                f"{away:,} more wait, but are not in {self.letters.folder}: name their folder with --dead-letter-dir (an "
+                "earlier version kept their text only, and cannot put them back)",
+                "yellow",
+                problems(),
+            )
+        return found
+
+    def find(self, id_: str) -> DeadLetter:
+        """Return a letter by its id.
+
+        Raises
+        ------
+        typer.BadParameter
+            There is none.
+        """
+        txid, _, number = id_.partition("-")
+        if txid.isdecimal() and number.isdecimal():
+            for letter in self.letters.of_batch(self.log, int(txid)):
+                if letter.number == int(number):
+                    return letter
+        raise typer.BadParameter(
+            f"there is no dead letter {id_!r} in {self.letters.folder}; `list` shows what there is"
+        )
+
+    def chosen(self, ids: Sequence[str]) -> list[DeadLetter]:
+        """Return the letters of batches and ids, without those that are back; `BadParameter` if one is named alone."""
+        found = []
+        for id_ in ids:
+            if id_.isdecimal() and (batch := self.letters.of_batch(self.log, int(id_))):
+                found += [letter for letter in batch if not self.is_back(letter)]
+            else:
+                found.append(self.find(id_))
+                if self.is_back(found[-1]):
+                    raise typer.BadParameter(f"dead letter {id_} was put back already")
+        return found
+
+
+def list_letters(directory: Path, folder: Path | None, every: bool, as_json: bool) -> None:
+    """Print the dead letters that wait, with `every` also those that are back."""
+    box = _Box.open(directory, folder)
+    letters = list(box.letters.all(box.log)) if every else box.waiting()
+    if as_json:
+        typer.echo(json.dumps([_as_data(box, letter) for letter in letters], ensure_ascii=False))
+    elif letters:
+        _print(box, letters)
+    else:
+        say(_NONE)
+
+
+def show(directory: Path, folder: Path | None, id_: str, as_json: bool) -> None:
+    """Print one dead letter whole."""
+    box = _Box.open(directory, folder)
+    letter = box.find(id_)
+    if as_json:
+        typer.echo(json.dumps(_as_data(box, letter), ensure_ascii=False))
+        return
+    say(f"dead letter {letter.id}, {box.state_of(letter)}")
+    say(f"batch {TransactionAttempt(letter.txid, letter.attempt)}, step {letter.failure.step!r}")
+    for name, value in letter.aside.values.items():
+        say(f"  {name} = {value!r}")
+    say(letter.failure.details.rstrip() or letter.failure.cause)
+
+
+def replay(directory: Path, folder: Path | None, ids: Sequence[str] | None) -> None:
+    """Ask that dead letters be put back: those named, or all that wait."""
+    box = _Box.open(directory, folder)
+    asked = _ranges(box.chosen(ids) if ids else box.waiting())
+    count = count_of(asked)
+    if not count:
+        say(_NONE)
+        return
+    box.letters.request(box.log, asked)
+    claims = list_log(directory).claims
+    holder = held_by(directory, claims[-1]) if claims else None
+    by = "by the next driver of the topology" if holder is None else f"by the driver at work, {holder}"
+    say(f"asked for {count:,} dead letter{'' if count == 1 else 's'}, to be put back {by}")
+
+
+def _ranges(letters: Iterable[DeadLetter]) -> dict[int, list[list[int]]]:
+    numbers: dict[int, list[int]] = {}
+    for letter in letters:
+        numbers.setdefault(letter.txid, []).append(letter.number)
+    return {txid: ranges_of(those) for txid, those in numbers.items()}
+
+
+def _as_data(box: _Box, letter: DeadLetter) -> dict[str, Any]:
+    """Return a letter as JSON has it: values as text, and all of them once more as bytes of the codec, typed."""
+    return {
+        "id": letter.id,
+        "state": box.state_of(letter),
+        "txid": letter.txid,
+        "attempt": letter.attempt,
+        "step": letter.failure.step,
+        "error": letter.failure.cause,
+        "details": letter.failure.details,
+        "tuple": {name: repr(value) for name, value in letter.aside.values.items()},
+        "values": base64.b64encode(encode(dict(letter.aside.values))).decode(),
+    }
+
+
+def _print(box: _Box, letters: Sequence[DeadLetter]) -> None:
+    console = results()
+    rows = table(console, "id", "state", "step", "tuple", "error")
+    for letter in letters:
+        failure = letter.failure
+        rows.add_row(letter.id, box.state_of(letter), failure.step, _cut(failure.row or ""), _cut(failure.cause))
+    console.print(rows, markup=False)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHORT else text[: _SHORT - 1] + "…"

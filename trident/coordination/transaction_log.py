@@ -1,0 +1,286 @@
+"""The transaction log: the durable word on which batches are committed.
+
+The log is a directory of segments, `{epoch:08d}-{seq:04d}.log`. A segment begins with the whole folded state and gets
+its name only once that is durable, so opening a log compacts it, older segments are not needed (the previous one is
+kept), and the torn end that a crash may leave is cut by going on in a new segment. See `framing` for the bytes and
+`lock` for the claim that makes one driver the writer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from copy import copy
+from pathlib import Path
+from typing import NoReturn, Protocol, Self
+
+from trident.coordination.framing import LogFile, decode, encode, make_directory
+from trident.coordination.lock import Claim, os_error_text
+from trident.coordination.log_reader import LogReader, exists
+from trident.coordination.records import LogState, Record, record_from_data
+from trident.coordination.segment import SegmentWriter
+from trident.errors import AlreadyRunningError, FencedError, ForeignLogError, LogError
+from trident.state.txid import Epochs
+
+__all__ = ["FileLog", "LogReader", "MemoryLog", "TransactionLog", "exists"]
+
+logger = logging.getLogger(__name__)
+
+
+class TransactionLog(Protocol):
+    """What the coordinator asks of a log."""
+
+    state: LogState
+    epoch: int
+
+    def append(self, record: Record, durable: bool = True) -> None:
+        """Write a record. When it returns the record is applied to `state`, and it and all before it are durable.
+
+        Parameters
+        ----------
+        durable
+            False: it survives the end of this process, but not that of the machine until a later record is durable, and
+            it is that one which looks whether another driver has claimed the log.
+
+        Raises
+        ------
+        ValueError
+            The record cannot come next, or is not plain data. Nothing was written; the log goes on.
+        FencedError
+            Another driver has claimed the log; the record does not count. Every later append fails as well.
+        LogError
+            The record could not be made durable. Every later append fails as well.
+        """
+
+    def check_owner(self) -> None:
+        """Raise `FencedError` if another driver has claimed a later epoch."""
+
+    def close(self) -> None:
+        """Let go of the log."""
+
+
+class MemoryLog:
+    """A log in this process, for topologies whose states live in memory as well."""
+
+    def __init__(self, topology: str) -> None:
+        self.epoch = 1
+        self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=1, epochs=Epochs())
+        self.closed = False
+        self._lock = threading.Lock()
+        self._holders: set[int] = set()  # epochs of writers that are not closed; shared by all writers of the log
+
+    def reopened(self, takeover: bool = False) -> MemoryLog:
+        """Return the writer of the next epoch of the same log; every earlier one is fenced.
+
+        Raises `AlreadyRunningError` if a topology of this process still writes it, unless `takeover`.
+        """
+        successor = copy(self)
+        with self._lock:
+            if self._holders and not takeover:
+                where, holder = f"of topology {self.state.topology!r} in memory", f"epoch {self.state.epoch}"
+                raise AlreadyRunningError(where, holder)
+            self.state.epoch += 1
+            successor.epoch, successor.closed = self.state.epoch, False
+            self._holders.clear()
+            self._holders.add(successor.epoch)
+        return successor
+
+    def append(self, record: Record, durable: bool = True) -> None:
+        """Apply a record to `state`."""
+        with self._lock:
+            self.check_owner()
+            if self.closed:
+                raise LogError(f"the transaction log of topology {self.state.topology!r} is closed")
+            # Through the codec, as in a file: what is kept is a copy, and what a file would refuse is refused here.
+            self.state.apply(record_from_data(decode(encode(record.to_data()))))
+
+    def check_owner(self) -> None:
+        """Raise `FencedError` if the log was reopened since."""
+        if self.state.epoch != self.epoch:
+            what = f"transaction log of topology {self.state.topology!r} in memory"
+            raise FencedError(what, f"epoch {self.epoch}", f"epoch {self.state.epoch}")
+
+    def close(self) -> None:
+        """Refuse further records, and let the next writer in."""
+        self.closed = True
+        with self._lock:
+            self._holders.discard(self.epoch)
+
+
+class FileLog:
+    """The log in a directory. Threads may append at the same time; a forked child may not."""
+
+    file_type: type[LogFile] = LogFile
+
+    def __init__(self, path: Path, claim: Claim, state: LogState, segment_bytes: int) -> None:
+        """Not for callers: use `open`."""
+        self.path, self.state, self.epoch = path, state, claim.epoch
+        self._claim = claim
+        self._segments = SegmentWriter(path, claim.epoch, segment_bytes, self.file_type)
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._dead: FencedError | LogError | None = None
+        _open_logs.add(self)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        topology: str,
+        takeover: bool = False,
+        *,
+        segment_bytes: int = 4 << 20,
+        clock: Callable[[], float] = time.time,
+    ) -> Self:
+        """Open the log in the directory `path`, or make one there, and become its writer.
+
+        Parameters
+        ----------
+        takeover
+            Replace a driver that holds the log, alive or paused: its next append raises `FencedError`.
+        segment_bytes
+            Records of about this many bytes are kept before the next segment is begun.
+
+        Raises
+        ------
+        LogHeldError, ForeignLogError, CorruptLogError, LogError
+            Nothing was changed.
+        """
+        directory = Path(path)
+        try:
+            make_directory(directory)
+            return cls._open(directory, topology, takeover, segment_bytes, clock)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise LogError(f"cannot keep a transaction log in {directory}: it is not a directory") from error
+        except OSError as error:
+            raise LogError(
+                f"cannot open the transaction log {directory}: {os_error_text(error)}. log_dir must be writable, on a "
+                "file system with hard links and locks, and not full"
+            ) from error
+
+    @classmethod
+    def _open(
+        cls, directory: Path, topology: str, takeover: bool, segment_bytes: int, clock: Callable[[], float]
+    ) -> Self:
+        reader = LogReader(directory)
+        # Before the claim: an open that must be refused may not fence the rightful writer.
+        _check_topology(directory, topology, reader.read_all() if exists(directory) else None)
+        claim = Claim.take(directory, takeover, clock)
+        try:
+            # After the claim: no later append of another driver counts, so this is all there is.
+            found = reader.read_all() if exists(directory) else None
+            _check_topology(directory, topology, found)
+            state = found or LogState(incarnation=secrets.token_hex(8), topology=topology, epochs=Epochs())
+            state.epoch = claim.epoch
+            if found is not None and reader.torn:
+                logger.warning(
+                    "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
+                    "crash left unfinished; going on after batch %d without it",
+                    directory, topology, reader.torn, reader.segment and reader.segment.file, reader.offset, state.txid,
+                )  # fmt: skip
+        except BaseException:
+            claim.release()
+            raise
+        log = cls(directory, claim, state, segment_bytes)
+        try:
+            log._segments.begin(state, reader.segment)
+            log.check_owner()
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    def append(self, record: Record, durable: bool = True) -> None:
+        """Write a record; see `TransactionLog.append`."""
+        with self._lock:
+            self._check_usable()
+            payload = encode(record.to_data())
+            written = record_from_data(decode(payload))  # what a reader will see, and a copy of what the caller has
+            self.state.check(written)
+            if durable:  # a record that is not counts only with a later one that is
+                self._check_claim()
+            try:
+                self._segments.append(payload, self.state, durable)
+            except OSError as error:
+                self._fail(error)
+            if durable:
+                # Again: who claimed the log since the first look may have read it before this record was there.
+                self._check_claim()
+            self.state.fold(written)
+
+    def check_owner(self) -> None:
+        """Raise `FencedError` if another driver has claimed the log, `LogError` if it cannot be used any more."""
+        self._check_usable()
+        self._check_claim()
+
+    def close(self) -> None:
+        """Let go of the log and its files; harmless when it is closed already."""
+        with self._lock:  # not under the feet of an append
+            if os.getpid() == self._pid:
+                self._segments.trim()
+            self.abandon()
+
+    def abandon(self) -> None:
+        """As `close`, for a forked child: the thread that may have been appending does not exist there, the file does."""
+        if self._dead is None:
+            self._dead = LogError(f"the transaction log {self.path} is closed")
+        if os.getpid() != self._pid:
+            self._lock = threading.Lock()  # nobody is left who would let go of it: calls are refused, not stuck
+        self._segments.close()
+        self._claim.release()
+
+    def _check_usable(self) -> None:
+        if os.getpid() != self._pid:
+            raise LogError(
+                f"the transaction log {self.path} was opened by process {self._pid} and cannot be used by "
+                f"process {os.getpid()}, forked from it"
+            )
+        if self._dead is not None:
+            raise type(self._dead)(*self._dead.args)
+
+    def _check_claim(self) -> None:
+        try:
+            self._claim.check()
+        except (FencedError, LogError) as error:
+            self._dead = error
+            raise
+
+    def _fail(self, error: OSError) -> NoReturn:
+        """Take back what was half written and refuse all further records."""
+        self._dead = LogError(
+            f"cannot append to the transaction log {self.path}: {os_error_text(error)}. The record does not count, "
+            f"batch {self.state.txid} is the last one committed. Mend the cause (space, permissions, the disk) and "
+            "start again: the topology goes on from there"
+        )
+        try:
+            self._segments.take_back()
+        except OSError as second:
+            # Harmless: at worst the next driver finds the whole record of a batch whose states are all written.
+            logger.warning("transaction log %s: cannot cut the failed record: %s", self.path, second)
+        try:
+            self._claim.check()  # a driver that took over and swept may be the cause; then say so
+        except FencedError as fenced:
+            self._dead = fenced
+        raise self._dead from error
+
+
+def _check_topology(directory: Path, topology: str, state: LogState | None) -> None:
+    if state is not None and state.topology != topology:
+        raise ForeignLogError(str(directory), f"topology {state.topology!r}", f"topology {topology!r}")
+
+
+# A forked child must not keep the claim alive after its parent, nor write to the parent's files.
+_open_logs: weakref.WeakSet[FileLog] = weakref.WeakSet()
+
+
+def _close_in_child() -> None:
+    for log in list(_open_logs):
+        log.abandon()
+
+
+os.register_at_fork(after_in_child=_close_in_child)

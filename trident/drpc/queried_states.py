@@ -1,0 +1,126 @@
+"""The states that requests query, all of them as after one and the same committed batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from trident.config import Config
+from trident.coordination.records import LogState
+from trident.graph.nodes import StateNode
+from trident.planner import RequestPlan
+from trident.runtime.driver.open_partitions import open_state
+from trident.runtime.reading.foreign_logs import ForeignLog
+from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.reading.views import StateView
+from trident.state.txid import Snapshot
+
+if TYPE_CHECKING:
+    from trident.runtime.driver.running import RunningTopology
+
+__all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "RequestStates"]
+
+
+class CommittedLog(Protocol):
+    """Says what is committed, to any thread.
+
+    Attributes
+    ----------
+    gate
+        Held, it keeps the next commit from beginning; None if that is in another process's hands.
+    """
+
+    gate: AbstractContextManager[Any] | None
+
+    def now(self) -> LogState:
+        """Return what is committed now. The object may change with the next call."""
+
+    def partitions(self, state: str) -> int:
+        """Return the number of partitions of a state, as of the latest `now`."""
+
+
+class OwnLog:
+    """The log of a topology that runs in this process."""
+
+    def __init__(self, running: RunningTopology) -> None:
+        self._running = running
+        self.gate: AbstractContextManager[Any] | None = running.gate
+
+    def now(self) -> LogState:
+        """Return what is committed now."""
+        return self._running.log_state
+
+    def partitions(self, state: str) -> int:
+        """Return the number of partitions of a state."""
+        return self._running.partitions.get(state, 1)
+
+
+class LogOfOthers(ForeignLog):
+    """The log of a topology that another process runs, or ran."""
+
+    gate: AbstractContextManager[Any] | None = None
+
+    def __init__(self, topology: str, config: Config, states: Mapping[str, StateNode]) -> None:
+        instead = 'Ask that process (running.drpc("function"), or trident run with --drpc-port)'
+        super().__init__(topology, config, states.values(), instead)
+
+
+class RequestStates:
+    """The states that one function queries. For one thread at a time."""
+
+    def __init__(self, plan: RequestPlan, config: Config, log: CommittedLog | None) -> None:
+        self._plan, self._config, self._log = plan, config, log
+        self._static: dict[str, Any] = {}
+        self._updated: dict[str, tuple[int, list[Any], Any]] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+
+    def renew(self) -> None:
+        """Let all that is read from now on be as after the last committed batch."""
+        names = [name for name, node in self._plan.states.items() if not node.static]
+        if self._log is None or not names:
+            return
+        if len(names) == 1:
+            self._snapshots = {names[0]: self._log.now().snapshot(names[0])}
+            return
+        while True:  # a batch that is committed meanwhile must not come between two states
+            before = self._log.now().txid
+            self._snapshots = {name: self._log.now().snapshot(name) for name in names}
+            if self._log.now().txid == before:
+                return
+
+    def __call__(self, name: str) -> Any:
+        """Return a state for a query function."""
+        node = self._plan.states[name]
+        if node.static:
+            if name not in self._static:
+                partitions = node.spec.required_num_partitions or 1
+                self._static[name] = self._open(node, 0, partitions)
+            return self._static[name]
+        assert self._log is not None, "only functions without updated states go without a log"
+        partitions = self._log.partitions(name)
+        opened = self._updated.get(name)
+        if opened is None or opened[0] != partitions:  # a restart may have changed the number
+            _close(opened[1] if opened is not None else [])
+            instances = [self._open(node, partition, partitions) for partition in range(partitions)]
+            self._updated[name] = (partitions, instances, self._view(name, instances, self._log.now))
+        return self._updated[name][2]
+
+    def close(self) -> None:
+        """Close all instances."""
+        _close([*self._static.values(), *(one for _, instances, _ in self._updated.values() for one in instances)])
+
+    def _open(self, node: StateNode, partition: int, partitions: int) -> Any:
+        return open_state(self._plan.topology, node, self._config, partition, partitions, read_only=True)
+
+    def _view(self, name: str, instances: list[Any], now: Callable[[], LogState]) -> Any:
+        check = StoreCheck(name, instances, now)
+        return StateView.for_query(
+            instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name), check=check
+        )
+
+
+def _close(instances: list[Any]) -> None:
+    for state in instances:
+        if hasattr(state, "close"):
+            state.close()

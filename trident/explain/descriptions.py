@@ -1,0 +1,117 @@
+"""`describe`: each state with its kind, its store, and what its spouts let it promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from trident.fields import Fields
+from trident.graph.nodes import Graph, PersistNode, SpoutNode, StateNode, WindowNode
+from trident.operations.names import operation_name
+from trident.planner import Plan, make_plan
+from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
+from trident.spout.interfaces import SpoutType
+from trident.state.interfaces import StateSpec, StateType
+
+__all__ = ["describe", "store_of"]
+
+
+def describe(graph: Graph) -> list[dict[str, Any]]:
+    """Return one mapping for each state, in order of declaration; see `TridentTopology.describe`."""
+    plan = make_plan(graph)
+    writers = {node.state: node for node in graph.nodes if isinstance(node, PersistNode)}
+    found = []
+    for state in graph.states:
+        kind, writer = state.spec.kind, writers.get(state.name)
+        found.append(
+            {
+                "state": state.name,
+                "kind": None if kind is None else kind.value,
+                "store": store_of(state.spec),
+                "partitions": plan.partitions.get(state.name, _asked(graph, state)),
+                "static": state.static,
+                "key": _typed(state.key_fields),
+                "value": _typed(state.value),
+                "streams": {} if writer is None else _streams(graph, plan, writer),
+                **_window(writer),
+            }
+        )
+    return found
+
+
+def store_of(spec: StateSpec) -> str:
+    """Return the package of a store of ours, else the name of what makes the state."""
+    factory = getattr(spec.factory, "backing_map_factory", spec.factory)
+    module = str(getattr(factory, "__module__", type(factory).__module__))
+    if module.startswith("states."):
+        return ".".join(module.split(".")[:2])
+    return f"{module}.{operation_name(factory)}"
+
+
+def _window(writer: PersistNode | None) -> dict[str, Any]:
+    """What a state holds that is a window's."""
+    if not isinstance(writer, WindowNode):
+        return {}
+    return {"key": _typed(writer.group), "value": _typed(writer.member.outputs), "window": str(writer.config)}
+
+
+def _asked(graph: Graph, state: StateNode) -> int:
+    return state.spec.required_num_partitions or graph.hints.get(state.name, 1)
+
+
+def _typed(fields: Fields) -> list[str]:
+    return [f"{name}: {type_}" for name, type_ in zip(fields.names, fields.types, strict=True)]
+
+
+def _streams(graph: Graph, plan: Plan, writer: PersistNode) -> dict[str, Any]:
+    return {spout.id: _pairing(graph, plan, spout, writer) for spout in graph.sources_of(writer.id)}
+
+
+def _pairing(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> dict[str, Any]:
+    """One cell of the guarantee matrix, and what comes to the state on the way from the spout."""
+    promise, spec = spout_type_of(spout.spout), graph.state(writer.state).spec
+    if spec.kind is None:
+        cell, exact = f"({promise.value} spout, state of one's own)", None
+        why = "what it does with a replayed batch is its own affair"
+    else:
+        cell = f"({promise.value} spout, {spec.kind.value} state{lack_text(spec.kind, spec.keeps_attempts)})"
+        exact = is_exact(promise, spec.kind, spec.keeps_attempts)
+        why = _why(promise, spec.kind, exact)
+        if exact:
+            exact, why = next(_spoiled(graph, plan, spout, writer), (exact, why))
+    guarantee = {True: "exact", False: "not exact", None: "unknown"}[exact]
+    return {"spout": promise.value, "cell": cell, "exact": exact, "guarantee": guarantee, "why": why}
+
+
+def _spoiled(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> Iterator[tuple[bool | None, str]]:
+    """What else the state is given than what the spout gave, as `(is it exact, why)`: the worst first."""
+    above = graph.above(writer.id)
+    found: list[tuple[bool | None, str]] = []
+    for read in early_reads(graph, plan.commits):
+        if read.query in above and spout.id in graph.above(read.query):
+            kind = graph.state(read.state).spec.kind
+            why = f"query {read.query!r} may read from state {read.state!r} what a failed attempt wrote, and feeds it"
+            if kind is not StateType.OPAQUE:
+                found.append((None if kind is None else False, why))
+    for node in plan.commits:
+        if isinstance(node, PersistNode) and node.id in above and spout.id in graph.above(node.id):
+            exact = _pairing(graph, plan, spout, node)["exact"]
+            if not exact:
+                found.append(
+                    (exact, f"the new values of state {node.state!r}, which feed it, may be others in a replay")
+                )
+    yield from sorted(found, key=lambda one: one[0] is None)
+
+
+def _why(promise: SpoutType, kind: StateType, exact: bool) -> str:
+    if kind is StateType.NON_TRANSACTIONAL:
+        return "a replay is applied a second time, for the state does not keep which batch wrote a value"
+    if promise is SpoutType.NON_TRANSACTIONAL:
+        return "a replay may hold tuples twice or not at all, and no state can know"
+    if kind is StateType.TRANSACTIONAL:
+        if promise is SpoutType.OPAQUE:
+            return "a replay may hold other tuples than those that the state takes for applied"
+        return "a replay holds the same tuples, so what is applied already is left as it is"
+    if not exact:
+        return "what a failed attempt wrote stays where the replay does not write, for no value says which attempt wrote it"
+    return "a replay is applied to the value from before the batch"

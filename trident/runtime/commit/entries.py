@@ -1,0 +1,118 @@
+"""What a batch gives to each partition of a state: rows for any state, columns for one that takes numbers in bulk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from trident.arrow import one_array, schema_of
+from trident.graph.nodes import Aggregation, PersistNode
+from trident.runtime.commit.partitions import partitions_of
+from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
+from trident.runtime.steps.rows import failing_at, tuples_of
+from trident.state.columns import Combine
+from trident.state.interfaces import Key
+
+__all__ = ["ColumnEntries", "Entries", "RowEntries", "inputs_of", "takes_columns"]
+
+
+@dataclass(frozen=True)
+class RowEntries:
+    """Keys, and what each is combined with; of an updater rows, and None for each."""
+
+    keys: Sequence[Any]
+    given: Sequence[Any]
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, places: Sequence[int]) -> RowEntries:
+        """Return some of them."""
+        return RowEntries([self.keys[at] for at in places], [self.given[at] for at in places])
+
+
+@dataclass(frozen=True)
+class ColumnEntries:
+    """The same as a table, for `multi_combine`: the columns of the key, then what is combined, and how."""
+
+    table: pa.Table
+    aggregation: Aggregation
+    function: Combine
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def update(self, state: Any) -> Any | None:
+        """Update a state; return the column of new values, None (and nothing is written) if the state takes rows only."""
+        *parts, values = (one_array(column) for column in self.table.columns)
+        return state.multi_combine(parts, values, self.function)
+
+    def with_values(self, new: Any) -> pa.Table:
+        """Return the keys and other values."""
+        schema = self.table.schema
+        return pa.table([*self.table.columns[:-1], pa.array(new, schema.types[-1])], schema=schema)
+
+    def rows(self) -> RowEntries:
+        """Return the same as rows."""
+        return RowEntries(*rows_of(self.table, self.aggregation))
+
+
+Entries = RowEntries | ColumnEntries
+
+
+def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> bool:
+    """Whether a batch may go to the state as columns: known before the first one.
+
+    Not where Python would tell more keys or numbers apart than Arrow, or fewer, nor where keys go to several partitions.
+    """
+    if aggregation is None or not (aggregation.grouped and aggregation.combines) or merging_kernel(aggregation) is None:
+        return False
+    number = schema_of(aggregation.output).types[0]
+    fit = all(map(is_plain_key, aggregation.group.types)) and number in (pa.int64(), pa.float64())
+    return fit and len(states) == 1 and getattr(states[0], "keeps_columns", False)
+
+
+def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:
+    """Return merged partials as columns; None where one of them is null."""
+    if table.columns[-1].null_count:
+        return None
+    return ColumnEntries(table, aggregation, cast(Combine, merging_kernel(aggregation)))
+
+
+def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
+    """Return what a batch gives to each partition of a state that it touches; `columnar`: see `takes_columns`."""
+    with failing_at(node.id):  # a user's combine or zero
+        entries = _entries(node, tables, columnar)
+    if partitions == 1:
+        return {0: entries} if len(entries) else {}
+    assert isinstance(entries, RowEntries), "columns are for one partition"
+    places = partitions_of([tuple(key) for key in entries.keys], partitions)
+    return {partition: entries.take(ats) for partition, ats in places.items()}
+
+
+def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entries:
+    aggregation = node.aggregation
+    if aggregation is None:
+        rows = [row for table in tables for row in tuples_of(table, node.inputs)]
+        return RowEntries(rows, [None] * len(rows))
+    if not aggregation.combines:
+        return _grouped_rows(aggregation, tables)
+    if columnar and (table := merged(aggregation, tables)) is not None:
+        return _as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
+    keys, values = merge_partials(aggregation, tables)
+    if not keys and not aggregation.grouped:
+        zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
+        return RowEntries([], []) if zero is None else RowEntries([()], [zero])
+    return RowEntries(keys, values)
+
+
+def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> RowEntries:
+    groups: dict[Key, list[Any]] = {}
+    for table in tables:
+        keys = tuples_of(table, aggregation.group)
+        for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
+            groups.setdefault(key.values, []).append(row)
+    return RowEntries(list(groups), list(groups.values()))

@@ -1,0 +1,126 @@
+"""At start: can the opened states do what the topology asks of them, and is every pairing exact."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
+from trident.graph.nodes import Graph, PersistNode, WindowNode
+from trident.planner import Plan
+from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
+from trident.state.interfaces import SnapshotReadable, StateType, kind_of
+
+__all__ = ["check_capabilities", "check_pairings", "check_reads", "counts_on_replays", "kinds_of"]
+
+States = Mapping[str, Sequence[Any]]
+
+
+def check_capabilities(plan: Plan, states: States) -> None:
+    """Refuse a state that lacks what the topology does with it, before anything runs."""
+    kinds = kinds_of(plan, states)
+    for node in _persists(plan):
+        needed = ["begin_commit", "commit"]
+        if isinstance(node, WindowNode):
+            _check_window(node, states[node.state][0], kinds[node.state])
+            needed += ["multi_get", "multi_put"]
+        if node.aggregation is not None:
+            needed.append("multi_update" if node.aggregation.grouped else "update")
+        for name in needed:
+            if not hasattr(states[node.state][0], name):
+                raise TopologyError(
+                    f"state {node.state!r} ({type(states[node.state][0]).__name__}) has no method {name!r}: "
+                    + _lack(node, name)
+                )
+
+
+def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
+    """Return the kind that each opened state, or its factory, declares; None of one that declares none.
+
+    Raises
+    ------
+    ConfigError
+        There is no such kind, or the two declare different ones.
+    """
+    kinds: dict[str, StateType | None] = {}
+    for name, partitions in states.items():
+        state, factory = partitions[0], plan.states[name].spec.factory
+        try:
+            kinds[name] = kind_of(state, factory)
+        except ConfigError as error:
+            raise ConfigError(
+                f"state {name!r} ({type(state).__name__} of {type(factory).__name__}): {error}"
+            ) from error
+    return kinds
+
+
+def _check_window(node: WindowNode, state: Any, kind: StateType | None) -> None:
+    if kind is not StateType.OPAQUE:
+        found = kind.value if kind is not None else "of a kind that it does not say"
+        raise TopologyError(
+            f"state {node.state!r} ({type(state).__name__}) is {found}, but window {node.id!r} needs an opaque map: only that "
+            "lets a replay take back what a failed attempt put into a window"
+        )
+
+
+def _lack(node: PersistNode, name: str) -> str:
+    if isinstance(node, WindowNode):
+        return "a window needs an opaque map state"
+    if name == "multi_update":
+        return "a grouped persistent_aggregate needs a MapState"
+    if name == "update":
+        return "an ungrouped persistent_aggregate needs a Snapshottable; wrap the map in SnapshottableMap"
+    return "it is no State"
+
+
+def check_pairings(plan: Plan, graph: Graph, states: States) -> None:
+    """Refuse a spout and a state that are not exact together; see the guarantee matrix."""
+    kinds = kinds_of(plan, states)
+    for node in _persists(plan):
+        kind, keeps = kinds[node.state], _keeps_attempts(states[node.state][0])
+        if kind is None:
+            continue  # a user's own state: what it does with a replay is its own affair
+        for spout in graph.sources_of(node.id):
+            promise = spout_type_of(spout.spout)
+            if not is_exact(promise, kind, keeps):
+                raise InexactPairingError(spout.id, promise.value, node.state, kind_text(kind, keeps))
+
+
+def check_reads(plan: Plan, graph: Graph, states: States) -> None:
+    """Refuse a query that may read what a failed attempt wrote, if its answers flow into a state that is to be exact."""
+    kinds = kinds_of(plan, states)
+    for query, state, into in early_reads(graph, plan.commits):
+        if _reads_the_past(states[state][0]):
+            continue
+        for fed in into:
+            if kinds[fed] is not None:
+                kind = kinds[state]
+                raise DirtyReadError(query, state, "of a kind of its own" if kind is None else kind.value, fed)
+
+
+def counts_on_replays(plan: Plan, states: States) -> bool:
+    """Whether a state is wrong if a batch that it was given in part comes back with other tuples.
+
+    An opaque one that says that it keeps the attempts is not: it knows what a lost one wrote. Of any other, also a user's
+    own, the definition must be durable before the state is written.
+    """
+    kinds = kinds_of(plan, states)
+    return any(
+        kinds[node.state] is not StateType.OPAQUE or not _keeps_attempts(states[node.state][0])
+        for node in _persists(plan)
+    )
+
+
+def _reads_the_past(state: Any) -> bool:
+    """Whether a view reads the state as of a batch, by whatever method a query uses."""
+    return isinstance(state, SnapshotReadable) and (hasattr(state, "get_at") or not hasattr(state, "get"))
+
+
+def _keeps_attempts(state: Any) -> bool | None:
+    """What a state says of its layout; None if nothing."""
+    asked = getattr(state, "keeps_attempts", None)
+    return None if asked is None else bool(asked())
+
+
+def _persists(plan: Plan) -> Iterator[PersistNode]:
+    return (node for node in plan.commits if isinstance(node, PersistNode))

@@ -1,0 +1,177 @@
+"""Code of the user's that does not return: which step and tuple a thread is at, found only when somebody asks.
+
+It is read off the thread's stack, so nobody has to note for each tuple where he is.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple, TypeVar
+
+from trident.runtime.commit import committer, entries
+from trident.runtime.engine import worker
+from trident.runtime.engine.fragment_runs import run_fragment
+from trident.runtime.reading import views
+from trident.runtime.steps import applying as steps
+from trident.runtime.steps.plain_functions import Calls
+from trident.runtime.steps.rows import Failure, iterate, shown
+from trident.spout.interfaces import TransactionAttempt
+from trident.state import values
+
+__all__ = ["Work"]
+
+_OURS = str(Path(__file__).parents[1])
+_STATE = str(Path(values.__file__).parent)
+_ASKED = -1
+"""Stands for the attempt where a spout is asked about a batch: no attempt at a batch has this number."""
+
+T = TypeVar("T")
+Local = Mapping[str, Any]
+
+
+def _ask(spout: str, call: Callable[..., T], arguments: Iterable[Any]) -> T:
+    return call(*arguments)
+
+
+_STEPS: dict[CodeType, Callable[[Local], tuple[str, object]]] = {
+    _ask.__code__: lambda local: (local["spout"], None),
+    iterate.__code__: lambda local: (local["step"], local.get("row")),
+    Calls.run.__code__: lambda local: local["self"].position(),
+    run_fragment.__code__: lambda local: (local["sink"].target if "sink" in local else local["step"].id, None),
+    steps._retrieve.__code__: lambda local: (local["step"], None),  # noqa: SLF001
+    worker._read.__code__: lambda local: (local["fragment"].entry, None),  # noqa: SLF001
+    worker.run_entry.__code__: lambda local: (local["entry"], None),
+    entries.inputs_of.__code__: lambda local: (local["node"].id, None),
+    committer._update_rows.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+    committer.Committer._exchange.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+    committer.Committer._window.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+}
+"""The functions that call code of the user's, and what their locals say of the step and the tuple."""
+
+
+class _Begun(NamedTuple):
+    thread: int
+    watched: bool
+    commits: bool
+
+
+class _Call(NamedTuple):
+    """A call of the user's code that has not returned."""
+
+    frame: FrameType  # of what the step called
+    step: FrameType
+    given: object  # the last that it gave, where it gives one thing after the other
+
+    def goes_on(self, earlier: _Call) -> bool:
+        """Whether it is the very call that was seen earlier, at the same place."""
+        return self.frame is earlier.frame and self.given is earlier.given
+
+
+class Work:
+    """Which attempts threads of this process are at.
+
+    Parameters
+    ----------
+    beside
+        Gives the threads that a commit may be waiting for.
+    """
+
+    def __init__(self, beside: Callable[[], Iterable[int]] = tuple) -> None:
+        self._beside = beside
+        self._begun: dict[TransactionAttempt, _Begun] = {}
+        self._seen: dict[int, tuple[float, _Call]] = {}
+
+    def begin(self, attempt: TransactionAttempt, watched: bool, commits: bool = False) -> None:
+        """The calling thread begins; `watched` where nothing but `overdue` notices that it does not come back."""
+        self._begun[attempt] = _Begun(threading.get_ident(), watched, commits)
+
+    def end(self, attempt: TransactionAttempt) -> None:
+        """It is done with it."""
+        self._begun.pop(attempt, None)
+
+    def ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
+        """Call a spout because of a batch, watched."""
+        attempt = TransactionAttempt(txid, _ASKED)
+        self.begin(attempt, watched=True)
+        try:
+            return _ask(spout, call, arguments)
+        finally:
+            self.end(attempt)
+
+    def overdue(self, limit_s: float, cause: str) -> tuple[int, Failure] | None:
+        """Return a watched batch whose thread is in one call of the user's code for so many seconds, and where.
+
+        To be asked again and again, by one thread: a call hangs if it was met at two looks that are so far apart, and at
+        each one between them. Many short calls take as long as they like.
+        """
+        now, stacks = time.monotonic(), sys._current_frames()  # noqa: SLF001  nothing public gives another's stack
+        before, self._seen = self._seen, {}
+        for attempt, begun in list(self._begun.items()):
+            for thread in self._threads(begun) if begun.watched else ():
+                call = _call(stacks.get(thread))
+                if call is None:
+                    continue
+                since, earlier = before.get(thread, (now, call))
+                since = since if call.goes_on(earlier) else now
+                self._seen[thread] = since, call
+                if now - since >= limit_s:
+                    return attempt.txid, _failure(stacks[thread], call, cause)
+        return None
+
+    def hanging(self, attempt: TransactionAttempt, cause: str) -> Failure | None:
+        """Return a failure that names what the attempt is at; None where no thread of this process is in the user's code."""
+        begun = self._begun.get(attempt)
+        stacks = sys._current_frames()  # noqa: SLF001  as above
+        for thread in () if begun is None else self._threads(begun):
+            call = _call(stacks.get(thread))
+            if call is not None:
+                return _failure(stacks[thread], call, cause)
+        return None
+
+    def _threads(self, begun: _Begun) -> list[int]:
+        return [begun.thread, *(self._beside() if begun.commits else ())]
+
+
+def _call(innermost: FrameType | None) -> _Call | None:
+    """Return what a step called of the user's code; None if the thread is elsewhere.
+
+    A store is not the user's code, whoever calls it: it has limits of its own, and a large commit may take its time. But
+    the operations that it calls are.
+    """
+    frame, users, is_operation = innermost, None, False
+    while frame is not None and frame.f_code not in _STEPS:
+        file = frame.f_code.co_filename
+        if not is_operation:
+            if file == values.__file__:  # of the modules of states only this one calls operations
+                is_operation = True
+            elif _is_store(frame, file):
+                return None
+            elif not file.startswith(_OURS):
+                users = frame  # at last the outermost one
+        frame = frame.f_back
+    if frame is None or users is None:
+        return None
+    # One call gives all tables of a part.
+    given = frame.f_locals.get("data") if frame.f_code is worker._read.__code__ else None  # noqa: SLF001
+    return _Call(users, frame, given)
+
+
+def _is_store(frame: FrameType, file: str) -> bool:
+    """Whether this is a method of a state, or what the states of this package are made of."""
+    if file.startswith(_STATE) or file == views.__file__:
+        return True
+    return frame.f_code.co_varnames[:1] == ("self",) and hasattr(type(frame.f_locals.get("self")), "begin_commit")
+
+
+def _failure(innermost: FrameType, call: _Call, cause: str) -> Failure:
+    step, row = _STEPS[call.step.f_code](call.step.f_locals)
+    on = "" if row is None else f" on tuple {shown(row)}"
+    where = f"{call.frame.f_code.co_name}, {call.frame.f_code.co_filename}:{call.frame.f_lineno}"
+    details = "".join(traceback.format_stack(innermost))
+    return Failure(step, None, f"{cause}; it is still{on} in {where}", details=details)

@@ -1,0 +1,48 @@
+"""Opens the partitions of declared states, for writing and for reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trident.config import Config
+from trident.coordination.records import LogState
+from trident.graph.nodes import Graph, StateNode
+from trident.planner import Plan, make_plan
+from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.reading.views import StateView
+from trident.state.interfaces import StateConf
+
+__all__ = ["make_state", "open_state", "open_view"]
+
+
+def make_state(plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
+    """Open one partition of a state of a plan."""
+    return open_state(plan.topology, plan.states[name], config, partition, partitions, read_only)
+
+
+def open_state(
+    topology: str, node: StateNode, config: Config, partition: int, partitions: int, read_only: bool = False
+) -> Any:
+    """Open one partition of a declared state."""
+    keys = tuple((field, node.key_fields.type_of(field) or "") for field in node.key_fields.names)
+    value = node.value.types[0] if len(node.value) else None
+    conf = StateConf(topology, node.name, keys, value, config.as_mapping(), read_only)
+    return node.spec.factory.make_state(conf, partition, partitions)
+
+
+def open_view(
+    graph: Graph,
+    config: Config,
+    name: str,
+    snapshot: Any,
+    partitions: int | None = None,
+    log: Callable[[], LogState] | None = None,
+) -> StateView:
+    """Open a state for reading from another process than the one that runs the topology, compared with `log` if given."""
+    plan = make_plan(graph)
+    graph.state(name)
+    count = partitions or plan.partitions.get(name, 1)
+    instances = [make_state(plan, config, name, p, count, read_only=True) for p in range(count)]
+    check = None if log is None else StoreCheck(name, instances, log)
+    return StateView(instances, snapshot, name, check=check)

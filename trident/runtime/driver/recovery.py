@@ -1,0 +1,240 @@
+"""At start: do log and stores belong together (R8)? If not: refuse, adopt the stores, or empty the states.
+
+All states are compared before anything is written. Then, in this order: what the policy asks for; the record that this
+driver may write; and a claim on the place of each state that is new to the log, or has another number of partitions.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord, StartRecord
+from trident.coordination.transaction_log import TransactionLog
+from trident.errors import BackendError, FencedError, StateMismatchError, StatePlaceError
+from trident.planner import Plan
+from trident.runtime.driver.capabilities import kinds_of
+from trident.state.interfaces import StateType
+from trident.state.sentinel import check_sentinel
+from trident.state.txid import RETRY_BITS, Epochs, Sentinel, Txid, epoch_of
+
+__all__ = ["reconcile"]
+
+logger = logging.getLogger(__name__)
+
+Make = Callable[[str, int, int], Any]
+
+_TRIES = 3
+_ABOVE_ALL = 1 << 62
+"""An attempt that no sentinel is ahead of: a store that is ahead of the log is a mismatch, nobody was replaced."""
+
+
+@dataclass
+class _Found:
+    """A state that keeps sentinels, as this start finds it.
+
+    Attributes
+    ----------
+    instances
+        Its partitions as the log knows them, then those that are added.
+    known
+        How many of them the log knows.
+    sentinels
+        What their stores say.
+    mismatch
+        Why store and log do not belong together; None if they do.
+    unfinished
+        A start of an earlier version was killed while it laid the sentinels anew.
+    """
+
+    name: str
+    instances: Sequence[Any]
+    known: int
+    sentinels: list[Sentinel | None]
+    mismatch: StateMismatchError | None = None
+    unfinished: bool = False
+
+
+def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any]], policy: str, make: Make) -> None:
+    """Bring log and stores together before the first batch.
+
+    Parameters
+    ----------
+    states
+        By name, the state of each partition, as the topology wants it now.
+    policy
+        `"refuse"`, `"adopt"` or `"restart"`, see `Config.state_recovery`.
+    make
+        `make(state, partition, partitions)` opens a partition of another layout.
+
+    Raises
+    ------
+    StateMismatchError
+        They do not belong together and the policy is to refuse. Nothing was written.
+    """
+    kinds = kinds_of(plan, states)
+    opened: list[Any] = []
+
+    def laid_out(name: str, partitions: Sequence[Any]) -> Sequence[Any]:
+        count = log.state.layouts.get(name, (len(partitions),))[0]
+        if count == len(partitions):
+            return partitions
+        others = [make(name, partition, count) for partition in range(count)]
+        opened.extend(others)
+        return others
+
+    try:
+        founds = [
+            _compare(log, name, laid_out(name, partitions), partitions)
+            for name, partitions in states.items()
+            if hasattr(partitions[0], "read_sentinel")
+        ]
+        _recover(log, founds, policy)
+        log.append(StartRecord(log.epoch))
+        by_name = {found.name: found for found in founds}
+        for name, partitions in states.items():
+            _lay_out(log, name, kinds[name], partitions, by_name.get(name))
+    finally:
+        for instance in opened:
+            if hasattr(instance, "close"):
+                instance.close()
+
+
+def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> _Found:
+    instances = [*laid_out, *wanted[len(laid_out) :]]
+    found = _Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
+    for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
+        if partition < found.known and _is_laid_by_earlier_version(log, sentinel):
+            found.unfinished |= sentinel != log.state.expected(name, partition)
+            continue
+        # Of a partition that is added the log expects nothing; a sentinel of a layout before may lie there.
+        if partition >= found.known and sentinel is not None and _knows(log, sentinel):
+            sentinel = sentinel._replace(txid=0)
+        try:
+            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), _place(instance))
+        except StateMismatchError as mismatch:
+            # Another state's place must not be emptied, whatever else is wrong.
+            if found.mismatch is None or isinstance(mismatch, StatePlaceError):
+                found.mismatch = mismatch
+    return found
+
+
+def _is_laid_by_earlier_version(log: TransactionLog, sentinel: Sentinel | None) -> bool:
+    state = log.state
+    winner = state.winners.winner(state.txid) or 0
+    return state.epochs is None and state.txid > 0 and sentinel == Sentinel(state.incarnation, state.txid, winner)
+
+
+def _place(state: Any) -> str:
+    """What a state is called in its sentinels; "" of a user's own that does not say."""
+    return getattr(state, "place", "")
+
+
+def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
+    """The commit that would come next, to be compared with what drivers of earlier epochs left behind."""
+    state = log.state
+    expected = state.expected(name, partition)
+    return Txid(state.txid + 1, _ABOVE_ALL, state.winners_of(name), state.incarnation, expected, _epochs(log))
+
+
+# ---- what the policy asks for ----------------------------------------------------------------------------------------
+
+
+def _recover(log: TransactionLog, founds: Sequence[_Found], policy: str) -> None:
+    mismatches = [found for found in founds if found.mismatch is not None]
+    for found in mismatches:
+        assert found.mismatch is not None
+        # Another state's values are not ours to remove.
+        if policy == "refuse" or (policy == "restart" and isinstance(found.mismatch, StatePlaceError)):
+            raise found.mismatch
+        logger.warning("state %r: %s; state_recovery=%s", found.name, found.mismatch, policy)
+    if not mismatches:
+        return
+    if policy == "adopt":
+        _adopt(log, founds)
+        return
+    for found in mismatches:
+        for instance in found.instances:
+            log.check_owner()  # a successor's values are not to be removed
+            instance.reset()
+        log.append(ResetRecord(found.name))
+
+
+def _adopt(log: TransactionLog, founds: Sequence[_Found]) -> None:
+    """Take stores as they are: the last batch of any of them counts as committed, with whatever values it left.
+
+    A state that fits the end of the log as it is stays as it is: the log knows who won its batches. The sentinels of the
+    others are all laid before the first record, and by an epoch that the log does not know yet: after a crash in between
+    they fit no log, and the next start adopts them again.
+    """
+    if log.state.epochs is None:
+        log.append(StartRecord(log.epoch - 1))  # an earlier version's log takes every epoch for a known one
+    state, attempt = log.state, log.epoch << RETRY_BITS
+    base = max(
+        [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]
+    )
+    records = []
+    for found in founds:
+        beyond = any(sentinel is not None and sentinel.txid > state.txid for sentinel in found.sentinels)
+        if found.mismatch is None and not beyond:
+            continue
+        foreign = base > state.txid or any(s is not None and not _knows(log, s) for s in found.sentinels)
+        for instance in found.instances:
+            instance.move_sentinel(Sentinel(state.incarnation, base, attempt), force=True)
+        laid = dict.fromkeys(range(len(found.instances)), (base, attempt))
+        records.append(AdoptRecord(found.name, base, foreign, laid))
+    for record in records:
+        log.append(record)
+
+
+def _knows(log: TransactionLog, sentinel: Sentinel) -> bool:
+    """Whether the log knows who won the batches up to a sentinel: it is of a driver of this log."""
+    return sentinel.incarnation == log.state.incarnation and epoch_of(sentinel.attempt) in _epochs(log)
+
+
+def _epochs(log: TransactionLog) -> Epochs:
+    """The epochs of earlier drivers that may have written."""
+    return Epochs(((0, log.epoch - 1),)) if log.state.epochs is None else log.state.epochs
+
+
+# ---- claims ----------------------------------------------------------------------------------------------------------
+
+
+def _lay_out(
+    log: TransactionLog, name: str, kind: StateType | None, partitions: Sequence[Any], found: _Found | None
+) -> None:
+    """Claim the place of a state that is new to the log or laid out otherwise; keys stay where they are.
+
+    Partitions that go are claimed as well: their keys have other writers now, and the old one must be fenced.
+    """
+    layout = (len(partitions), "custom" if kind is None else kind.value)
+    if log.state.layouts.get(name) == layout and not (found and found.unfinished):
+        return
+    attempt = None
+    if found is not None:
+        attempt = log.epoch << RETRY_BITS
+        txid = log.state.claimed_at(name)
+        # What a failed attempt wrote may lie under a claim of batch 0: no other log may take it for nothing.
+        is_first = not any(sentinel is not None and sentinel.txid > txid for sentinel in found.sentinels)
+        claim = Sentinel(log.state.incarnation, txid, attempt, sealed=txid > 0 or is_first)
+        for instance in [*partitions, *found.instances[len(partitions) :]]:
+            _claim(log, instance, claim)
+    log.append(LayoutRecord(name, *layout, attempt))
+
+
+def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
+    """Lay this driver's sentinel; a driver that was replaced may still move its own a few times, while it wakes up."""
+    what, place = f"claim the place of {_place(instance) or 'a state'}", _place(instance)
+    for left in reversed(range(_TRIES)):
+        found = instance.read_sentinel()
+        log.check_owner()  # after the read: who has claimed the log since finds that its sentinel was not what was read
+        if found is not None and place and found.place not in ("", place):
+            raise StatePlaceError(what, place, found.place)
+        try:
+            instance.move_sentinel(claim, force=True)
+            return
+        except (FencedError, BackendError):
+            if not left:
+                raise

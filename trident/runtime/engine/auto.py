@@ -1,0 +1,105 @@
+"""`engine="auto"`: small batches run in this process, large ones on Spark, which starts with the first of them.
+
+Which of the two takes a batch follows from its definition alone, so a replay of a batch runs where the batch ran. Both run
+the same plan with the same numbers of partitions.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trident.errors import ConfigError, EnvironmentProblem
+from trident.runtime.engine.runners import InProcessRunner, Part, Runner
+from trident.runtime.engine.worker import Program, TaskOutput
+from trident.runtime.steps.rows import failure_of
+from trident.spout.interfaces import TransactionAttempt
+
+__all__ = ["AutoRunner", "LateRunner", "cores"]
+
+
+class AutoRunner:
+    """Picks a runner for each batch, by its size.
+
+    Parameters
+    ----------
+    here, elsewhere
+        Take batches of at most `most_bytes`, and all others: larger ones, and those of which nobody knows the size.
+    """
+
+    here = False
+
+    def __init__(self, here: InProcessRunner, elsewhere: Runner, most_bytes: int) -> None:
+        self._here, self._elsewhere, self._most_bytes = here, elsewhere, most_bytes
+        self.parallelism, self.program, self.operations = here.parallelism, here.program, here.operations
+
+    def of_size(self, size: int | None) -> Runner:
+        """Return the runner for a batch of about so many bytes."""
+        return self._here if size is not None and size <= self._most_bytes else self._elsewhere
+
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+        """Process a batch of a size that nobody knows."""
+        return self._elsewhere.process(attempt, parts)
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Cancel an attempt, wherever it runs."""
+        self._elsewhere.cancel(attempt)
+
+    def close(self) -> None:
+        """Close both."""
+        try:
+            self._elsewhere.close()
+        finally:
+            self._here.close()
+
+
+class LateRunner:
+    """A runner that is opened when the first batch comes, in the thread that brings it."""
+
+    here = False
+    _opened: Runner | None
+
+    def __init__(self, program: Program, parallelism: int, open_: Callable[[], Runner]) -> None:
+        self.program, self.parallelism = program, parallelism
+        self.operations: Sequence[Any] = ()
+        self._open, self._opened, self._closed = open_, None, False
+        self._lock = threading.Lock()
+
+    def of_size(self, size: int | None) -> Runner:
+        """Take batches of any size."""
+        return self
+
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+        """Process a batch; where the runner cannot be opened the batch fails, and another try would not help."""
+        try:
+            runner = self._runner()
+        except (ConfigError, EnvironmentProblem) as error:
+            return TaskOutput(failure=failure_of("spark", error, retry=False))
+        return runner.process(attempt, parts) if runner is not None else TaskOutput()
+
+    def _runner(self) -> Runner | None:
+        """Return the runner; None once this is closed, when nobody asks for the result any more."""
+        with self._lock:
+            if self._opened is None and not self._closed:
+                self._opened = self._open()
+            return None if self._closed else self._opened
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Cancel an attempt, if the runner is open."""
+        opened = self._opened  # without the lock: it is held for as long as Spark takes to start
+        if opened is not None:
+            opened.cancel(attempt)
+
+    def close(self) -> None:
+        """Close the runner if it was opened."""
+        with self._lock:
+            self._closed = True
+            if self._opened is not None:
+                self._opened.close()
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

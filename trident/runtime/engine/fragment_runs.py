@@ -1,0 +1,77 @@
+"""Runs a fragment: its steps one after the other over one Arrow table, then what each sink is given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.graph.exchanges import RepartitionNode
+from trident.graph.nodes import AggregateNode, MergeNode
+from trident.planner import Fragment, Sink, Step
+from trident.runtime.letters.put_back import PutBacks, check_places, with_rows
+from trident.runtime.steps.aggregates import partial
+from trident.runtime.steps.applying import apply_step
+from trident.runtime.steps.in_batch import aggregate
+from trident.runtime.steps.rows import Run, failing_at
+from trident.runtime.windows.worker_input import window_input
+
+__all__ = ["run_fragment", "run_step", "whole"]
+
+
+def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+    """Give the tables of one partition as its steps need them: as they come, or all in one, also if there are none."""
+    if not fragment.blocking:
+        yield from tables
+        return
+    all_of_them = list(tables) or [schema_of(fragment.fields).empty_table()]
+    yield pa.concat_tables(all_of_them)
+
+
+def run_fragment(
+    fragment: Fragment, table: pa.Table, run: Run, letters: PutBacks | None = None
+) -> Iterator[tuple[Sink, pa.Table]]:
+    """Apply a fragment's steps to a table of its entry; give the sinks' inputs, combiners of a state already in part.
+
+    `letters` come in on the way.
+    """
+    if letters:
+        check_places(fragment, letters)
+    tables = {fragment.entry: table}
+    for step in fragment.steps:
+        with failing_at(step.id):  # a kernel that has no answer for a column, or a static state that cannot be opened
+            sources = [tables[source] for source in step.sources]
+            if letters:
+                sources[0] = with_rows(sources[0], letters.get((step.id, 0)))
+            tables[step.id] = run_step(step, sources, run)
+    for sink in fragment.sinks:
+        data = tables[sink.source]
+        if fragment.columns[sink.source] != sink.fields.names:
+            data = data.select(list(sink.fields.names))
+        if letters:
+            data = with_rows(data, letters.get((sink.target, sink.port)))
+        if sink.aggregation is not None and sink.aggregation.combines:
+            with failing_at(sink.target):
+                data = partial(sink.target, sink.aggregation, data, run.poison)
+        elif sink.window is not None:
+            with failing_at(sink.target):
+                data = window_input(sink.window, data, run)
+        yield sink, data
+
+
+def run_step(step: Step, sources: list[pa.Table], run: Run) -> pa.Table:
+    """Apply one step within a partition; `sources` are the tables of the steps that it takes."""
+    node = step.node
+    if isinstance(node, MergeNode):
+        at = [node.fields.position(name) for name in step.keep]
+        parts = [
+            table.select([fields.names[i] for i in at]).rename_columns(list(step.keep))
+            for table, fields in zip(sources, node.inputs, strict=True)
+        ]
+        return pa.concat_tables(parts)
+    if isinstance(node, AggregateNode):
+        return aggregate(step.id, node, sources[0], run).select(list(step.keep))
+    if isinstance(node, RepartitionNode):  # that keeps every tuple where it is: any other one begins a fragment
+        return sources[0].select(list(step.keep))
+    return apply_step(step, sources[0], run.poison, run.states)

@@ -1,0 +1,127 @@
+"""Exchanges: which partition a row goes to, and what a partition makes of the rows that came.
+
+The same functions run between Spark's stages, in process, and behind a state where batches are committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.graph.exchanges import JoinNode, RepartitionNode, Routing
+from trident.planner import Exchange, Sink
+from trident.runtime.steps.groups import Ints, places_of
+from trident.runtime.steps.joins import join
+from trident.runtime.steps.reducers import multi_reduce
+from trident.runtime.steps.rows import Failure, Run, StepFailed, iterate
+
+__all__ = ["Frame", "apply_exchange", "route", "with_partitions"]
+
+
+class Frame(NamedTuple):
+    """Rows on their way to one partition of an exchange.
+
+    Attributes
+    ----------
+    target, port, partition
+        The exchange, which of its inputs, which of its partitions.
+    order
+        Where the rows come from: frames are put in this order, so a replay sees the rows in the same order.
+    data
+        The rows: a table, or its bytes between processes.
+    step
+        Where in the fragment behind the exchange dead letters come in; empty: the rows are input of the exchange.
+    """
+
+    target: str
+    port: int
+    partition: int
+    order: tuple[str, int, int]
+    data: Any
+    step: str = ""
+
+
+def with_partitions(exchanges: Mapping[str, Exchange], parallelism: int) -> dict[str, Exchange]:
+    """Return the exchanges with their numbers of partitions, where nobody said it that of the engine."""
+    return {id_: replace(one, partitions=one.partitions or parallelism) for id_, one in exchanges.items()}
+
+
+def route(
+    sink: Sink, exchange: Exchange, tables: Sequence[pa.Table], source: tuple[str, int, int], run: Run
+) -> Iterator[Frame]:
+    """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame."""
+    table = pa.concat_tables(tables)
+    partitions, routing = exchange.partitions or 1, sink.routing or Routing("global")
+    if table.num_rows == 0:
+        return
+    for partition, rows in _cut(sink, table, routing, partitions, source[1], run):
+        if rows.num_rows:
+            yield Frame(sink.target, sink.port, partition, source, rows)
+
+
+def _cut(
+    sink: Sink, table: pa.Table, routing: Routing, partitions: int, at: int, run: Run
+) -> Iterable[tuple[int, pa.Table]]:
+    if routing.kind == "custom":
+        return _custom(sink, table, routing, partitions, run)
+    if partitions == 1:
+        return [(0, table)]
+    if routing.kind == "broadcast":
+        return [(partition, table) for partition in range(partitions)]
+    if routing.kind == "hash":
+        return _by_place(table, places_of(table, routing.fields.names, partitions), partitions)
+    assert routing.kind == "shuffle", routing
+    # In turn, beginning with another partition in each part: many small parts reach all partitions.
+    return _by_place(table, (np.arange(table.num_rows) + at) % partitions, partitions)
+
+
+def _by_place(table: pa.Table, places: Ints, partitions: int) -> Iterator[tuple[int, pa.Table]]:
+    order = np.argsort(places, kind="stable")
+    bounds = np.searchsorted(places[order], np.arange(partitions + 1))
+    sorted_ = table.take(pa.array(order))
+    for partition in range(partitions):
+        start, end = int(bounds[partition]), int(bounds[partition + 1])
+        if end > start:
+            yield partition, sorted_.slice(start, end - start)
+
+
+def _custom(sink: Sink, table: pa.Table, routing: Routing, partitions: int, run: Run) -> Iterator[tuple[int, pa.Table]]:
+    rows: dict[int, list[int]] = {}
+
+    def visit(at: int, row: Any) -> None:
+        chosen = routing.function(row, partitions)
+        for partition in chosen if isinstance(chosen, (list, tuple, set, frozenset, range)) else (chosen,):
+            if not isinstance(partition, int) or isinstance(partition, bool) or not 0 <= partition < partitions:
+                cause = (
+                    f"the function of partition returned {chosen!r} for {partitions} partitions; it must return a number "
+                    f"from 0 to {partitions - 1}, or several of them"
+                )
+                raise StepFailed(Failure(sink.target, None, cause, retry=False))
+            rows.setdefault(partition, []).append(at)
+
+    iterate(sink.target, table, routing.fields, run.poison, visit)
+    for partition, ats in sorted(rows.items()):
+        yield partition, table.take(pa.array(ats, pa.int64()))
+
+
+def apply_exchange(exchange: Exchange, frames: Iterable[Frame], run: Run) -> pa.Table:
+    """Return the rows that one partition gives, whatever frames came: the entry's table of the fragment behind it."""
+    by_port: dict[int, list[pa.Table]] = {port: [] for port in range(len(exchange.inputs))}
+    for frame in sorted(frames, key=lambda frame: (frame.port, frame.order)):
+        if not frame.step:
+            by_port[frame.port].append(frame.data)
+    inputs = [
+        pa.concat_tables(by_port[port]) if by_port[port] else schema_of(fields).empty_table()
+        for port, fields in enumerate(exchange.inputs)
+    ]
+    node = exchange.node
+    if isinstance(node, RepartitionNode):
+        return inputs[0]
+    if isinstance(node, JoinNode):
+        return join(node, inputs, run.poison.bounds)
+    return multi_reduce(node, inputs, run)

@@ -1,0 +1,236 @@
+"""The two places where a batch is processed: Spark, and this process. Both run `run_part` and `run_entry`."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+import cloudpickle
+from py4j.protocol import Py4JError, Py4JJavaError
+
+from trident.errors import TopologyError, describe
+from trident.planner.loads import StageLoad
+from trident.runtime.engine.hops import cells_of, hops_of
+from trident.runtime.engine.job_errors import JobFailed, jvm_gone
+from trident.runtime.engine.routing import Frame, with_partitions
+from trident.runtime.engine.spark_resources import most_shipped, profiles_of
+from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task, run_task
+from trident.runtime.engine.worker import (
+    Part,
+    Program,
+    TaskOutput,
+    WorkerProgram,
+    merge_outputs,
+    operations_of,
+    run_entry,
+    run_part,
+    with_empty_parts,
+)
+from trident.runtime.steps.rows import failure_of
+from trident.spout.interfaces import TransactionAttempt
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import SparkSession
+
+__all__ = ["InProcessRunner", "Part", "Runner", "SparkRunner"]
+
+
+class Runner(Protocol):
+    """Processes the parts of one attempt. Thread-safe: several attempts may be in work at once.
+
+    Attributes
+    ----------
+    here
+        Whether it works in the caller's thread, without waiting for anybody.
+    parallelism
+        About how many parts a batch is cut into, and partitions an exchange has, where nobody said.
+    program
+        What is run, with these numbers in it.
+    operations
+        The user objects that are prepared in this process.
+    """
+
+    here: bool
+    parallelism: int
+    program: Program
+    operations: Sequence[Any]
+
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+        """Run all parts and the exchanges behind them; blocks until done. Failures come back as data."""
+
+    def of_size(self, size: int | None) -> Runner:
+        """Return the runner that takes a batch of about `size` bytes (None: nobody knows), often this one."""
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Ask a running attempt to stop; its result is ignored anyhow."""
+
+    def close(self) -> None:
+        """Release what the runner started."""
+
+
+class InProcessRunner:
+    """Runs the stages in this process, without Spark."""
+
+    here = True
+
+    def __init__(self, program: Program, parallelism: int = 1) -> None:
+        self.parallelism = parallelism
+        self.program = _of_width(program, self.parallelism)
+        _pickled(program)  # refuse what could not be shipped, so that a test tells what a cluster would
+        self._worker = WorkerProgram(self.program)
+        self._cells = cells_of(self.program)
+        self.operations: Sequence[Any] = self._worker.operations
+
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+        """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
+        parts = with_empty_parts(self.program, parts)
+        outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
+        capture = any(capture for _, _, capture in parts)
+        for cells in self._cells:
+            merged = merge_outputs(outputs)
+            if merged.failure is not None:
+                return merged
+            frames, merged.frames = merged.frames, []
+            arrived: dict[tuple[str, int], list[Frame]] = {cell: [] for cell in cells}
+            for frame in frames:
+                arrived.get((frame.target, frame.partition), merged.frames).append(frame)
+            outputs = [merged]
+            outputs += [run_entry(self._worker, attempt, *cell, arrived[cell], capture) for cell in cells]
+        return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
+
+    def of_size(self, size: int | None) -> Runner:
+        """Take batches of any size."""
+        return self
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Nothing to cancel: the result of a dead attempt is ignored."""
+
+    def close(self) -> None:
+        """End the operations."""
+        self._worker.cleanup()
+
+
+class SparkRunner:
+    """Runs each attempt as one Spark job: a stage with a task per part, and a stage per level of exchanges.
+
+    The job goes through Spark's RDDs: measured on two cores, a batch of 10k sentences took 50 ms so, 74 ms as
+    `mapInArrow` and 61 to 95 ms as a plan of native expressions, most of it planning. Spark does what only it can:
+    scheduling, shipping, retries of lost executors.
+    """
+
+    here = False
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        program: Program,
+        parallelism: int | None,
+        owned: bool,
+        loads: Sequence[StageLoad] = (),
+    ) -> None:
+        self._spark, self._owned = spark, owned
+        self._context = spark.sparkContext
+        profiles = profiles_of(self._context, loads, program.topology) if loads else []
+        self._profiles = {
+            load.stage: profile for load, profile in zip(loads, profiles, strict=True) if profile is not None
+        }
+        self.parallelism = parallelism or self._context.defaultParallelism
+        self.program = replace(_of_width(program, self.parallelism), most_shipped=most_shipped(self._context))
+        self.operations: Sequence[Any] = ()
+        self._id, self._pickled = uuid.uuid4().hex, _pickled(self.program)
+
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+        """Run all parts as one job, tagged so that it can be cancelled."""
+        parts = with_empty_parts(self.program, parts)
+        if not parts and not self.program.levels:
+            return TaskOutput()
+        context, tag = self._context, self._tag(attempt)
+        try:
+            context.addJobTag(tag)
+            outputs = self._job(attempt, parts).collect()
+        except Py4JJavaError as error:
+            raise JobFailed.of(error) from error
+        except (Py4JError, OSError) as error:
+            return TaskOutput(failure=failure_of("spark", jvm_gone(error), retry=False))
+        finally:
+            with suppress(Py4JError, OSError):
+                context.removeJobTag(tag)
+        return gathered(outputs)
+
+    def _job(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> RDD[bytes]:
+        program = (self._id, self._pickled, attempt)
+        read = self._placed(1, self._context.parallelize(list(enumerate(parts)), max(1, len(parts))))
+        hops, cells = hops_of(self.program), cells_of(self.program)
+        if not hops:
+            return read.mapPartitions(partial(run_task, *program))
+        capture = any(capture for _, _, capture in parts)
+        rows: RDD[Any] = read.mapPartitionsWithIndex(partial(run_parts_task, *program, hops[0]))
+        for level, (here, after) in enumerate(zip(cells, [*hops[1:], None], strict=True)):
+            task = partial(run_level_task, *program, capture, level + 1, here, after)
+            rows = self._placed(level + 2, rows.partitionBy(len(here), int)).mapPartitionsWithIndex(task)
+        return rows
+
+    def _placed(self, stage: int, rows: RDD[Any]) -> RDD[Any]:
+        """Give a stage, by its first RDD, the cores that it asks for."""
+        return rows.withResources(self._profiles[stage]) if stage in self._profiles else rows
+
+    def of_size(self, size: int | None) -> Runner:
+        """Take batches of any size."""
+        return self
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Cancel the attempt's job."""
+        self._context.cancelJobsWithTag(self._tag(attempt))
+
+    def close(self) -> None:
+        """Stop Spark if this topology started it."""
+        if self._owned:
+            from trident.runtime.engine.session import stop_session
+
+            stop_session(self._spark)
+
+    def _tag(self, attempt: TransactionAttempt) -> str:
+        # Another topology in the same session has attempts of the same number. A tag must not have a comma.
+        return f"{self._id}/{attempt.txid}:{attempt.attempt}"
+
+
+def _of_width(program: Program, parallelism: int) -> Program:
+    return replace(program, exchanges=with_partitions(program.exchanges, parallelism))
+
+
+def _pickled(program: Program) -> bytes:
+    """Pickle the program for the workers; an operation that cannot be pickled is named."""
+    try:
+        return bytes(cloudpickle.dumps(program))
+    except Exception as error:
+        raise TopologyError(_blame(program, error)) from error
+
+
+def _has(node: Any, operation: Any) -> bool:
+    members = [member.aggregator for member in getattr(node, "members", ())]
+    return any(own is operation for own in [*vars(node).values(), *members])
+
+
+def _blame(program: Program, error: Exception) -> str:
+    for fragment in program.fragments.values():
+        for operation in operations_of(program, fragment.entry):
+            step = next((s.id for s in fragment.steps if _has(s.node, operation)), fragment.entry)
+            try:
+                cloudpickle.dumps(operation)
+            except Exception as own:  # noqa: BLE001  pickling runs user code
+                name = getattr(operation, "name", type(operation).__name__)
+                return (
+                    f"step {step!r}: {name} cannot be sent to Spark workers ({describe(own)}). It or something it closes "
+                    "over holds a lock, a connection or an open file: open such things in prepare(conf, context)"
+                )
+    for name, emitter in program.emitters.items():
+        try:
+            cloudpickle.dumps(emitter)
+        except Exception as own:  # noqa: BLE001  pickling runs user code
+            return f"the spout of stream {name!r} cannot be sent to Spark workers ({describe(own)})"
+    return f"the topology cannot be sent to Spark workers: {describe(error)}"

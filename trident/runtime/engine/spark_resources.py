@@ -1,0 +1,143 @@
+"""Loads of stages as resources of Spark: cores of tasks by resource profiles, memory when executors are started.
+
+A stage whose tasks take several cores gets a profile of task resources only, which standalone clusters, YARN and Kubernetes
+honour on the executors that they have (with dynamic allocation on executors of its own). A local master honours none.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trident.errors import ConfigError
+from trident.planner.loads import StageLoad
+from trident.runtime.steps.bounds import MOST_SHIPPED
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.resource import ResourceProfile
+
+__all__ = ["cores_of_executors", "memory_settings", "most_shipped", "profiles_of", "undone_memory"]
+
+logger = logging.getLogger(__name__)
+
+_OVERHEAD = "spark.executor.memoryOverhead"
+_LEAST_OVERHEAD_MB = 384  # what Spark takes for itself by default
+_LOCAL = re.compile(r"local(\[|$)")
+
+Setting = Callable[[str], str | None]
+"""A Spark setting by key, None if nobody made it."""
+
+
+def memory_settings(loads: Sequence[StageLoad], conf: Mapping[str, str]) -> dict[str, str]:
+    """Return what executors need so that Python workers have the memory that steps ask for, if nobody says otherwise.
+
+    Python's memory is not on Spark's heap: YARN and Kubernetes count it as overhead.
+    """
+    needed = _needed_mb(loads, int(conf.get("spark.executor.cores", "1")))
+    return {_OVERHEAD: f"{_LEAST_OVERHEAD_MB + needed}m"} if needed else {}
+
+
+def profiles_of(context: SparkContext, loads: Sequence[StageLoad], topology: str) -> list[ResourceProfile | None]:
+    """Return the resource profile of each stage, None for those of one core a task.
+
+    Raises
+    ------
+    ConfigError
+        No executor has as many cores: Spark would wait for ever.
+    """
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
+    master, conf = context.master or "", context.getConf()
+    undone = undone_memory(loads, master, conf.get)
+    if undone:
+        logger.warning("topology %s: %s", topology, undone)
+    if all(load.cpus == 1 for load in loads):
+        return [None for _ in loads]
+    if _LOCAL.match(master):
+        logger.info("topology %s: master %s places no steps; cpu loads are not honoured", topology, master)
+        return [None for _ in loads]
+    _check_cores(loads, cores_of_executors(master, conf.get, lambda: _registered(context)), master, topology)
+    builders = [
+        ResourceProfileBuilder().require(TaskResourceRequests().cpus(load.cpus)) if load.cpus > 1 else None
+        for load in loads
+    ]
+    return [None if builder is None else builder.build for builder in builders]
+
+
+def cores_of_executors(master: str, setting: Setting, registered: Callable[[], int | None]) -> int | None:
+    """Return how many cores an executor has; None if nobody knows before the first of them is there."""
+    asked = setting("spark.executor.cores")
+    if asked is not None:
+        return int(asked)
+    cluster = re.match(r"local-cluster\[\s*\d+\s*,\s*(\d+)\s*,", master)
+    if cluster is not None:
+        return int(cluster[1])
+    if master.startswith(("yarn", "k8s")):
+        return 1
+    return registered()  # a standalone worker gives an executor all that it has
+
+
+def undone_memory(loads: Sequence[StageLoad], master: str, setting: Setting) -> str | None:
+    """Return what to tell about memory that steps ask for and do not get for certain."""
+    if not any(load.memory_mb for load in loads):
+        return None
+    if not master.startswith(("yarn", "k8s")):
+        return f"master {master} sets no memory aside for Python; memory loads are not honoured"
+    needed = _needed_mb(loads, cores_of_executors(master, setting, lambda: None) or 1)
+    found = setting(_OVERHEAD)
+    if found is not None and _megabytes(found) >= needed:
+        return None
+    return (
+        f"the steps ask for {needed} MiB in an executor, beside Spark's heap, but {_OVERHEAD} is {found or 'not set'}; set it "
+        f"to {_LEAST_OVERHEAD_MB + needed}m where Spark is started, or containers may be killed"
+    )
+
+
+_HEAPS = 8
+"""What a task hands on is in the heap of a JVM several times over: with a fifth of the heap Spark was seen to hang."""
+
+
+def most_shipped(context: SparkContext) -> int:
+    """Return how many bytes a task may hand on: a part of the smallest heap that they pass through."""
+    jvm, conf = context._jvm, context.getConf()  # noqa: SLF001 - PySpark has no public question for these
+    assert jvm is not None
+    heap = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
+    if not (context.master or "").startswith("local["):
+        executor = conf.get("spark.executor.memory", "1g")
+        heap = min(heap, int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(executor)))
+    return min(MOST_SHIPPED, heap // _HEAPS)
+
+
+def _check_cores(loads: Sequence[StageLoad], cores: int | None, master: str, topology: str) -> None:
+    most = max(loads, key=lambda load: load.cpus)
+    if cores is None:
+        logger.warning(
+            "topology %s: a task of stage %d takes %d cores; where no executor of %s has as many, Spark waits for ever",
+            topology, most.stage, most.cpus, master,
+        )  # fmt: skip
+    elif most.cpus > cores:
+        raise ConfigError(
+            f"topology {topology!r}: the steps of {most.entry!r} in stage {most.stage} ask for {most.cpu_percent:g} % of a "
+            f"core, so a task takes {most.cpus} cores, but an executor has {cores} (master {master}): Spark would wait for "
+            "ever. Give executors more (spark_conf with spark.executor.cores), or ask for less with set_cpu_load"
+        )
+
+
+def _needed_mb(loads: Sequence[StageLoad], cores: int) -> int:
+    """MiB of the tasks that an executor runs at once, in the stage that needs most."""
+    return max((round(load.memory_mb * max(1, cores // load.cpus)) for load in loads), default=0)
+
+
+def _registered(context: SparkContext) -> int | None:
+    executors = context._jsc.sc().statusStore().executorList(True)  # noqa: SLF001 - PySpark has no public question
+    found = [executors.apply(at) for at in range(executors.size())]
+    return max((int(one.totalCores()) for one in found if one.id() != "driver"), default=None)
+
+
+def _megabytes(text: str) -> int:
+    """Read a size as Spark writes it; a plain number is MiB."""
+    number, unit = re.fullmatch(r"(\d+)\s*([kmgt]?)b?", text.strip().lower(), re.ASCII).groups()  # type: ignore[union-attr]
+    return int(int(number) * {"k": 1 / 1024, "": 1, "m": 1, "g": 1024, "t": 1024**2}[unit])

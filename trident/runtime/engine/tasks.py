@@ -1,0 +1,192 @@
+"""The bodies of Spark tasks: parts of a batch, then level after level of exchanges; between them, bytes of Arrow.
+
+A worker process keeps the unpickled program of each topology it served, so a batch ships only its parts.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import cloudpickle
+
+from trident.arrow import ipc_of, table_of_ipc
+from trident.runtime.engine.hops import Cell, Hop, Item, Sent, Source, digest_of, is_mixed, signed, two_runs
+from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.worker import Part, TaskOutput, WorkerProgram, merge_outputs, run_entry, run_part
+from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippable
+from trident.runtime.steps.rows import failure_of
+from trident.spout.interfaces import TransactionAttempt
+
+__all__ = ["gathered", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
+
+_PROGRAMS_KEPT = 8
+_programs: dict[str, WorkerProgram] = {}
+
+
+def _worker(program_id: str, pickled: bytes) -> WorkerProgram:
+    """Return the program as this process has it; that of the topology served longest ago makes room for a new one."""
+    if program_id not in _programs:
+        if len(_programs) == _PROGRAMS_KEPT:
+            _programs.pop(next(iter(_programs))).cleanup()
+        _programs[program_id] = WorkerProgram(cloudpickle.loads(pickled))
+    _programs[program_id] = _programs.pop(program_id)
+    return _programs[program_id]
+
+
+def _cleanup() -> None:
+    for worker in _programs.values():
+        worker.cleanup()
+
+
+atexit.register(_cleanup)
+
+
+def run_task(
+    program_id: str, pickled: bytes, attempt: TransactionAttempt, parts: Iterator[tuple[int, Part]]
+) -> Iterator[bytes]:
+    """Run parts one after the other; each gives the bytes of its output."""
+    for output in _outputs(program_id, pickled, attempt, parts):
+        yield _packed(output, _most(program_id))
+
+
+def run_parts_task(
+    program_id: str, pickled: bytes, attempt: TransactionAttempt, hop: Hop, task: int, parts: Iterator[tuple[int, Part]]
+) -> Iterator[tuple[int, Sent]]:
+    """Run parts of a batch whose rows are exchanged; gives what goes to each task of the next stage."""
+    outputs = _outputs(program_id, pickled, attempt, parts)
+    return signed(task, hop, (sent for one in outputs for sent in _sent(one, hop, one.task, _most(program_id))))
+
+
+def _outputs(
+    program_id: str, pickled: bytes, attempt: TransactionAttempt, parts: Iterator[tuple[int, Part]]
+) -> Iterator[TaskOutput]:
+    try:
+        worker = _worker(program_id, pickled)
+    except Exception as error:  # noqa: BLE001  an operation's prepare may raise anything; it fails the attempt as data
+        list(parts)  # Spark keeps a worker only if it reads all of its input
+        yield TaskOutput(failure=failure_of("prepare", error))
+        return
+    for index, part in parts:
+        yield replace(run_part(worker, attempt, index, *part), task=index)
+
+
+def run_level_task(
+    program_id: str,
+    pickled: bytes,
+    attempt: TransactionAttempt,
+    capture: bool,
+    level: int,
+    cells: list[Cell],
+    hop: Hop | None,
+    task: int,
+    items: Iterator[tuple[int, Sent]],
+) -> Iterator[Any]:
+    """Run one cell of a level, and pass on what goes further; the last stage (no hop) gives the bytes of outputs."""
+    sent = _run_cell(program_id, pickled, attempt, capture, level, cells[task], hop, task, items)
+    return (item for _, item in sent) if hop is None else signed(task, hop, sent)
+
+
+def _run_cell(
+    program_id: str,
+    pickled: bytes,
+    attempt: TransactionAttempt,
+    capture: bool,
+    level: int,
+    cell: Cell,
+    hop: Hop | None,
+    task: int,
+    items: Iterator[tuple[int, Sent]],
+) -> Iterator[tuple[int, Item]]:
+    frames: list[Frame] = []
+    sources: set[Source] = set()
+    for _, (source, item) in items:
+        sources.add(source)
+        if isinstance(item, bytes):
+            yield task, item
+        elif item is not None and (item.target, item.partition) == cell:
+            frames.append(item._replace(data=table_of_ipc(item.data)))
+        elif item is not None:
+            if hop is None:
+                raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {cell}")
+            yield _address(item, hop, task), item
+    if is_mixed(sources):
+        output = TaskOutput(failure=two_runs(level), level=level)
+    else:
+        try:
+            worker = _worker(program_id, pickled)
+        except Exception as error:  # noqa: BLE001  as above
+            output = TaskOutput(failure=failure_of("prepare", error), level=level)
+        else:
+            output = run_entry(worker, attempt, *cell, frames, capture, level)
+    output = replace(output, task=task, sources=digest_of(sources))
+    if hop is None:
+        yield task, _packed(output, _most(program_id))
+    else:
+        yield from _sent(output, hop, task, _most(program_id))
+
+
+def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[int, Item]]:
+    here: list[Frame] = []  # what is exchanged behind a state goes to the driver
+    for frame in output.frames:
+        if (frame.target, frame.partition) not in hop.cells and frame.target not in hop.later:
+            here.append(frame)
+            continue
+        try:
+            data = ipc_of(frame.data)
+            check_shippable(len(data), repr(frame.target), most)
+        except TooManyRows as error:
+            output = _failed(output, frame.target, error)
+            break
+        yield _address(frame, hop, task), frame._replace(data=data)
+    yield task, _packed(output if output.failure else replace(output, frames=here), most)
+
+
+def _address(frame: Frame, hop: Hop, task: int) -> int:
+    return hop.cells.get((frame.target, frame.partition), task)
+
+
+def _most(program_id: str) -> int:
+    return _programs[program_id].program.most_shipped if program_id in _programs else MOST_SHIPPED
+
+
+def _packed(output: TaskOutput, most: int) -> bytes:
+    data = pack(output)
+    try:
+        check_shippable(len(data), "the driver", most)
+    except TooManyRows as error:
+        largest = max(output.sinks, key=lambda target: sum(table.nbytes for table in output.sinks[target]), default="")
+        return pack(_failed(output, largest, error))
+    return data
+
+
+def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
+    return TaskOutput(
+        failure=failure_of(step, error, retry=False), level=output.level, task=output.task, sources=output.sources
+    )
+
+
+def gathered(packed: Iterable[bytes]) -> TaskOutput:
+    """Put what all tasks of a batch gave together; tasks of a level that read different runs of a task fail it."""
+    outputs = sorted(map(unpack, packed), key=lambda output: (output.level, output.task))
+    read = {(output.level, output.sources) for output in outputs}
+    levels = [level for level, _ in read]
+    mixed = [level for level in levels if levels.count(level) > 1]
+    return TaskOutput(failure=two_runs(min(mixed))) if mixed else merge_outputs(outputs)
+
+
+def pack(output: TaskOutput) -> bytes:
+    """Return an output as bytes: Arrow IPC for the tables."""
+    sinks = {target: [ipc_of(table) for table in tables] for target, tables in output.sinks.items()}
+    frames = [frame._replace(data=ipc_of(frame.data)) for frame in output.frames]
+    return bytes(cloudpickle.dumps(replace(output, sinks=sinks, frames=frames)))
+
+
+def unpack(data: bytes) -> TaskOutput:
+    """Return what `pack` packed. The bytes come from this topology's own tasks, never from a store or a network peer."""
+    output: TaskOutput = cloudpickle.loads(data)
+    tables = {target: [table_of_ipc(blob) for blob in blobs] for target, blobs in output.sinks.items()}
+    arrived = [frame._replace(data=table_of_ipc(frame.data)) for frame in output.frames]
+    return replace(output, sinks=tables, frames=arrived)

@@ -1,0 +1,284 @@
+"""What runs in a worker: read a part of a batch or gather an exchange, apply the fused steps, hand on Arrow."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.graph.nodes import StateNode
+from trident.operations.interfaces import TridentOperationContext
+from trident.operations.metrics import add_counts, counting
+from trident.planner import Exchange, Fragment
+from trident.runtime.engine.fragment_runs import run_fragment, whole
+from trident.runtime.engine.routing import Frame, apply_exchange, route
+from trident.runtime.letters.put_back import PutBack, PutBacks, put_backs_of
+from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds
+from trident.runtime.steps.rows import Failure, Poison, Run, StepFailed, failing_at, failure_of
+from trident.spout.interfaces import TransactionAttempt
+from trident.state.interfaces import StateConf
+
+__all__ = ["NoRows", "Part", "Program", "TaskOutput", "WorkerProgram", "merge_outputs", "operations_of", "run_entry",
+           "run_part", "send", "with_empty_parts"]  # fmt: skip
+
+logger = logging.getLogger(__name__)
+
+Part = tuple[str, Any, bool]
+"""Of a batch: the spout, what its emitter reads, and whether tuples that raise are put aside. Or `PutBack`, at an entry."""
+
+
+class NoRows:
+    """The part of a spout that has nothing in a batch, for steps that run nevertheless."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """What a worker needs of a topology: fragments, emitters of the spouts, static states, settings, exchanges.
+
+    `most_shipped` says how many bytes a task may hand on to Spark.
+    """
+
+    topology: str
+    fragments: Mapping[str, Fragment]
+    emitters: Mapping[str, Any]
+    states: Mapping[str, StateNode]
+    settings: Mapping[str, Any]
+    exchanges: Mapping[str, Exchange] = field(default_factory=dict)
+    levels: tuple[tuple[str, ...], ...] = ()
+    most_shipped: int = MOST_SHIPPED
+
+
+@dataclass
+class TaskOutput:
+    """What one part of a batch gave.
+
+    Attributes
+    ----------
+    sinks
+        Tables by the id of the entry that they are the input of.
+    tuples
+        How many tuples the spout emitted.
+    failure
+        Why the part failed; nothing else counts then.
+    captured
+        Tuples that were put aside.
+    frames
+        Rows for exchanges that still have to run.
+    metrics
+        What operations counted, as `operation/counter`.
+    level, task
+        Where it comes from: the level (0: a spout) and the number of the task in it. Of several failures the lowest is the
+        cause; outputs are put together in this order, whatever way they came.
+    sources
+        On Spark, a digest of the runs of the tasks before it that it read: that of all tasks of a level.
+    """
+
+    sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
+    tuples: int = 0
+    failure: Failure | None = None
+    captured: list[Failure] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    level: int = 0
+    task: int = 0
+    sources: str = ""
+    metrics: dict[str, int] = field(default_factory=dict)
+
+
+class WorkerProgram:
+    """A program, prepared once in this process.
+
+    Parameters
+    ----------
+    more
+        Further operations to prepare.
+    prepared
+        Operations that are prepared (and cleaned up) elsewhere in this process.
+    """
+
+    def __init__(self, program: Program, more: Sequence[Any] = (), prepared: Sequence[Any] = ()) -> None:
+        self.program, self.bounds = program, Bounds.of(program.settings)
+        self._states: dict[str, Any] = {}
+        own = [*(op for entry in program.fragments for op in operations_of(program, entry)), *more]
+        elsewhere = {id(operation) for operation in prepared}
+        distinct = {id(operation): operation for operation in own if id(operation) not in elsewhere}
+        self.operations = list(distinct.values())
+        for operation in self.operations:
+            if hasattr(operation, "prepare"):
+                context = TridentOperationContext(operation=type(operation).__name__)
+                operation.prepare(program.settings, context)
+
+    def state(self, name: str) -> Any:
+        """Return a static state, made when first asked for."""
+        if name not in self._states:
+            node = self.program.states[name]
+            conf = StateConf(self.program.topology, name, settings=self.program.settings, read_only=True)
+            self._states[name] = node.spec.factory.make_state(conf, 0, node.spec.required_num_partitions or 1)
+        return self._states[name]
+
+    def cleanup(self) -> None:
+        """End every operation; an error of one does not keep the others from ending."""
+        for operation in self.operations:
+            try:
+                if hasattr(operation, "cleanup"):
+                    operation.cleanup()
+            except Exception:
+                logger.exception("cleanup of %r failed", operation)
+
+
+def operations_of(program: Program, entry: str) -> Iterator[Any]:
+    """Iterate over the user objects of an entry and its fragment: operations, and the aggregators of its sinks."""
+    fragment = program.fragments[entry]
+    exchange = program.exchanges.get(entry)
+    for node in (*(step.node for step in fragment.steps), exchange and exchange.node):
+        for name in ("function", "filter", "consumer", "reducer"):
+            if hasattr(node, name):
+                yield getattr(node, name)
+        for member in getattr(node, "members", ()):
+            yield member.aggregator
+    for sink in fragment.sinks:
+        if sink.aggregation is not None:
+            yield sink.aggregation.aggregator
+        if sink.window is not None:
+            yield sink.window.member.aggregator
+
+
+def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
+    """Add a part without rows for each spout that has none but whose steps give something even then."""
+    there = {spout for spout, _, _ in parts} & program.emitters.keys()
+    if len(there) == len(program.emitters):
+        return list(parts)
+    missing = [name for name in program.emitters if name not in there and program.fragments[name].blocking]
+    capture = any(capture for _, _, capture in parts)
+    return [*parts, *((name, NoRows(), capture) for name in missing)]
+
+
+def run_part(
+    worker: WorkerProgram, attempt: TransactionAttempt, index: int, spout: str, part: Any, capture: bool
+) -> TaskOutput:
+    """Read one part, the `index`-th of the batch, and run its fragment. What fails comes back as data."""
+    output = TaskOutput()
+    if isinstance(part, PutBack):
+        return _put_back(worker, attempt, index, spout, part, capture)
+    fragment = worker.program.fragments[spout]
+
+    def read() -> Iterator[pa.Table]:
+        for table in _read(worker.program.emitters[spout], fragment, part):
+            output.tuples += table.num_rows
+            yield table
+
+    run = Run(attempt, Poison(capture, output.captured, worker.bounds, spout, index), worker.state)
+    return _guarded(worker.program, fragment, [] if isinstance(part, NoRows) else read(), run, index, output)
+
+
+def _put_back(
+    worker: WorkerProgram, attempt: TransactionAttempt, index: int, entry: str, part: PutBack, capture: bool
+) -> TaskOutput:
+    """Let dead letters in at the fragment of a spout, or send them to where they come in."""
+    if part.lost and not capture:
+        return TaskOutput(failure=part.lost[0])
+    output = TaskOutput(captured=list(part.lost), frames=list(part.frames))
+    if not part.tables:
+        return output
+    run = Run(attempt, Poison(capture, output.captured, worker.bounds, entry, index), worker.state)
+    return _guarded(worker.program, worker.program.fragments[entry], [], run, index, output, part.tables)
+
+
+def run_entry(
+    worker: WorkerProgram,
+    attempt: TransactionAttempt,
+    entry: str,
+    partition: int,
+    frames: Sequence[Frame],
+    capture: bool,
+    level: int = 0,
+) -> TaskOutput:
+    """Gather one partition of an exchange and run its fragment. What fails comes back as data."""
+    output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
+    partitions = worker.program.exchanges[entry].partitions or 1
+    run = Run(attempt, Poison(capture, output.captured, worker.bounds, entry, partition, partitions), worker.state)
+
+    def gather() -> Iterator[pa.Table]:
+        yield apply_exchange(worker.program.exchanges[entry], frames, run)
+
+    return _guarded(worker.program, fragment, gather(), run, partition, output, put_backs_of(frames))
+
+
+def _guarded(
+    program: Program,
+    fragment: Fragment,
+    tables: Iterable[pa.Table],
+    run: Run,
+    index: int,
+    output: TaskOutput,
+    letters: PutBacks | None = None,
+) -> TaskOutput:
+    try:
+        with counting() as output.metrics:
+            send(fragment, tables, program.exchanges, run, index, output, letters)
+    except StepFailed as error:
+        return TaskOutput(failure=error.failure, level=output.level)
+    except Exception as error:  # noqa: BLE001  whatever a spout or kernel raises fails the attempt, not the process
+        return TaskOutput(failure=failure_of(fragment.entry, error), level=output.level)
+    return output
+
+
+def send(
+    fragment: Fragment,
+    tables: Iterable[pa.Table],
+    exchanges: Mapping[str, Exchange],
+    run: Run,
+    index: int,
+    output: TaskOutput,
+    letters: PutBacks | None = None,
+) -> None:
+    """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
+
+    `letters` come in with the first of the tables.
+    """
+    routed: dict[int, list[pa.Table]] = {}
+    pieces: Iterable[pa.Table] = whole(fragment, tables)
+    if letters:
+        pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
+    for table in pieces:
+        for at, (sink, data) in enumerate(run_fragment(fragment, table, run, letters)):
+            if sink.routing is None:
+                output.sinks.setdefault(sink.target, []).append(data)
+            else:
+                routed.setdefault(at, []).append(data)
+        letters = None
+    for at, parts in routed.items():
+        sink = fragment.sinks[at]
+        output.frames.extend(route(sink, exchanges[sink.target], parts, (fragment.entry, index, at), run))
+
+
+def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
+    schema = schema_of(fragment.fields)
+    with failing_at(fragment.entry):
+        for data in emitter.emit(part):
+            table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+            same = table.schema.equals(schema)
+            if not same and table.schema.names != schema.names:
+                cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
+                raise StepFailed(Failure(fragment.entry, None, cause, retry=False))
+            # A wider or a dictionary encoding of the declared type is made that type; what does not fit raises.
+            yield table if same or table.schema.types == schema.types else table.cast(schema)
+
+
+def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
+    """Put outputs together; the first failure of the lowest level wins."""
+    failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
+    if failed is not None:
+        return TaskOutput(failure=failed.failure)
+    merged = TaskOutput()
+    for output in outputs:
+        merged.tuples += output.tuples
+        merged.captured.extend(output.captured)
+        merged.frames.extend(output.frames)
+        add_counts(merged.metrics, output.metrics)
+        for target, tables in output.sinks.items():
+            merged.sinks.setdefault(target, []).extend(tables)
+    return merged

@@ -1,0 +1,78 @@
+"""Dead letters on their way back: each comes in where it was put aside, beside the batch's other tuples.
+
+What comes in at a step, or at what a fragment gives to an entry behind it, is a row of that input; all of the fragment
+that does not lie behind it sees nothing of it. So a tuple that had its effect on one branch of a stream, and was put
+aside on another, has its effect there once, and once here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from trident.planner import Fragment
+from trident.runtime.engine.routing import Frame
+from trident.runtime.steps.rows import Failure, StepFailed
+
+__all__ = ["Place", "PutBack", "PutBacks", "check_places", "put_backs_of", "with_rows"]
+
+Place = tuple[str, int]
+"""Where in a fragment: a step, or the entry that a sink gives to; and as which of its inputs."""
+
+PutBacks = Mapping[Place, pa.Table]
+"""What comes in where in a fragment."""
+
+
+@dataclass(frozen=True)
+class PutBack:
+    """The part of a batch that puts dead letters back into one fragment.
+
+    Attributes
+    ----------
+    tables
+        For the fragment of a spout: what comes in where.
+    frames
+        For a fragment elsewhere: the same, to be sent there. Those without a step are what an entry gathers.
+    lost
+        Letters that have no place in this topology: they fail again.
+    """
+
+    tables: PutBacks = field(default_factory=dict)
+    frames: Sequence[Frame] = ()
+    lost: Sequence[Failure] = ()
+
+    @property
+    def count(self) -> int:
+        """How many letters these are."""
+        tables = (*self.tables.values(), *(frame.data for frame in self.frames))
+        rows: int = sum(table.num_rows for table in tables)
+        return rows + len(self.lost)
+
+
+def put_backs_of(frames: Iterable[Frame]) -> PutBacks:
+    """Return what frames bring to the steps of a fragment; several may bring rows to the same one."""
+    found: dict[Place, pa.Table] = {}
+    for frame in sorted(frames, key=lambda frame: frame.order):  # so a replay sees the rows in the same order
+        if frame.step:
+            place = frame.step, frame.port
+            found[place] = with_rows(found[place], frame.data) if place in found else frame.data
+    return found
+
+
+def check_places(fragment: Fragment, letters: PutBacks) -> None:
+    """Raise `StepFailed` if rows come in where the fragment takes none: the record would mark them as put back."""
+    places = {(step.id, 0) for step in fragment.steps} | {(sink.target, sink.port) for sink in fragment.sinks}
+    for step, port in letters.keys() - places:
+        cause = f"dead letters come in at {step!r} (input {port}), which is not behind {fragment.entry!r}"
+        raise StepFailed(Failure(step, None, cause, retry=False))
+
+
+def with_rows(table: pa.Table, more: pa.Table | None) -> pa.Table:
+    """Return a table with the rows of another that has all of its columns."""
+    if more is None:
+        return table
+    if not table.num_columns:  # Arrow loses the rows of tables without columns where it puts them together
+        return pa.table({"_": pa.nulls(table.num_rows + more.num_rows)}).select([])
+    return pa.concat_tables([table, more.select(table.schema.names).cast(table.schema)])

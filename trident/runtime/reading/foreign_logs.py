@@ -1,0 +1,69 @@
+"""The log of a topology that another process runs, or ran: who reads its states begins here."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from trident.config import Config
+from trident.coordination.records import LogState
+from trident.coordination.transaction_log import LogReader, exists
+from trident.errors import ForeignLogError, LogError, UnsupportedOperation
+from trident.graph.nodes import StateNode
+
+__all__ = ["ForeignLog"]
+
+
+class ForeignLog:
+    """The log of a topology that another process runs, or ran; says what is committed, to any thread.
+
+    Parameters
+    ----------
+    states
+        Those that are to be read.
+    instead
+        How to read states that live in memory, for the error's text.
+
+    Raises
+    ------
+    UnsupportedOperation
+        One of `states` lives in the memory of the other process.
+    LogError, ForeignLogError
+        There is no log, or it is of another topology.
+    """
+
+    def __init__(self, topology: str, config: Config, states: Iterable[StateNode], instead: str) -> None:
+        self._reader = _open_reader(topology, config, states, instead)
+        self._lock = threading.Lock()
+        self._log = self.now()
+
+    def now(self) -> LogState:
+        """Return what is committed now. The object may change with the next call."""
+        with self._lock:
+            self._log = self._reader.refresh()
+            return self._log
+
+    def partitions(self, state: str) -> int:
+        """Return the number of partitions of a state, as of the latest `now`."""
+        layout = self._log.layouts.get(state)
+        return 1 if layout is None else layout[0]
+
+
+def _open_reader(topology: str, config: Config, states: Iterable[StateNode], instead: str) -> LogReader:
+    for state in states:
+        if getattr(state.spec.factory, "in_memory", False):
+            raise UnsupportedOperation(
+                f"state {state.name!r} lives in the memory of the process that runs {topology!r}; no other process can read "
+                f"it. {instead}, or keep it in a store"
+            )
+    log_dir = config.log_folder(topology)
+    if not exists(log_dir):
+        raise LogError(
+            f"there is no transaction log in {log_dir}, so nothing says what {topology!r} has committed. Run the topology "
+            "first, or name its log with log_dir (--log-dir)"
+        )
+    reader = LogReader(log_dir)
+    found = reader.refresh().topology
+    if found != topology:
+        raise ForeignLogError(log_dir, f"topology {found!r}", f"topology {topology!r}")
+    return reader

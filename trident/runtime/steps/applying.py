@@ -1,0 +1,209 @@
+"""How each kind of step is applied to an Arrow table. Built-ins have kernels; anything else runs row by row.
+
+The same functions run in Spark's Python workers and in process, so both runners give equal results by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import one_array
+from trident.graph.nodes import EachNode, FilterNode, MapNode, Node, PeekNode, ProjectNode, QueryNode, SelectNode
+from trident.operations import FilterNull, Split
+from trident.operations.adapters import PlainFlatMap, PlainFunction, PlainMap
+from trident.operations.expressions import Expression
+from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.planner import Step
+from trident.runtime.steps.plain_functions import each_plain
+from trident.runtime.steps.rows import Emitted, Failure, Poison, StepFailed, as_values, failing_at, iterate, tuples_of
+from trident.runtime.steps.vector_steps import each_vectorised, filter_vectorised, map_vectorised, select
+
+__all__ = ["apply_query", "apply_step", "has_step_kernel"]
+
+_FEW_TEXTS = 16
+
+
+def has_step_kernel(node: Node) -> bool:
+    """Whether a function or a filter runs as an Arrow kernel; of exactly these classes, a subclass may do otherwise."""
+    if isinstance(node, EachNode):
+        return type(node.function) is Split
+    return isinstance(node, FilterNode) and type(node.filter) is FilterNull
+
+
+def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[str], Any]) -> pa.Table:
+    """Apply one step; the result has the columns `step.keep`, in field order.
+
+    `states` gives the state of a static query by name.
+    """
+    node = step.node
+    if isinstance(node, EachNode):
+        return _each(step, node, table, poison)
+    if isinstance(node, FilterNode):
+        return _filter(step, node, table, poison)
+    if isinstance(node, MapNode):
+        return _map(step, node, table, poison)
+    if isinstance(node, SelectNode):
+        return select(step, node, table, poison)
+    if isinstance(node, PeekNode):
+        return _peek(step, node, table, poison)
+    if isinstance(node, QueryNode):
+        return apply_query(step.id, node, table, states(node.state), poison, step.keep)
+    assert isinstance(node, ProjectNode), node
+    return table.select(list(step.keep))
+
+
+def _each(step: Step, node: EachNode, table: pa.Table, poison: Poison) -> pa.Table:
+    if has_step_kernel(node):
+        keeps_old = not set(node.outputs.names).issuperset(step.keep)
+        parents, words = _split(node.function, table.column(node.inputs.names[0]), keeps_old or not step.keep)
+        if not keeps_old and step.keep:
+            return pa.table([words], names=step.keep)
+        return _append(step, node.outputs.names, table, parents, [words])
+    if isinstance(node.function, ArrowFunction):
+        parents, columns = each_vectorised(step.id, node, table, poison)
+        return _append(step, node.outputs.names, table, parents, columns)
+    if isinstance(node.function, PlainFunction):
+        parents, columns = each_plain(step.id, node, table, poison)
+        return _append(step, node.outputs.names, table, parents, columns)
+    out = Emitted(step.id, node.outputs, poison.bounds, table.num_rows, by_tuple=True)
+
+    def visit(at: int, row: Any) -> None:
+        out.at = at
+        node.function.execute(row, out)
+
+    _collect(step.id, table, node, out, poison, visit)
+    return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns())
+
+
+def _collect(step: str, table: pa.Table, node: Any, out: Emitted, poison: Poison, visit: Any) -> None:
+    def guarded(at: int, row: Any) -> None:
+        before = len(out.rows)
+        try:
+            visit(at, row)
+        except Exception:
+            out.take_back(before)  # a tuple that is put aside leaves nothing of itself behind
+            raise
+
+    iterate(step, table, node.inputs, poison, guarded)
+
+
+def _append(
+    step: Step, new: tuple[str, ...], table: pa.Table, parents: pa.Array | None, columns: list[pa.Array]
+) -> pa.Table:
+    """The kept old columns, repeated as often as their row emitted (once without `parents`), and the new ones."""
+    emitted = dict(zip(new, columns, strict=True))
+    old = table.select([name for name in step.keep if name not in emitted])
+    if parents is not None and old.num_columns:
+        old = old.take(parents)
+    kept = {name: emitted[name] if name in emitted else old.column(name) for name in step.keep}
+    return pa.table(kept) if kept else _rows_without_columns(table.num_rows if parents is None else len(parents))
+
+
+def _rows_without_columns(count: int) -> pa.Table:
+    """A table that only counts: Arrow keeps the number of rows of a table without columns."""
+    return pa.table({"_": pa.nulls(count)}).select([])
+
+
+def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tuple[pa.Array | None, pa.Array]:
+    """The words of all texts, and which text each is of if somebody asks."""
+    array = one_array(column)
+    if len(array) <= _FEW_TEXTS and not with_parents:  # a kernel needs longer to begin
+        texts = [text for text in array.to_pylist() if text is not None]
+        return None, pa.array([word for text in texts for word in text.split(function.separator) if word], pa.string())
+    lists = pc.split_pattern(array, function.separator)
+    words = lists.flatten() if lists.null_count else lists.values
+    parents = pc.list_parent_indices(lists) if with_parents else None
+    filled = pc.binary_length(words).to_numpy() > 0
+    if not filled.all():
+        mask = pa.array(filled)
+        words, parents = words.filter(mask), None if parents is None else parents.filter(mask)
+    return parents, words if words.type == pa.string() else words.cast(pa.string())
+
+
+def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa.Table:
+    if isinstance(node.filter, (ArrowFilter, Expression)):
+        return filter_vectorised(step.id, node, table, poison).select(list(step.keep))
+    if has_step_kernel(node):
+        mask = pa.array([True] * table.num_rows, pa.bool_()) if not len(node.inputs) else None
+        for name in node.inputs.names:
+            valid = pc.is_valid(table.column(name))
+            mask = valid if mask is None else pc.and_(mask, valid)
+        return table.filter(mask).select(list(step.keep))
+    kept: list[bool] = [False] * table.num_rows
+
+    def visit(at: int, row: Any) -> None:
+        kept[at] = bool(node.filter.is_keep(row))
+
+    iterate(step.id, table, node.inputs, poison, visit)
+    return table.filter(pa.array(kept, pa.bool_())).select(list(step.keep))
+
+
+def _peek(step: Step, node: PeekNode, table: pa.Table, poison: Poison) -> pa.Table:
+    seen: list[int] = []
+
+    def visit(at: int, row: Any) -> None:
+        node.consumer.accept(row)
+        seen.append(at)
+
+    iterate(step.id, table, node.inputs, poison, visit)
+    passed = (
+        table if len(seen) == table.num_rows else table.take(pa.array(seen, pa.int64()))
+    )  # without what is put aside
+    return passed.select(list(step.keep))
+
+
+def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table:
+    if isinstance(node.function, ArrowFunction):
+        mapped = map_vectorised(step.id, node, table, poison)
+        return mapped.select(list(step.keep))
+    out = Emitted(step.id, node.fields, poison.bounds, table.num_rows, by_tuple=True)
+    function, flat = node.function, node.flat
+    plain = isinstance(function, (PlainMap, PlainFlatMap))
+    call = function if plain else function.execute
+    # A list is a value list, but for a single field of arrays it is the value.
+    array = len(node.fields) == 1 and (node.fields.types[0] or "").startswith("array<")
+
+    def visit(at: int, row: Any) -> None:
+        out.at = at
+        for values in call(row) if flat else (call(row),):
+            out.emit(values if isinstance(values, list) and not array else as_values(values))
+
+    _collect(step.id, table, node, out, poison, visit)
+    return _append(step, node.fields.names, table, pa.array(out.parents, pa.int64()), out.columns())
+
+
+def apply_query(
+    step: str, node: QueryNode, table: pa.Table, state: Any, poison: Poison, keep: tuple[str, ...] | None = None
+) -> pa.Table:
+    """Look all rows up in bulk, then let the query function emit row by row; its values are appended."""
+    columns = tuple(node.fields.names) if keep is None else keep
+    rows = list(tuples_of(table, node.inputs))
+    out = Emitted(step, node.outputs, poison.bounds, table.num_rows, by_tuple=True)
+    if rows:
+        results = _retrieve(step, node, rows, state)
+
+        def visit(at: int, row: Any) -> None:
+            out.at = at
+            node.function.execute(row, results[at], out)
+
+        _collect(step, table, node, out, poison, visit)
+    parents = pa.array(out.parents, pa.int64())
+    return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns())
+
+
+def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:
+    with failing_at(step):
+        found = node.function.batch_retrieve(state, rows)
+        results = list(found) if isinstance(found, Iterable) else None
+    if results is None or len(results) != len(rows):
+        returned = repr(found) if results is None else f"{len(results)} results"
+        cause = (
+            f"batch_retrieve of {type(node.function).__name__} returned {returned} for {len(rows)} tuples; "
+            "it must return one per tuple, in order"
+        )
+        raise StepFailed(Failure(step, None, cause, retry=False))
+    return results

@@ -1,0 +1,53 @@
+"""Rows of the same key: numbered by Arrow, so that a null, a NaN or a zero of either sign is one key everywhere."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import one_array
+from trident.runtime.commit.partitions import partition_of
+
+__all__ = ["Ints", "group_ids", "places_of"]
+
+Ints = npt.NDArray[np.int64]
+
+
+def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
+    """Number the distinct keys in the order in which they appear.
+
+    Returns the number of each row's key, and the row where each key appears first. No columns: all rows are one key.
+    """
+    codes = np.zeros(rows, np.int64)
+    for column in columns:
+        encoded = pc.dictionary_encode(one_array(_canonical(column)), null_encoding="encode")
+        values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        # Numbered anew after each column, so that the numbers stay below the number of rows.
+        codes = _numbered(codes * max(1, len(encoded.dictionary)) + values)
+    firsts = np.full(int(codes.max()) + 1 if rows else 0, rows, np.int64)
+    np.minimum.at(firsts, codes, np.arange(rows))
+    return codes, firsts
+
+
+def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
+    """Return the partition of each row by the hash of the named columns: that of the key in any process and release."""
+    ids, firsts = group_ids([table.column(name) for name in names], table.num_rows)
+    columns = [_canonical(table.column(name)).take(pa.array(firsts)).to_pylist() for name in names]
+    keys = zip(*columns, strict=True)
+    places = np.fromiter((partition_of(key, partitions) for key in keys), np.int64, len(firsts))
+    return places[ids]
+
+
+def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """One form of all equal floats: Arrow tells -0.0 from 0.0, and one NaN from another, by their bits."""
+    if not pa.types.is_floating(column.type):
+        return column
+    zeros = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
+    return pc.if_else(pc.is_nan(zeros), pa.scalar(float("nan"), column.type), zeros)
+
+
+def _numbered(codes: Ints) -> Ints:
+    numbers: Ints = pa.array(codes).dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    return numbers

@@ -1,0 +1,182 @@
+"""Aggregates within a batch, partition by partition: Arrow kernels for the built-ins, else the members row by row."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import schema_of
+from trident.fields import Fields
+from trident.graph.nodes import AggregateNode, Aggregation, Member
+from trident.operations.assemblies import FirstRows
+from trident.operations.comparators import MaxBy, MinBy
+from trident.operations.interfaces import Aggregator
+from trident.runtime.steps.aggregates import has_kernel, is_native, partial
+from trident.runtime.steps.groups import group_ids
+from trident.runtime.steps.rows import Emitted, Run, columns_of, failing_at, iterate, tuples_of
+from trident.tuples import TridentTuple
+
+__all__ = ["aggregate", "has_aggregate_kernel"]
+
+
+def aggregate(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.Table:
+    """Aggregate one partition: a row per key, or as many as the members emit; ungrouped also without any rows."""
+    if table.num_rows == 0 and (node.grouped or node.partial):
+        return schema_of(node.fields).empty_table()
+    kernel = _table_kernel(node)
+    if kernel is not None:
+        (member,) = node.members
+        return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(node.fields.names)
+    parts = [_aggregation(node, member) for member in node.members if hasattr(member.aggregator, "combine")]
+    if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
+        tables = [partial(step, part, table, run.poison) for part in parts]
+        values = [data.column(data.num_columns - 1) for data in tables]
+        keys = [tables[0].column(name) for name in node.group.names]
+        return pa.table([*keys, *values], schema=schema_of(node.fields))
+    return _row_by_row(step, node, table, run)
+
+
+def has_aggregate_kernel(node: AggregateNode) -> bool:
+    """Whether the built-ins of an aggregate run as Arrow kernels: all of its members, or it is done row by row."""
+    return _table_kernel(node) is not None or all(is_native(member.aggregator) for member in node.members)
+
+
+def _table_kernel(node: AggregateNode) -> Callable[[Any, pa.Table], pa.Table] | None:
+    return None if node.grouped or len(node.members) > 1 else _TABLE_KERNELS.get(type(node.members[0].aggregator))
+
+
+def _aggregation(node: AggregateNode, member: Member) -> Aggregation:
+    return Aggregation(node.group, node.grouped, member.inputs, member.aggregator, member.outputs, combines=True)
+
+
+# ---- built-ins that keep whole rows ------------------------------------------------------------------------------------
+
+
+def _extreme(aggregator: MinBy, table: pa.Table) -> pa.Table:
+    column = table.column(aggregator.field)
+    value = (pc.max if isinstance(aggregator, MaxBy) else pc.min)(column)
+    if not value.is_valid:
+        return table.slice(0, 0)
+    is_nan = pa.types.is_floating(column.type) and value.as_py() != value.as_py()
+    at = pc.indices_nonzero(pc.is_nan(column) if is_nan else pc.equal(column, value))
+    return table.slice(at[len(at) - 1].as_py(), 1)
+
+
+def _first(aggregator: FirstRows, table: pa.Table) -> pa.Table:
+    if aggregator.sort_field is None:
+        return table.slice(0, aggregator.n)
+    order = "descending" if aggregator.reverse else "ascending"
+    at = pc.sort_indices(table, [(aggregator.sort_field, order)])  # stable; NaN, then null, at the end either way
+    return table.take(at.slice(0, aggregator.n))
+
+
+_TABLE_KERNELS: dict[type[Any], Callable[[Any, pa.Table], pa.Table]] = {
+    MinBy: _extreme,
+    MaxBy: _extreme,
+    FirstRows: _first,
+}
+
+
+# ---- row by row --------------------------------------------------------------------------------------------------------
+
+
+class _Combining:
+    """A combiner as an aggregator."""
+
+    def __init__(self, combiner: Any) -> None:
+        self._combiner = combiner
+
+    def init(self, batch_id: Any, collector: Any) -> Any:
+        return self._combiner.zero()
+
+    def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
+        value = self._combiner.init(tuple)
+        return value if val is None else self._combiner.combine(val, value)
+
+    def complete(self, val: Any, collector: Any) -> None:
+        collector.emit((val,))
+
+
+class _Reducing:
+    """A reducer as an aggregator."""
+
+    def __init__(self, reducer: Any) -> None:
+        self._reducer = reducer
+
+    def init(self, batch_id: Any, collector: Any) -> Any:
+        return self._reducer.init()
+
+    def aggregate(self, val: Any, tuple: TridentTuple, collector: Any) -> Any:
+        return self._reducer.reduce(val, tuple)
+
+    def complete(self, val: Any, collector: Any) -> None:
+        collector.emit((val,))
+
+
+def _as_aggregator(operation: Any) -> Aggregator[Any]:
+    adapted: Any = operation
+    if hasattr(operation, "combine"):
+        adapted = _Combining(operation)
+    elif hasattr(operation, "reduce"):
+        adapted = _Reducing(operation)
+    aggregator: Aggregator[Any] = adapted
+    return aggregator
+
+
+class _Fold:
+    """The members at work on the tuples of one key."""
+
+    def __init__(self, step: str, members: Sequence[Member], run: Run, given: int) -> None:
+        self._bounds, self._given = run.poison.bounds, given
+        self._members = [_as_aggregator(member.aggregator) for member in members]
+        self._outs = [Emitted(step, member.outputs, self._bounds, given) for member in members]
+        self._values = [one.init(run.attempt, out) for one, out in zip(self._members, self._outs, strict=True)]
+
+    def take(self, rows: Sequence[TridentTuple]) -> None:
+        """Give each member its view of a tuple; if one raises, none of them has seen the tuple."""
+        before = [len(out.rows) for out in self._outs]
+        try:
+            self._values = [
+                one.aggregate(value, row, out)
+                for one, value, row, out in zip(self._members, self._values, rows, self._outs, strict=True)
+            ]
+        except Exception:
+            for out, count in zip(self._outs, before, strict=True):
+                out.take_back(count)
+            raise
+
+    def complete(self, key: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return the rows of the key: what the members emitted, in every combination."""
+        for one, value, out in zip(self._members, self._values, self._outs, strict=True):
+            one.complete(value, out)
+        self._bounds.check_step(math.prod(len(out.rows) for out in self._outs), self._given)
+        return [(*key, *itertools.chain(*rows)) for rows in itertools.product(*(out.rows for out in self._outs))]
+
+
+def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.Table:
+    keys, ids = _keys(node, table)
+    inputs = [list(tuples_of(table, member.inputs)) for member in node.members]
+    seen = Fields(list(dict.fromkeys(name for member in node.members for name in member.inputs.names)))
+    with failing_at(step):  # init and complete belong to no tuple
+        folds = [_Fold(step, node.members, run, table.num_rows) for _ in keys]
+
+        def visit(at: int, row: TridentTuple) -> None:
+            folds[ids[at]].take([rows[at] for rows in inputs])
+
+        iterate(step, table, seen, run.poison, visit)
+        rows = [row for key, fold in zip(keys, folds, strict=True) for row in fold.complete(key)]
+    return pa.table(columns_of(step, node.fields, rows), schema=schema_of(node.fields))
+
+
+def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], list[int]]:
+    """The distinct keys, and the number of each row's key; ungrouped there is one key, also without rows."""
+    if not node.grouped:
+        return [()], [0] * table.num_rows
+    ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
+    keys = table.select(list(node.group.names)).take(pa.array(firsts))
+    return [row.values for row in tuples_of(keys, node.group)], ids.tolist()

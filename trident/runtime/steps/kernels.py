@@ -1,0 +1,70 @@
+"""What runs as an Arrow kernel and what row by row in Python: asked of those that decide it."""
+
+from __future__ import annotations
+
+from trident.graph.exchanges import MultiReduceNode, RepartitionNode
+from trident.graph.nodes import (
+    AggregateNode,
+    Aggregation,
+    EachNode,
+    FilterNode,
+    MapNode,
+    Node,
+    PeekNode,
+    QueryNode,
+    WindowNode,
+)
+from trident.operations.expressions import Expression
+from trident.operations.vectorised import ArrowFilter, ArrowFunction
+from trident.planner import Plan
+from trident.runtime.steps.aggregates import is_native
+from trident.runtime.steps.applying import has_step_kernel
+from trident.runtime.steps.in_batch import has_aggregate_kernel
+
+__all__ = ["aggregation_runs", "only_kernels", "step_runs", "window_runs"]
+
+_KERNEL, _ROWS = "Arrow kernel", "row by row"
+
+
+def step_runs(node: Node) -> str:
+    """Return how a step works on a batch; a kernel too may go row by row where a sum could overflow."""
+    operation = getattr(node, "function", getattr(node, "filter", None))
+    if isinstance(operation, (ArrowFilter, ArrowFunction)):
+        return "vectorised"
+    if isinstance(operation, Expression):
+        return _KERNEL
+    if isinstance(node, (EachNode, FilterNode)):
+        return _KERNEL if has_step_kernel(node) else _ROWS
+    if isinstance(node, AggregateNode):
+        return _KERNEL if has_aggregate_kernel(node) else _ROWS
+    if isinstance(node, (MapNode, PeekNode, MultiReduceNode)):
+        return _ROWS
+    if isinstance(node, QueryNode):
+        return "read in bulk, answered row by row"
+    if isinstance(node, RepartitionNode) and node.routing.kind == "custom":
+        return _ROWS
+    return _KERNEL
+
+
+def aggregation_runs(aggregation: Aggregation) -> str:
+    """Return how the tuples of a task are aggregated before they go to a state."""
+    if not aggregation.combines:
+        return "every tuple goes to the state"
+    return f"aggregated in each task first, {_KERNEL if is_native(aggregation.aggregator) else _ROWS}"
+
+
+def window_runs(node: WindowNode) -> str:
+    """Return how the tuples of a task are aggregated before they go to a window."""
+    if node.config.counts or not node.combines:
+        return "every tuple goes to the window"
+    return f"aggregated in each task first, {_KERNEL if is_native(node.member.aggregator) else _ROWS}"
+
+
+def only_kernels(plan: Plan) -> bool:
+    """Whether a batch meets no code of the user's on its way to the states, so that its time goes by its size alone."""
+    fragments = plan.fragments.values()
+    steps = [step.node for fragment in fragments for step in fragment.steps]
+    steps += [exchange.node for exchange in plan.exchanges.values()]
+    sinks = [sink for fragment in fragments for sink in fragment.sinks]
+    aggregators = [sink.aggregation.aggregator for sink in sinks if sink.aggregation is not None]
+    return all(step_runs(node) == _KERNEL for node in steps) and all(map(is_native, aggregators))

@@ -1,0 +1,292 @@
+"""Between Arrow tables and the rows that user code sees; and what becomes of an exception in user code."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.errors import FailedException, FencedError, StaleTransactionError, StateMismatchError, describe
+from trident.fields import Fields
+from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
+from trident.spout.interfaces import TransactionAttempt
+from trident.tuples import TridentTuple
+
+__all__ = ["Aside", "Emitted", "Failure", "Poison", "Run", "StepFailed", "failing_at", "failure_of", "iterate", "shown",
+           "tuples_of"]  # fmt: skip
+
+_MAX_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class Aside:
+    """A tuple that was put aside: all that is needed to put it back.
+
+    Attributes
+    ----------
+    values
+        All columns that it had at the input of the step that raised, by name.
+    entry, port, partition, partitions
+        The fragment in which that was: where it begins, and in which of how many partitions; at an exchange, as which
+        of its inputs.
+    """
+
+    values: Mapping[str, Any]
+    entry: str
+    port: int = 0
+    partition: int = 0
+    partitions: int = 1
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt failed, as data: it crosses process boundaries whole.
+
+    Attributes
+    ----------
+    step, row, cause
+        The step that raised, the tuple it worked on (text; None if no single tuple is to blame), the error.
+    retry
+        False where another try cannot help (a wrong arity, a value of a wrong type).
+    details
+        The traceback.
+    aside
+        The tuple, where it was put aside.
+    """
+
+    step: str
+    row: str | None
+    cause: str
+    retry: bool = True
+    reported: bool = False
+    details: str = ""
+    aside: Aside | None = None
+
+
+class StepFailed(Exception):
+    """Carries a `Failure` out of a step."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+class failing_at:  # noqa: N801 - used as a function; a generator would cost small batches more than their steps do
+    """Let whatever is raised inside fail `step`; what has failed a step already is passed on."""
+
+    __slots__ = ("_step",)
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StepFailed):
+            raise StepFailed(failure_of(self._step, error)) from error
+
+
+def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:
+    """Describe an exception of user code, a spout or a state."""
+    if isinstance(error, StepFailed):
+        return error.failure
+    of = None if row is None else shown(row)
+    final = isinstance(error, (FencedError, StaleTransactionError, StateMismatchError)) or not retry
+    details = "".join(traceback.format_exception(error))
+    return Failure(step, of, describe(error), not final, type(error).__name__ == "ReportedFailedException", details)
+
+
+@dataclass
+class Poison:
+    """What to do with a tuple whose operation raises: fail the batch, or put the tuple aside (on the last try).
+
+    `bounds` says how many rows a tuple, and a step, may give; one more, and the operation raises. `entry`, `partition`
+    and `partitions` say where the tuples are.
+    """
+
+    capture: bool = False
+    captured: list[Failure] = field(default_factory=list)
+    bounds: Bounds = DEFAULT_BOUNDS
+    entry: str = ""
+    partition: int = 0
+    partitions: int = 1
+
+    def __call__(self, step: str, row: object, error: Exception, table: pa.Table, at: int, port: int = 0) -> None:
+        """Handle one exception, of row `at` of a table: raises `StepFailed`, or keeps the tuple and returns."""
+        failure = failure_of(step, error, row)
+        if not self.capture or isinstance(error, (FailedException, StepFailed)):
+            raise StepFailed(failure) from error
+        (values,) = table.slice(at, 1).to_pylist()
+        self.captured.append(replace(failure, aside=Aside(values, self.entry, port, self.partition, self.partitions)))
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the steps of a batch know besides its tuples.
+
+    Attributes
+    ----------
+    attempt
+        The try at the batch, which aggregators are told.
+    poison
+        What becomes of a tuple whose operation raises.
+    states
+        Gives a static state by name.
+    """
+
+    attempt: TransactionAttempt
+    poison: Poison
+    states: Callable[[str], Any]
+
+
+class Emitted:
+    """The collector of one step: value lists as columns, and which input row each came from.
+
+    Parameters
+    ----------
+    given
+        How many rows the step got.
+    by_tuple
+        Whether `at` is the number of a tuple, so that there is a bound on what it may emit.
+    """
+
+    def __init__(
+        self, step: str, fields: Fields, bounds: Bounds = DEFAULT_BOUNDS, given: int = 0, by_tuple: bool = False
+    ) -> None:
+        self.step, self.fields = step, fields
+        self.rows: list[Sequence[Any]] = []
+        self.parents: list[int] = []
+        self.at = 0
+        self._width = len(fields)
+        self._bounds, self._given, self._by_tuple = bounds, given, by_tuple
+        self._look = min(bounds.per_tuple, bounds.step_of(given)) if by_tuple else bounds.step_of(given)
+
+    def emit(self, values: Sequence[Any]) -> None:
+        """Take one value list."""
+        if not isinstance(values, (list, tuple, TridentTuple)) or len(values) != self._width:
+            raise StepFailed(wrong_arity(self.step, values, self.fields))
+        if len(self.rows) >= self._look:
+            self._check()
+        self.rows.append(values)
+        self.parents.append(self.at)
+
+    def _check(self) -> None:
+        count, most = len(self.rows), self._bounds.per_tuple
+        if self._by_tuple and count >= most and self.parents[count - most] == self.at:
+            self._bounds.refuse_tuple()
+        self._bounds.check_step(count + 1, self._given)
+
+    def take_back(self, count: int) -> None:
+        """Forget what was emitted beyond `count` rows: the tuple that emitted it was put aside."""
+        del self.rows[count:], self.parents[count:]
+
+    def columns(self) -> list[pa.Array]:
+        """Return the emitted values, a column per field."""
+        return columns_of(self.step, self.fields, self.rows)
+
+
+def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list[pa.Array]:
+    """Build typed columns; `StepFailed` naming step, field and value where a value does not fit its type."""
+    schema = schema_of(fields)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
+    return [
+        _column(step, name, type_, column)
+        for name, type_, column in zip(schema.names, schema.types, columns, strict=True)
+    ]
+
+
+# Arrow's capacity error: a text or bytes beyond 2 GiB
+_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowCapacityError, TypeError, ValueError, OverflowError)
+
+
+def _column(step: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    try:
+        return pa.array(values, type=type_)
+    except _UNFIT as error:
+        culprit = next((value for value in values if not _fits(value, type_)), None)
+        cause = f"field {name!r} is declared {type_}, but got {shown(culprit)} ({error})"
+        raise StepFailed(Failure(step, None, cause, retry=False)) from error
+
+
+def _fits(value: Any, type_: pa.DataType) -> bool:
+    try:
+        pa.array([value], type=type_)
+    except _UNFIT:
+        return False
+    return True
+
+
+def column_of(step: str, fields: Fields, values: Sequence[Any]) -> pa.Array:
+    """Build the column of the only field; errors as of `columns_of`."""
+    (name,), (type_,) = fields.names, schema_of(fields).types
+    return _column(step, name, type_, values)
+
+
+def wrong_arity(step: str, values: object, fields: Fields) -> Failure:
+    """Say that a value list has not a value per field."""
+    count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
+    cause = (
+        f"emitted {count} value{'' if count == 1 else 's'} {shown(values)} for the {len(fields)} output "
+        f"field{'' if len(fields) == 1 else 's'} {list(fields.names)}; emit one value per field, as a tuple or list"
+    )
+    return Failure(step, None, cause, retry=False)
+
+
+def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:
+    """Iterate over a table's rows as user code sees them; fields are picked by name, in the order of `fields`."""
+    if not len(fields):
+        empty = TridentTuple(fields, ())
+        yield from (empty for _ in range(table.num_rows))
+        return
+    columns = [table.column(name).to_pylist() for name in fields.names]
+    for values in zip(*columns, strict=True):
+        yield TridentTuple(fields, values)
+
+
+def iterate(
+    step: str,
+    table: pa.Table,
+    fields: Fields,
+    poison: Poison,
+    visit: Callable[[int, TridentTuple], None],
+    port: int = 0,
+) -> None:
+    """Call user code for every row; what it raises names the step and the row. `port`: which input of it the table is."""
+    for at, row in enumerate(tuples_of(table, fields)):
+        try:
+            visit(at, row)
+        except StepFailed as error:
+            raise StepFailed(with_row(error.failure, row)) from error
+        except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
+            poison(step, row, error, table, at, port)
+
+
+def as_values(emitted: Any) -> Sequence[Any]:
+    """A plain function's result as a value list: a tuple is one, anything else is its only value."""
+    return emitted if isinstance(emitted, (tuple, TridentTuple)) else (emitted,)
+
+
+def with_row(failure: Failure, row: object) -> Failure:
+    """Name the tuple to blame, if the failure names none yet."""
+    if failure.row is not None:
+        return failure
+    return Failure(failure.step, shown(row), failure.cause, failure.retry, failure.reported, failure.details)
+
+
+def shown(value: object) -> str:
+    """Return a value as text, cut; without making a text of a huge one first."""
+    if isinstance(value, (str, bytes)) and len(value) > _MAX_SHOWN:
+        return f"{_short(repr(value[: _MAX_SHOWN + 1]))} ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
+    if isinstance(value, TridentTuple):
+        cut = tuple(one[: _MAX_SHOWN + 1] if isinstance(one, (str, bytes)) else one for one in value)
+        return _short(repr(TridentTuple(value.fields, cut)))
+    return _short(repr(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"

@@ -1,0 +1,198 @@
+"""What vectorised user code returned, as typed columns; whatever it should not have returned is named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import schema_of
+from trident.fields import Fields
+from trident.runtime.steps.bounds import Bounds
+from trident.runtime.steps.rows import Failure, StepFailed
+
+__all__ = ["flattened", "mask_of", "rows_of"]
+
+
+def rows_of(step: str, name: str, fields: Fields, result: Any, rows: int) -> list[Any]:
+    """Return the columns of a function that gives one row per tuple."""
+    columns = _columns(step, name, fields, result)
+    for column in columns:
+        if len(column) != rows:
+            _refuse(
+                step,
+                f"{name} returned {len(column)} values for {rows} tuples; it must return one per tuple, in order, or be "
+                "declared with flat=True",
+            )
+    return columns
+
+
+def flattened(
+    step: str, name: str, fields: Fields, result: Any, rows: int, bounds: Bounds, parents_needed: bool
+) -> tuple[Any, list[Any]]:
+    """Return the parents (a NumPy array; None if there are none and none are needed) and columns of a flat function.
+
+    Raises
+    ------
+    TooManyRows
+        A tuple gave more rows than the bounds allow.
+    """
+    parents, columns = _flattened(step, name, fields, result, rows, parents_needed)
+    if parents is not None:
+        bounds.check_parents(parents)
+    elif len(columns[0]) > bounds.per_tuple * rows:  # some tuple must have given too many
+        bounds.refuse_tuple()
+    return parents, columns
+
+
+def _flattened(
+    step: str, name: str, fields: Fields, result: Any, rows: int, parents_needed: bool
+) -> tuple[Any, list[Any]]:
+    if isinstance(result, pa.ChunkedArray):
+        result = result.combine_chunks()
+    if isinstance(result, (pa.ListArray, pa.LargeListArray)):
+        if len(result) != rows:
+            _refuse(
+                step, f"{name} returned {len(result)} lists for {rows} tuples; it must return one per tuple, in order"
+            )
+        parents, elements = _elements(result)
+        return parents, _columns(step, name, fields, elements)
+    if isinstance(result, tuple) and len(result) == 2:
+        columns = _same_length(step, name, _columns(step, name, fields, result[1]))
+        return _parents(step, name, result[0], rows, len(columns[0])), columns
+    if parents_needed:
+        _refuse(
+            step,
+            f"{name} returned {_kind(result)}; with flat=True it must return a list array with a list per tuple, or "
+            "(parents, columns)",
+        )
+    return None, _same_length(step, name, _columns(step, name, fields, result))
+
+
+def mask_of(step: str, name: str, result: Any, rows: int) -> Any:
+    """Return the mask of a filter."""
+    if not isinstance(result, (pa.Array, pa.ChunkedArray)) or not pa.types.is_boolean(result.type):
+        _refuse(step, f"{name} returned {_kind(result)}; a filter must return a boolean array with a value per tuple")
+    if len(result) != rows:
+        _refuse(step, f"{name} returned {len(result)} values for {rows} tuples; a filter must return one per tuple")
+    return result
+
+
+def _refuse(step: str, cause: str) -> NoReturn:
+    raise StepFailed(Failure(step, None, cause, retry=False))
+
+
+def _kind(result: Any) -> str:
+    if isinstance(result, (pa.Array, pa.ChunkedArray)):
+        return f"an array of {result.type}"
+    return type(result).__name__
+
+
+def _elements(lists: Any) -> tuple[Any, Any]:
+    """The elements of all lists, and which list each is of; a null list has none, whatever lies beneath it."""
+    if lists.null_count:
+        valid = pc.indices_nonzero(lists.is_valid())
+        parents, elements = _elements(lists.drop_null())
+        return valid.to_numpy()[parents].astype(np.int64), elements
+    return pc.list_parent_indices(lists).to_numpy().astype(np.int64), lists.flatten()
+
+
+def _parents(step: str, name: str, parents: Any, rows: int, count: int) -> Any:
+    if isinstance(parents, pa.ChunkedArray):
+        parents = parents.combine_chunks()
+    if not isinstance(parents, (pa.Array, np.ndarray)):
+        _refuse(step, f"{name} returned {_kind(parents)} as parents; they must be an array of whole numbers")
+    array = pa.array(parents)
+    if not pa.types.is_integer(array.type) or array.null_count:
+        _refuse(step, f"{name} returned an array of {array.type} as parents; they must be whole numbers without nulls")
+    if len(array) != count:
+        _refuse(step, f"{name} returned {len(array)} parents for {count} rows; it must return one per row")
+    found = array.to_numpy().astype(np.int64)
+    if count and not 0 <= found.min() <= found.max() < rows:
+        _refuse(
+            step,
+            f"{name} returned parents from {found.min()} to {found.max()} for {rows} tuples; they count from 0 to "
+            f"{rows - 1}",
+        )
+    return found
+
+
+def _same_length(step: str, name: str, columns: list[Any]) -> list[Any]:
+    lengths = [len(column) for column in columns]
+    if len(set(lengths)) > 1:
+        _refuse(step, f"{name} returned columns of different lengths: {lengths}")
+    return columns
+
+
+def _columns(step: str, name: str, fields: Fields, result: Any) -> list[Any]:
+    """One array per field; a record batch is matched by name if it has the same names, else by position."""
+    columns = _listed(fields, result)
+    if len(columns) != len(fields):
+        one = "" if len(columns) == 1 else "s"
+        _refuse(
+            step,
+            f"{name} returned {len(columns)} column{one} for the {len(fields)} output field"
+            f"{'' if len(fields) == 1 else 's'} {list(fields.names)}",
+        )
+    schema = schema_of(fields)
+    return [
+        _typed(step, name, field, type_, column)
+        for field, type_, column in zip(schema.names, schema.types, columns, strict=True)
+    ]
+
+
+def _listed(fields: Fields, result: Any) -> Sequence[Any]:
+    if isinstance(result, (pa.RecordBatch, pa.Table)):
+        same = sorted(result.schema.names) == sorted(fields.names)
+        return [result.column(name) for name in fields.names] if same else result.columns
+    is_struct = isinstance(result, (pa.Array, pa.ChunkedArray)) and pa.types.is_struct(result.type)
+    if is_struct and not (len(fields) == 1 and (fields.types[0] or "").startswith("struct<")):
+        array = result.combine_chunks() if isinstance(result, pa.ChunkedArray) else result
+        return list(array.flatten())
+    if isinstance(result, list) and not all(isinstance(one, (pa.Array, pa.ChunkedArray)) for one in result):
+        return [result]  # plain values, which are refused
+    return result if isinstance(result, (tuple, list)) else [result]
+
+
+def _typed(step: str, name: str, field: str, type_: pa.DataType, column: Any) -> Any:
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    if not isinstance(column, pa.Array):
+        _refuse(step, f"{name} returned {_kind(column)} for field {field!r}; it must return a pyarrow.Array")
+    if column.type == type_:
+        return column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if _family(column.type) not in (_family(type_), "null"):
+        _refuse(step, f"{name} returned {column.type} for field {field!r}, which is declared {type_}")
+    try:
+        return column.cast(type_)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        cause = f"{name} returned {column.type} for field {field!r}, which is declared {type_}: {error}"
+        raise StepFailed(Failure(step, None, cause, retry=False)) from error
+
+
+def _family(type_: pa.DataType) -> str:
+    """Types of one family are made each other where the values fit."""
+    for family, checks in _FAMILIES.items():
+        if any(check(type_) for check in checks):
+            return family
+    return str(type_)
+
+
+_types = pa.types
+_FAMILIES: dict[str, tuple[Any, ...]] = {
+    "null": (_types.is_null,),
+    "whole": (_types.is_integer,),
+    "fraction": (_types.is_floating,),
+    "decimal": (_types.is_decimal,),
+    "text": (_types.is_string, _types.is_large_string, _types.is_string_view),
+    "bytes": (_types.is_binary, _types.is_large_binary, _types.is_fixed_size_binary),
+    "time": (_types.is_timestamp,),
+    "list": (_types.is_list, _types.is_large_list),
+    "struct": (_types.is_struct,),
+    "map": (_types.is_map,),
+}

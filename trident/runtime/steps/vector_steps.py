@@ -1,0 +1,160 @@
+"""Steps that work on Arrow arrays: vectorised functions and filters, and expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.errors import FailedException
+from trident.fields import Fields
+from trident.graph.nodes import EachNode, FilterNode, MapNode, SelectNode
+from trident.operations.expressions import Expression
+from trident.operations.metrics import count_again, counting
+from trident.operations.vectorised import ArrowFunction
+from trident.planner import Step
+from trident.runtime.steps.expression_kernels import evaluate
+from trident.runtime.steps.rows import Poison, StepFailed, failure_of, tuples_of
+from trident.runtime.steps.vector_results import flattened, mask_of, rows_of
+
+__all__ = ["each_vectorised", "filter_vectorised", "map_vectorised", "over_halves", "select"]
+
+
+def over_halves(
+    step: str, table: pa.Table, fields: Fields, poison: Poison, call: Callable[[pa.RecordBatch], Any]
+) -> Iterator[tuple[int, int, Any]]:
+    """Call user code for many rows at once; where it raises, for halves of them, down to the rows that are to blame.
+
+    Gives where each piece begins, how many rows it has, and what the call returned; rows that were put aside are missing.
+    """
+    start = 0
+    for batch in _batches(table, fields):
+        waiting = [(0, batch.num_rows)]
+        while waiting:
+            at, count = waiting.pop()
+            rows = batch.slice(at, count)
+            try:
+                with counting() as counts:  # what raises has counted nothing
+                    result = call(rows)
+            except StepFailed:
+                raise
+            except Exception as error:
+                if isinstance(error, FailedException):
+                    raise StepFailed(failure_of(step, error)) from error
+                if count > 1:
+                    waiting += [(at + count // 2, count - count // 2), (at, count // 2)]
+                else:
+                    row = next(tuples_of(pa.Table.from_batches([rows]), fields))
+                    poison(step, row, error, table, start + at)
+            else:
+                count_again(counts)
+                yield start + at, count, result
+        start += batch.num_rows
+
+
+def _batches(table: pa.Table, fields: Fields) -> list[pa.RecordBatch]:
+    """The rows as one batch, or as many as Arrow needs for more than 2 GiB of text; none where there are no rows."""
+    if not table.num_rows:
+        return []
+    if not len(fields):
+        return [pa.record_batch({"_": pa.nulls(table.num_rows)})]
+    batches: list[pa.RecordBatch] = table.select(list(fields.names)).combine_chunks().to_batches()
+    return batches
+
+
+def each_vectorised(step: str, node: EachNode, table: pa.Table, poison: Poison) -> tuple[Any, list[Any]]:
+    """Run a vectorised function of `each`: the parents of its rows (None: one row per row), and its columns."""
+    function, name, outputs = node.function, _name(node.function), _declared(node.function, node.outputs)
+
+    def call(rows: pa.RecordBatch) -> tuple[Any, list[Any]]:
+        result = function.apply(*rows.columns)
+        if function.flat:
+            return flattened(step, name, outputs, result, rows.num_rows, poison.bounds, parents_needed=True)
+        return None, rows_of(step, name, outputs, result, rows.num_rows)
+
+    pieces = list(over_halves(step, table, node.inputs, poison, call))
+    columns = _together(node.outputs, [columns for _, _, (_, columns) in pieces])
+    if not function.flat and sum(count for _, count, _ in pieces) == table.num_rows:
+        return None, columns
+    parents = [np.arange(start, start + count) if own is None else own + start for start, count, (own, _) in pieces]
+    return pa.array(np.concatenate([np.array([], np.int64), *parents])), columns
+
+
+def map_vectorised(step: str, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table:
+    """Run a vectorised function of `map` or `flat_map` over record batches."""
+    function, name, outputs = node.function, _name(node.function), _declared(node.function, node.fields)
+
+    def call(rows: pa.RecordBatch) -> list[Any]:
+        result = function.apply(rows)
+        if not node.flat:
+            return rows_of(step, name, outputs, result, rows.num_rows)
+        return flattened(step, name, outputs, result, rows.num_rows, poison.bounds, parents_needed=False)[1]
+
+    pieces = [columns for _, _, columns in over_halves(step, table, node.inputs, poison, call)]
+    return pa.table(_together(node.fields, pieces), schema=schema_of(node.fields))
+
+
+def filter_vectorised(step: str, node: FilterNode, table: pa.Table, poison: Poison) -> pa.Table:
+    """Keep the rows for which a vectorised filter, or a condition, gives true."""
+
+    def call(rows: pa.RecordBatch) -> Any:
+        if isinstance(node.filter, Expression):
+            return evaluate(node.filter, rows)
+        mask = node.filter.mask(rows) if node.whole else node.filter.mask(*rows.columns)
+        return mask_of(step, _name(node.filter), mask, rows.num_rows)
+
+    pieces = over_halves(step, table, node.inputs, poison, call)
+    kept = [table.slice(start, count).filter(mask) for start, count, mask in pieces]
+    return pa.concat_tables([table.slice(0, 0), *kept])
+
+
+def select(step: Step, node: SelectNode, table: pa.Table, poison: Poison) -> pa.Table:
+    """Compute the columns that somebody needs; an exploded one has a row per element."""
+    wanted = node.needed(step.keep)
+    fields = node.fields.select(list(wanted))
+    exploded = next((name for name, expression in wanted.items() if expression.kind == "explode"), None)
+
+    def call(rows: pa.RecordBatch) -> list[Any]:
+        columns = {name: evaluate(_unpacked(expression), rows) for name, expression in wanted.items()}
+        if exploded is None:
+            return list(columns.values())
+        parents, (elements,) = flattened(
+            step.id,
+            "explode",
+            node.fields.select([exploded]),
+            columns.pop(exploded),
+            rows.num_rows,
+            poison.bounds,
+            True,
+        )
+        at = pa.array(parents)
+        return [elements if name == exploded else columns[name].take(at) for name in wanted]
+
+    read = Fields(list(dict.fromkeys(name for expression in wanted.values() for name in expression.fields())))
+    pieces = list(over_halves(step.id, table, read, poison, call))
+    if not wanted:
+        return pa.table({"_": pa.nulls(table.num_rows)}).select([])
+    together = _together(fields, [columns for _, _, columns in pieces])
+    return pa.table(together, schema=schema_of(fields)).select(list(step.keep))
+
+
+def _unpacked(expression: Expression) -> Expression:
+    return expression.operands[0] if expression.kind == "explode" else expression
+
+
+def _together(fields: Fields, pieces: list[list[Any]]) -> list[Any]:
+    """The columns of all pieces, one after the other."""
+    types = schema_of(fields).types
+    return [pa.chunked_array([piece[at] for piece in pieces], type_) for at, type_ in enumerate(types)]
+
+
+def _declared(function: ArrowFunction, outputs: Fields) -> Fields:
+    """The outputs under the names that the function knows, which are those of the columns of a batch that it returns."""
+    return Fields.of(function.output.names, outputs.types)
+
+
+def _name(operation: Any) -> str:
+    return str(operation.name)

@@ -1,0 +1,78 @@
+"""From the rows of complete windows to what flows on: one aggregate over all that fire in a batch, in order of their ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from trident.arrow import arrow_type, schema_of
+from trident.graph.nodes import WindowNode
+from trident.operations.combined_values import merging_member
+from trident.runtime.steps.in_batch import aggregate
+from trident.runtime.steps.rows import Run
+from trident.runtime.windows.worker_input import END, FIRST_MS, aggregating, bigint, with_column
+
+__all__ = ["Complete", "results"]
+
+_MANY = 1 << 20
+
+
+class Complete(NamedTuple):
+    """A window that fires: its end, and the range of its rows in a table of all that is held."""
+
+    end: int
+    first: int
+    stop: int
+
+
+def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: Run) -> pa.Table:
+    """Return the rows that windows give, of `held` tuples or partial results; windows come in order of their ends."""
+    member = merging_member(node.member) if node.combines else node.member
+    whole = aggregating(node, node.group.concat(bigint(END)), member, partial=False)
+    tables = []
+    for some in _together(windows):
+        sizes = [window.stop - window.first for window in some]
+        at = np.concatenate([np.arange(window.first, window.stop) for window in some])
+        ends = np.repeat(np.array([window.end for window in some], np.int64), sizes)
+        tables.append(_in_order(aggregate(node.id, whole, with_column(held.take(pa.array(at)), END, ends), run)))
+    schema = schema_of(node.fields)
+    return pa.concat_tables([_bounded(node, table) for table in tables]) if tables else schema.empty_table()
+
+
+def _in_order(table: pa.Table) -> pa.Table:
+    """The rows in order of the ends: a kernel gives groups in an order of its own."""
+    ends = table.column(END).to_numpy()
+    return table.take(pa.array(np.argsort(ends, kind="stable"))) if np.any(ends[1:] < ends[:-1]) else table
+
+
+def _together(windows: Sequence[Complete]) -> Iterator[list[Complete]]:
+    """Windows that are aggregated at once: as few passes as possible, but not all of many large ones in memory."""
+    some: list[Complete] = []
+    rows = 0
+    for window in windows:
+        some.append(window)
+        rows += window.stop - window.first
+        if rows >= _MANY:
+            yield some
+            some, rows = [], 0
+    if some:
+        yield some
+
+
+def _bounded(node: WindowNode, table: pa.Table) -> pa.Table:
+    """The table with the fields that the window gives, in their order."""
+    for name, ordinates in zip(node.bounds.names, _bounds(node, table), strict=False):
+        type_ = arrow_type(node.bounds.type_of(name) or "")
+        table = table.append_column(name, pa.array(ordinates, pa.int64()).cast(type_))
+    return table.select(list(node.fields.names)).cast(schema_of(node.fields))
+
+
+def _bounds(node: WindowNode, table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
+    ends = table.column(END).to_numpy()
+    starts = ends - node.config.length
+    if node.config.counts:
+        return np.maximum(starts, 0), ends
+    return np.maximum(starts, FIRST_MS) * 1000, ends * 1000  # a timestamp is in microseconds

@@ -1,0 +1,201 @@
+"""One batch of a window, within the commit of its state: what came is kept, and what is complete fires.
+
+All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window fires
+when the frontier reaches its end. Windows over the count of each key are in `window_counts`: each key has its own frontier.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.graph.nodes import WindowNode
+from trident.operations.metrics import count_again
+from trident.runtime.steps.groups import Ints
+from trident.runtime.steps.rows import Run
+from trident.runtime.windows.count_windows import update_counts
+from trident.runtime.windows.fired_rows import Complete, results
+from trident.runtime.windows.grid import Grid
+from trident.runtime.windows.kept_windows import Run as Chunks
+from trident.runtime.windows.kept_windows import WindowStore, mergeable
+from trident.runtime.windows.worker_input import AT, PANE, ROWS, bigint, content_fields, merged, partials, with_column
+
+__all__ = ["update_window"]
+
+_Rows = list[pa.RecordBatch]
+
+
+def update_window(node: WindowNode, state: Any, tables: Sequence[pa.Table], now_ms: int | None, run: Run) -> pa.Table:
+    """Take a batch into a window's state, between `begin_commit` and `commit`; return the rows of what fired.
+
+    Parameters
+    ----------
+    tables
+        What `worker_input` made of the batch, in the order of its parts.
+    now_ms
+        The time of the batch; None if no window goes by it.
+    """
+    filled = [table for table in tables if table.num_rows]
+    if node.config.counts and node.grouped:
+        return update_counts(node, state, pa.concat_tables(filled), run) if filled else _nothing(node)
+    update = _Update(node, state, now_ms, run)
+    update.take(filled)
+    return update.fire()
+
+
+def _nothing(node: WindowNode) -> pa.Table:
+    return schema_of(node.fields).empty_table()
+
+
+class _Update:
+    """One batch of a window whose keys have a common frontier."""
+
+    def __init__(self, node: WindowNode, state: Any, now_ms: int | None, run: Run) -> None:
+        self._node, self._now, self._run = node, now_ms, run
+        self._grid = Grid.of(node.config)
+        self._store = WindowStore(state, content_fields(node), self._grid.width)
+        self._before = self._frontier = self._store.directory.frontier
+        self._new: dict[int, pa.Table] = {}
+
+    # ---- what came --------------------------------------------------------------------------------------------------
+
+    def take(self, tables: Sequence[pa.Table]) -> None:
+        """Find the pane of each row, and how far the frontier moves."""
+        config, several = self._node.config, len(tables) > 1
+        if config.by_batch_time:
+            assert self._now is not None, self._node
+            self._move_to(self._now)
+        if not tables:
+            return
+        table = pa.concat_tables(tables)
+        key = self._node.group.concat(bigint(PANE))
+        if (
+            config.by_batch_time
+        ):  # the frontier is later than the batch where a store was adopted and the clock is behind
+            table = with_column(table, PANE, np.full(table.num_rows, self._frontier) // self._grid.width)
+        elif config.event_time is not None:
+            table = self._in_time(table, config.event_time.delay_ms)
+        else:
+            table = self._counted(table)
+        if self._node.combines and config.counts:
+            table = partials(self._node, table, key, self._run)
+        elif self._node.combines and several:
+            table = merged(self._node, table, key, self._run)
+        self._new = _by_pane(table, self._store.schema)
+
+    def _counted(self, table: pa.Table) -> pa.Table:
+        first = self._before or 0
+        self._move_to(first + table.num_rows)
+        return with_column(table, PANE, np.arange(first, first + table.num_rows) // self._grid.width)
+
+    def _in_time(self, table: pa.Table, delay_ms: int) -> pa.Table:
+        """The rows whose windows are not all over; the time of the others counts nevertheless."""
+        at = table.column(AT).to_numpy()
+        self._move_to(int(at.max()) - delay_ms)
+        if PANE not in table.column_names:
+            table = with_column(table, PANE, at // self._grid.width)
+        if self._before is None:
+            return table
+        panes = table.column(PANE).to_numpy()
+        over = [pane for pane in np.unique(panes).tolist() if self._grid.is_over(pane, self._before)]
+        if not over:
+            return table
+        late = np.isin(panes, over)
+        tuples = table.column(ROWS).to_numpy()[late].sum() if ROWS in table.column_names else late.sum()
+        count_again({f"{self._node.state}/late": int(tuples)})
+        return table.filter(pa.array(~late))
+
+    def _move_to(self, ordinate: int) -> None:
+        self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)
+
+    # ---- what fires -------------------------------------------------------------------------------------------------
+
+    def fire(self) -> pa.Table:
+        """Write what is kept from now on; return the rows of the windows that are complete."""
+        frontier, directory = self._frontier, self._store.directory
+        if frontier is None:
+            return _nothing(self._node)
+        ends = self._complete(frontier)
+        moved = frontier != self._before and not self._node.config.by_batch_time  # time is in the log
+        if not ends and not self._new and not moved:
+            return _nothing(self._node)
+        kept = [pane for pane in self._new if not self._grid.is_over(pane, frontier)]
+        merges = {pane: self._mergeable(pane) for pane in kept}
+        held = [pane for pane in sorted({*directory.panes, *self._new}) if self._grid.holds(ends, pane)]
+        read = self._store.read(
+            [
+                *(run for pane in held for run in directory.panes.get(pane, ())),
+                *(run for runs in merges.values() for run in runs),
+            ]
+        )
+        rows = self._results(ends, {pane: self._pane(pane, directory.panes.get(pane, ()), read) for pane in held})
+        self._keep(merges, read, frontier)
+        return rows
+
+    def _keep(self, merges: dict[int, list[Chunks]], read: dict[Chunks, _Rows], frontier: int) -> None:
+        """Write the rows of this batch, with the runs that they are merged with; remove the panes that are over."""
+        for pane, runs in merges.items():
+            table = self._table(self._pane(pane, runs, read))
+            if runs and self._node.combines:
+                table = merged(self._node, table, self._node.group, self._run)
+            self._store.add(pane, table, runs)
+        directory = self._store.directory
+        for pane in [pane for pane in directory.panes if self._grid.is_over(pane, frontier)]:
+            self._store.remove(pane)
+        directory.frontier = frontier
+        self._store.write()
+
+    def _complete(self, frontier: int) -> list[int]:
+        """The ends of windows that fire: those that the frontier passes, and those that it passed and that got more."""
+        lateness, before = self._grid.lateness, self._before
+        passed = self._grid.ends(sorted({*self._store.directory.panes, *self._new}), before, frontier)
+        if not lateness or before is None:
+            return passed
+        return [*self._grid.ends(sorted(self._new), before - lateness, before), *passed]
+
+    def _mergeable(self, pane: int) -> list[Chunks]:
+        runs = self._store.directory.panes.get(pane, [])
+        return runs[len(runs) - mergeable(runs, self._node.combines) :]
+
+    def _pane(self, pane: int, runs: Sequence[Chunks], read: dict[Chunks, _Rows]) -> _Rows:
+        """The rows of some runs of a pane, then those of this batch."""
+        kept = [rows for run in runs for rows in read[run]]
+        return [*kept, *self._new[pane].to_batches()] if pane in self._new else kept
+
+    def _table(self, rows: _Rows) -> pa.Table:
+        return pa.Table.from_batches(rows, self._store.schema)
+
+    def _results(self, ends: Sequence[int], panes: dict[int, _Rows]) -> pa.Table:
+        if not ends:
+            return _nothing(self._node)
+        numbers = list(panes)
+        starts = [0, *accumulate(sum(some.num_rows for some in rows) for rows in panes.values())]
+        windows = []
+        for end in ends:
+            first, behind = self._grid.panes_of(end)
+            windows.append(Complete(end, starts[bisect_left(numbers, first)], starts[bisect_left(numbers, behind)]))
+        rows = self._table([some for of_pane in panes.values() for some in of_pane])
+        return results(self._node, rows.combine_chunks(), windows, self._run)
+
+
+def _by_pane(table: pa.Table, schema: pa.Schema) -> dict[int, pa.Table]:
+    """The rows of each pane, in their order; panes ascending."""
+    if not table.num_rows:
+        return {}
+    panes: Ints = table.column(PANE).to_numpy()
+    table = table.select(schema.names).cast(schema)
+    if np.any(panes[1:] < panes[:-1]):
+        order = np.argsort(panes, kind="stable")
+        table, panes = table.take(pa.array(order)), panes[order]
+    numbers, firsts = np.unique(panes, return_index=True)
+    stops = [*firsts[1:].tolist(), len(panes)]
+    return {
+        pane: table.slice(first, stop - first)
+        for pane, first, stop in zip(numbers.tolist(), firsts.tolist(), stops, strict=True)
+    }

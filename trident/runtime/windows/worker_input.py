@@ -1,0 +1,124 @@
+"""What a worker sends to a window: tuples, or what they come to in part where the time says which window they are of.
+
+The columns are the grouping fields and what is aggregated (fields, or partial results), and with event time `PANE` or `AT`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import schema_of
+from trident.fields import Fields
+from trident.graph.nodes import AggregateNode, Aggregation, Member, WindowNode
+from trident.operations.combined_values import merging_member
+from trident.operations.metrics import count_again
+from trident.runtime.steps.aggregates import partial
+from trident.runtime.steps.groups import Ints
+from trident.runtime.steps.in_batch import aggregate
+from trident.runtime.steps.rows import Run
+from trident.runtime.windows.grid import Grid
+
+__all__ = ["AT", "END", "FIRST_MS", "NOTHING", "PANE", "ROWS", "aggregating", "bigint", "content_fields", "merged", "partials",
+           "window_input", "with_column", "with_nothing"]  # fmt: skip
+
+AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
+"""Columns beside those of users, all bigint: event time, end of a window, pane, number of tuples."""
+
+NOTHING = Fields.of(["$"], ["boolean"])
+"""What is kept for an aggregator without inputs: a table needs a column to have rows."""
+
+FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
+
+
+def content_fields(node: WindowNode) -> Fields:
+    """Return the fields of what a window keeps: grouping fields, and partial results or what the aggregator sees."""
+    return node.group.concat(node.member.outputs) if node.combines else _raw_fields(node)
+
+
+def aggregating(node: WindowNode, key: Fields, member: Member, partial: bool) -> AggregateNode:
+    """Return an aggregate of a window's rows by a key; without a key they are one row."""
+    return AggregateNode(node.id, (), key.concat(member.outputs), key, bool(len(key)), (member,), partial)
+
+
+def bigint(name: str) -> Fields:
+    """Return a field of whole numbers."""
+    return Fields.of([name], ["bigint"])
+
+
+def window_input(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
+    """Return what is sent of a table of a window's inputs."""
+    event_time = node.config.event_time
+    if event_time is not None:
+        table = _timed(node, table, event_time.field)
+    if not node.combines or node.config.counts:
+        return _tuples(node, table, [AT] if event_time is not None else [])
+    return partials(node, table, node.group, run) if event_time is None else _by_pane(node, table, run)
+
+
+def _by_pane(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
+    """Partial results of each pane; with the latest time of all, and at the first row of each pane how many tuples it had."""
+    if not table.num_rows:
+        return partials(node, table, node.group, run)
+    at = table.column(AT).to_numpy()
+    panes = at // Grid.of(node.config).width
+    found, sizes = np.unique(panes, return_counts=True)
+    if len(found) == 1:  # which is the rule where batches are small: a column less to group by
+        part = partials(node, table, node.group, run)
+        part = with_column(part, PANE, np.full(part.num_rows, found[0]))
+    else:
+        part = partials(node, with_column(table, PANE, panes), node.group.concat(bigint(PANE)), run)
+    there, firsts = np.unique(part.column(PANE).to_numpy(), return_index=True)
+    rows = np.zeros(part.num_rows, np.int64)
+    rows[firsts] = sizes[np.searchsorted(found, there)]
+    part = with_column(with_column(part, AT, np.full(part.num_rows, at.max())), ROWS, rows)
+    return part.select([*content_fields(node).names, PANE, AT, ROWS])  # one order, whatever was grouped by
+
+
+def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
+    """Aggregate tuples in part by a key; without one they are one row."""
+    member = node.member
+    aggregation = Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
+    return partial(node.id, aggregation, table, run.poison)
+
+
+def merged(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
+    """Combine partial results by a key; other columns than these are dropped."""
+    return aggregate(node.id, aggregating(node, key, merging_member(node.member), partial=True), table, run)
+
+
+def with_column(table: pa.Table, name: str, numbers: Ints) -> pa.Table:
+    """Return a table with one more column of bigint."""
+    return table.append_column(pa.field(name, pa.int64()), pa.array(numbers, pa.int64()))
+
+
+def with_nothing(table: pa.Table) -> pa.Table:
+    """Return a table with the column of `NOTHING`."""
+    return table.append_column(schema_of(NOTHING).field(0), pa.nulls(table.num_rows, pa.bool_()))
+
+
+def _tuples(node: WindowNode, table: pa.Table, more: list[str]) -> pa.Table:
+    fields = _raw_fields(node)
+    table = with_nothing(table) if fields is NOTHING else table
+    return table.select([*fields.names, *more])
+
+
+def _raw_fields(node: WindowNode) -> Fields:
+    more = [name for name in node.inputs.names if name not in node.group.names]
+    return node.group.concat(node.inputs.select(more)) if len(node.group) or more else NOTHING
+
+
+def _timed(node: WindowNode, table: pa.Table, field: str) -> pa.Table:
+    """The tuples that have a time, and their times in milliseconds; those without are dropped and counted."""
+    column = table.column(field)
+    times = column.cast(pa.int64())
+    unit = 1 if pa.types.is_integer(column.type) else 1000
+    known = pc.fill_null(
+        pc.and_(pc.greater_equal(times, FIRST_MS * unit), pc.less_equal(times, _LAST_MS * unit)), False
+    )
+    kept = table.filter(known)
+    if kept.num_rows < table.num_rows:
+        count_again({f"{node.state}/no_event_time": table.num_rows - kept.num_rows})
+    at = times.filter(known).to_numpy() // unit
+    return with_column(kept, AT, np.asarray(at, np.int64))

@@ -1,0 +1,235 @@
+"""The codec of stored values: what goes in comes out, type and all, and no byte of a store is ever executed.
+
+A value is one version byte (1) and a MessagePack object; `extensions.py` lists the types. A key is the value that is the
+list of its parts, each in its one form (`equal_keys.py`). The same value gives the same bytes in every process.
+
+The functions for many values give what the ones for one value give, or raise what those raise, several times as fast.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Callable, Iterable, Sequence
+from decimal import InvalidOperation
+from typing import Any
+from zoneinfo import ZoneInfoNotFoundError
+
+import msgpack
+
+from trident.errors import CorruptValueError
+from trident.state.encoding.equal_keys import canonical_key, canonical_keys
+from trident.state.encoding.extensions import TUPLE, new_packer, new_row_packer, pack, plain_number, type_name, unpack
+from trident.state.interfaces import Key
+
+__all__ = [
+    "VERSION",
+    "decode",
+    "decode_columns",
+    "decode_keys",
+    "decode_many",
+    "encode",
+    "encode_keys",
+    "encode_lists",
+    "encode_many",
+    "encode_tuples",
+    "plain_number",
+]
+
+VERSION = 1
+"""The first byte of every encoded value."""
+
+_VERSION_BYTE = bytes([VERSION])
+_JOINED_MAX = 1 << 24  # values of more bytes than this together are decoded one by one: joining them costs memory
+
+
+def encode(obj: object) -> bytes:
+    """Encode a value.
+
+    Raises
+    ------
+    CorruptValueError
+        A part of the value has no encoding: a type that is not listed, text with lone surrogates, or nesting that is
+        too deep (a list that contains itself, for instance).
+    """
+    try:
+        return _VERSION_BYTE + pack(obj)
+    except UnicodeEncodeError as error:
+        raise CorruptValueError(
+            f"encode text {error.object!r}: it has a lone surrogate at position {error.start}, which UTF-8 cannot "
+            "hold; decode the source with errors='replace', or keep the value as bytes"
+        ) from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise CorruptValueError(f"encode a {type_name(obj)}: it is too large or nested too deeply ({error})") from error
+
+
+def decode(data: bytes) -> Any:
+    """Decode what `encode` made.
+
+    Raises
+    ------
+    CorruptValueError
+        The bytes are not an encoded value of a known version.
+    """
+    decoder = _VERSIONS.get(data[0]) if data else None
+    if decoder is None:
+        raise CorruptValueError(_unknown_version(data))
+    try:
+        return decoder(memoryview(data)[1:])
+    except _DAMAGE as error:
+        raise CorruptValueError(
+            f"decode {_shown(data)}: damaged or cut off ({_reason(error)}); restore the store, or remove the key"
+        ) from error
+
+
+# ---- many at once ----------------------------------------------------------------------------------------------------
+
+
+def encode_many(objs: Sequence[object]) -> list[bytes]:
+    """Encode each value."""
+    try:
+        return _encode_together(objs)
+    except _UNPACKABLE:
+        return list(map(encode, objs))  # which tells what is wrong
+
+
+def encode_lists(rows: Sequence[Sequence[object]]) -> list[bytes]:
+    """Encode each row as a list of its items."""
+    try:
+        return _encode_together(map(list, rows))
+    except _UNPACKABLE:
+        return [encode(list(row)) for row in rows]
+
+
+def encode_tuples(rows: Sequence[Sequence[object]]) -> list[bytes]:
+    """Encode each row as a tuple of its items."""
+    packer = new_packer()
+    pack_list, pack_extension = packer.pack, packer.pack_ext_type
+    try:
+        return [_VERSION_BYTE + pack_extension(TUPLE, pack_list(list(row))) for row in rows]
+    except _UNPACKABLE:
+        return [encode(tuple(row)) for row in rows]
+
+
+def decode_many(data: Sequence[bytes]) -> list[Any]:
+    """Decode each value."""
+    columns = _decode_together(data, _VERSION_BYTE, 1)
+    return [decode(one) for one in data] if columns is None else columns[0]
+
+
+def decode_columns(data: Sequence[bytes], width: int) -> list[list[Any]] | None:
+    """Decode lists of `width` items and return them as columns; None if not every value is such a list, undamaged."""
+    return _decode_together(data, encode([None] * width)[:-width], width) if 0 < width < 16 else None
+
+
+def encode_keys(keys: Sequence[Key], prefix: bytes = b"") -> list[bytes]:
+    """Encode each key: one sequence of bytes for all equal keys of the same types, another for every other key.
+
+    Parameters
+    ----------
+    prefix
+        What each encoding begins with.
+
+    Raises
+    ------
+    CorruptValueError
+        A part of a key has no encoding; the message has the key.
+    """
+    head = prefix + _VERSION_BYTE
+    try:
+        forms = canonical_keys(keys)
+        if forms is keys:  # none has a part that could be nested
+            return [head + packed for packed in map(new_row_packer().pack, keys)]
+        return [head + packed for packed in map(new_packer().pack, map(list, forms))]
+    except _UNPACKABLE:
+        return [prefix + _encode_key(key) for key in keys]
+
+
+def decode_keys(data: Sequence[bytes]) -> list[Key]:
+    """Decode what `encode_keys` made: the keys in their one form, so a time in UTC and a Decimal without zeros."""
+    columns = decode_columns(data, data[0][1] - _EMPTY_LIST) if data and len(data[0]) > 1 else None
+    return [_decode_key(one) for one in data] if columns is None else list(zip(*columns, strict=True))
+
+
+def _encode_key(key: Key) -> bytes:
+    try:
+        return encode(list(canonical_key(key)))
+    except (CorruptValueError, OverflowError) as error:
+        raise CorruptValueError(f"encode key {key!r}: {error}") from error
+
+
+def _decode_key(data: bytes) -> Key:
+    parts = decode(data)
+    if type(parts) is not list:
+        raise CorruptValueError(
+            f"decode {_shown(data)} as a key: it is a {type_name(parts)}, not the list of the parts; another program "
+            "wrote under this key prefix"
+        )
+    return tuple(parts)
+
+
+_EMPTY_LIST = 0x90  # MessagePack's byte for a list of no items; lists of up to 15 follow
+
+
+def _encode_together(objs: Iterable[object]) -> list[bytes]:
+    packed = new_packer().pack
+    return [_VERSION_BYTE + data for data in map(packed, objs)]
+
+
+def _decode_together(data: Sequence[bytes], head: bytes, width: int) -> list[list[Any]] | None:
+    """Decode values that are each `head` and `width` packed objects; None if any is not, for whatever reason.
+
+    All are unpacked in one call, with a mark before each. The mark has 8 random bytes, so no value has it in it, and
+    marks come out at the places of marks only if between each two there are exactly `width` whole objects: a value
+    that is cut off or too long cannot borrow from its neighbours.
+    """
+    if len(data) < 2 or sum(map(len, data)) > _JOINED_MAX:
+        return None
+    token = os.urandom(8)
+    mark = b"\xc4\x08" + token
+    joined = mark + mark.join(data)
+    stripped = joined.replace(mark + head, mark)
+    if len(joined) - len(stripped) != len(head) * len(data):
+        return None
+    try:
+        found = unpack(b"\xdd" + struct.pack(">I", len(data) * (width + 1)) + stripped)
+    except _DAMAGE:
+        return None
+    if found[:: width + 1].count(token) != len(data):
+        return None
+    return [found[at :: width + 1] for at in range(1, width + 1)]
+
+
+# ---- what is refused -------------------------------------------------------------------------------------------------
+
+_VERSIONS: dict[int, Callable[[memoryview], Any]] = {VERSION: unpack}
+"""How each version is read: a version that was ever written stays here."""
+
+_UNPACKABLE: tuple[type[Exception], ...] = (CorruptValueError, ValueError, OverflowError, RecursionError)
+_DAMAGE: tuple[type[Exception], ...] = (
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    InvalidOperation,
+    ZoneInfoNotFoundError,
+    msgpack.UnpackException,
+    struct.error,
+)
+
+
+def _unknown_version(data: bytes) -> str:
+    return (
+        f"decode {_shown(data)}: a stored value starts with byte {VERSION}; these bytes were written by another "
+        "program, another serializer or a newer version. Use the serializer they were written with, or another "
+        "key prefix"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _shown(data: bytes) -> str:
+    head = bytes(data[:16])
+    return f"{head!r}" if len(data) <= len(head) else f"{head!r}… ({len(data)} bytes)"

@@ -1,0 +1,4 @@
+"""Maps around a backing map: caches that cannot lie, chunks, serializers.
+
+Begin with `cached.py`; `forwarding.py` says how a wrapper offers what the wrapped map offers.
+"""

@@ -1,0 +1,145 @@
+"""CachedMap and CachedBatchReadsMap: memories in front of a backing map.
+
+Both write the store first and remember second: a failed put must not look written (R10). Spark pins no partition to a
+process, so what a `CachedMap` remembers between commits counts only while nobody else committed to the partition.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from trident.state.interfaces import IBackingMap, Key, RemovableMap, Resettable
+from trident.state.wrappers.commit_memory import CommitMemory
+from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
+
+__all__ = ["CachedBatchReadsMap", "CachedMap"]
+
+
+class CachedMap(CommitMemory):
+    """Remembers the least recently used entries of a map, absent keys included.
+
+    The memory is used inside a commit only, and it outlives a commit only if the next commit of this very instance
+    follows directly (see `CommitMemory`). Reads outside a commit, and reads of other threads than the one that
+    commits, go to the store and are not remembered: they may run while another process writes.
+
+    Put it right under the map.
+
+    Parameters
+    ----------
+    delegate
+        The store. It takes part in commits, keeps a sentinel, can be emptied and closed exactly if this map can.
+    size
+        How many entries are remembered; at least 1.
+    """
+
+    def __init__(self, delegate: IBackingMap[Any], size: int = 1000) -> None:
+        if size < 1:
+            raise ValueError(f"a cache of {size} entries: give at least 1, or use the store without a CachedMap")
+        super().__init__(delegate)
+        self.delegate, self.size = delegate, size
+        self._cache: OrderedDict[Key, Any] = OrderedDict()
+        offer(self, delegate, [name for name in BACKING_ABILITIES if name not in ("reset", "multi_delete")])
+        if isinstance(delegate, Resettable):
+            self.reset = partial(self._reset, delegate)
+        if isinstance(delegate, RemovableMap):
+            self.multi_delete = partial(self._multi_delete, delegate)
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read what is remembered from memory and the rest, if any, with one request."""
+        if not keys:
+            return []
+        if not self._remembers(keys):
+            return self.delegate.multi_get(keys)
+        cache = self._cache
+        misses = [key for key in dict.fromkeys(keys) if key not in cache]
+        read: dict[Key, Any] = {}
+        if misses:
+            read = dict(zip(misses, self.delegate.multi_get(misses), strict=True))
+        values: list[Any] = []
+        for key in keys:
+            if key in read:
+                values.append(read[key])
+            else:
+                values.append(cache[key])
+                cache.move_to_end(key)
+        cache.update(read)
+        self._evict()
+        return values
+
+    def multi_get_stored(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read from the store, past the memory: what a snapshot read of an opaque map asks for."""
+        return self.delegate.multi_get(keys)
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write to the store, then remember; after an error the keys are forgotten."""
+        if not keys:
+            return
+        cache = self._cache
+        try:
+            self.delegate.multi_put(keys, values)
+        except BaseException:
+            # Any part may be written or not: only the store can tell.
+            for key in keys:
+                cache.pop(key, None)
+            raise
+        if self._remembers(keys):
+            for key, value in zip(keys, values, strict=True):
+                cache[key] = value
+                cache.move_to_end(key)
+            self._evict()
+        else:
+            for key in keys:
+                cache.pop(key, None)
+
+    def _multi_delete(self, delegate: RemovableMap, keys: Sequence[Key]) -> None:
+        for key in keys:
+            self._cache.pop(key, None)
+        delegate.multi_delete(keys)
+
+    def _forget(self) -> None:
+        self._cache.clear()
+
+    def _reset(self, delegate: Resettable) -> None:
+        self._cache.clear()
+        self._ended = None
+        delegate.reset()
+
+    def _evict(self) -> None:
+        cache = self._cache
+        while len(cache) > self.size:
+            cache.popitem(last=False)
+
+
+class CachedBatchReadsMap:
+    """Remembers what this batch wrote, so that later reads of the batch see it whatever the store shows by then.
+
+    Despite its name (Trident's) it does not save reads: `multi_get` asks the store for all keys and lays the batch's
+    own writes over the answer. `reset` is called at the begin and at the end of a commit.
+    """
+
+    def __init__(self, delegate: IBackingMap[Any]) -> None:
+        self.delegate = delegate
+        self._written: dict[Key, Any] = {}
+
+    def multi_get(self, keys: Sequence[Key]) -> list[tuple[Any, bool]]:
+        """Return `(value, whether this batch wrote it)` per key, in the order asked; None where absent."""
+        if not keys:
+            return []
+        written = self._written
+        stored = self.delegate.multi_get(keys)
+        return [
+            (written[key], True) if key in written else (value, False) for key, value in zip(keys, stored, strict=True)
+        ]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write to the store, then remember."""
+        if keys:
+            self.delegate.multi_put(keys, values)
+            self._written.update(zip(keys, values, strict=True))
+
+    def reset(self) -> None:
+        """Forget the batch's writes."""
+        self._written = {}

@@ -1,0 +1,163 @@
+"""ReadThroughMap: a cache outside the process in front of a durable map. The cache may lose, delay and keep anything.
+
+Why no read is stale
+    Every entry lies in a *space*, a name that one instance drew at random and has told nobody. So only this instance
+    fills the space, one call after the other, and no other writer's fill can be in it. The space is good while for each
+    of its entries the last durable write of the key is the one that the entry shows:
+
+    1. It begins empty.
+    2. A key that is not in it is filled with what the durable map showed a moment before, inside a commit of this
+       instance, in which nobody else writes the partition. (What a replaced writer can still slip into a store that
+       does not keep it out entirely carries an attempt that lost: it stands for the very value that is filled here.)
+    3. A write goes to the durable map first and then to the space. If either raises, it is unknown what each holds: the
+       space is dropped. What the cache may still store late goes to a space that nobody reads.
+    4. Somebody else may write between two commits of this instance. Then the log expects another sentinel than this
+       instance left, and the space is dropped before the next read. The same after a commit that did not end.
+
+    A space that was dropped never comes back. The cache may forget entries at any time: they are filled again by 2.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from trident.errors import StateError
+from trident.state.interfaces import IBackingMap, Key, RemovableMap, Resettable
+from trident.state.sentinel import is_sentinel_key
+from trident.state.txid import Txid
+from trident.state.wrappers.commit_memory import CommitMemory
+from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
+
+__all__ = ["ReadThroughMap", "SpacedCache"]
+
+_LOGGER = logging.getLogger(__name__)
+V = TypeVar("V")
+
+
+class SpacedCache(Protocol[V]):
+    """A cache that keeps entries apart by space. It may lose any of them; a `StateError` from it does no harm."""
+
+    def get(self, space: str, keys: Sequence[Key]) -> Sequence[tuple[V | None] | None]:
+        """Return what is known of each key: `(value,)`, `(None,)` if it is known to be absent, None if nothing is."""
+
+    def put(self, space: str, keys: Sequence[Key], values: Sequence[V | None]) -> None:
+        """Keep entries; None: the key is known to be absent. Raise if an older entry of a key may still be there."""
+
+
+class ReadThroughMap(CommitMemory):
+    """A durable `IBackingMap` whose reads inside commits ask a cache first.
+
+    Reads outside a commit, and reads of other threads than the one that commits, go to the durable map: they may run
+    while another process writes. A cache that fails is left alone until the next commit; the commit goes on without.
+    It starts empty with every new instance of the map. Put it right under the map, as a `CachedMap`, not with one.
+
+    Parameters
+    ----------
+    durable
+        The store. The wrapper takes part in commits, keeps a sentinel, deletes and resets exactly if this map does.
+    cache
+        What is in front of it.
+    """
+
+    def __init__(self, durable: IBackingMap[Any], cache: SpacedCache[Any]) -> None:
+        super().__init__(durable)
+        self.durable, self.cache = durable, cache
+        self._space: str | None = None  # None: the cache is not used
+        own = ("reset", "multi_delete", "close")
+        offer(self, durable, [name for name in BACKING_ABILITIES if name not in own])
+        if isinstance(durable, Resettable):
+            self.reset = partial(self._reset, durable)
+        if isinstance(durable, RemovableMap):
+            self.multi_delete = partial(self._multi_delete, durable)
+
+    def begin(self, txid: Txid) -> None:
+        """Keep the space if this commit follows directly on this instance's last one; else begin another."""
+        if self._space is None:
+            self._forget()
+        super().begin(txid)
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read what the cache knows from there and the rest, if any, from the durable map; then fill the cache."""
+        if not keys or not self._in_use(keys):
+            return self.durable.multi_get(keys) if keys else []
+        known = self._ask(keys)
+        misses = [key for key, entry in zip(keys, known, strict=True) if entry is None]
+        if not misses:
+            return [entry[0] for entry in known if entry is not None]
+        read = self.durable.multi_get(misses)
+        self._fill(misses, read)
+        values = iter(read)
+        return [next(values) if entry is None else entry[0] for entry in known]
+
+    def multi_get_stored(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read from the durable map, past the cache: what a snapshot read of an opaque map asks for."""
+        return self.durable.multi_get(keys)
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write to the durable map, then to the cache."""
+        if not keys:
+            return
+        in_use = self._in_use(keys)
+        try:
+            self.durable.multi_put(keys, values)
+        except BaseException:
+            self._space = None  # any part may be written or not: only the durable map can tell
+            raise
+        if in_use:
+            self._fill(keys, values)
+        elif not is_sentinel_key(keys):
+            self._space = None
+
+    def close(self) -> None:
+        """Close both."""
+        for one in (self.cache, self.durable):
+            close = getattr(one, "close", None)
+            if close is not None:
+                close()
+
+    def _in_use(self, keys: Sequence[Key]) -> bool:
+        return self._space is not None and self._remembers(keys)
+
+    def _ask(self, keys: Sequence[Key]) -> Sequence[tuple[Any] | None]:
+        try:
+            return self.cache.get(self._space or "", keys)
+        except StateError as error:
+            self._leave(error)
+            return [None] * len(keys)
+
+    def _fill(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        space, self._space = self._space, None  # if this is interrupted, nobody knows what the space holds
+        if space is None:
+            return
+        try:
+            self.cache.put(space, keys, values)
+        except StateError as error:
+            self._leave(error)
+        else:
+            self._space = space
+
+    def _leave(self, error: StateError) -> None:
+        self._space = None
+        _LOGGER.warning("the cache fails, and is not used until the next commit: %s", error)
+
+    def _multi_delete(self, durable: RemovableMap, keys: Sequence[Key]) -> None:
+        if not self._in_use(keys):
+            self._space = None
+        try:
+            durable.multi_delete(keys)
+        except BaseException:
+            self._space = None
+            raise
+        if keys:
+            self._fill(keys, [None] * len(keys))
+
+    def _forget(self) -> None:
+        self._space = secrets.token_hex(8)
+
+    def _reset(self, durable: Resettable) -> None:
+        self._space, self._ended = None, None
+        durable.reset()

@@ -1,0 +1,133 @@
+"""A store that fails where it is told to: before a call, in the middle of it, after it, or with the reply lost."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, get_args
+
+from trident.errors import BackendError
+from trident.state.interfaces import IBackingMap, Key
+from trident.state.wrappers.forwarding import BACKING_ABILITIES
+
+__all__ = ["Faults", "FaultyMap", "How", "InjectedFault"]
+
+How = Literal["before", "middle", "after", "lost_reply"]
+_HOWS: tuple[How, ...] = get_args(How)
+_FARTHEST = 16
+
+
+class InjectedFault(BackendError):
+    """A failure that a test asked for."""
+
+
+class Faults:
+    """The failures that are to come, for any number of maps that share this object.
+
+    Parameters
+    ----------
+    seed
+        Of what `fail` draws where it is not told when or how.
+
+    Attributes
+    ----------
+    calls
+        How many calls there were.
+    fired
+        `"multi_put middle"` … for each failure that happened.
+    """
+
+    def __init__(self, seed: object = 0) -> None:
+        self.calls = 0
+        self.fired: list[str] = []
+        self._random = random.Random(str(seed))
+        self._at: dict[int, How] = {}
+
+    def fail(self, at: int | None = None, how: How | None = None) -> None:
+        """Let the n-th call from now on fail.
+
+        Parameters
+        ----------
+        at
+            1 is the next call; drawn from 1 to 16 if not given.
+        how
+            `"before"`: nothing is done. `"middle"`: half of the keys are written. `"after"`: all is done, then the
+            caller dies. `"lost_reply"`: all is done, the caller gets a timeout. Drawn if not given.
+        """
+        if at is not None and at < 1:
+            raise ValueError(f"at={at}: the next call is 1")
+        if how is not None and how not in _HOWS:
+            raise ValueError(f"how={how!r}: use one of {', '.join(map(repr, _HOWS))}")
+        when = self._random.randint(1, _FARTHEST) if at is None else at
+        self._at[self.calls + when] = self._random.choice(_HOWS) if how is None else how
+
+    def clear(self) -> None:
+        """Forget the failures that have not happened."""
+        self._at.clear()
+
+    def next_call(self, method: str) -> How | None:
+        """Count a call; return how it is to fail, None if it is not."""
+        self.calls += 1
+        how = self._at.pop(self.calls, None)
+        if how is not None:
+            self.fired.append(f"{method} {how}")
+        return how
+
+
+class FaultyMap:
+    """Passes every call to a map and fails as `faults` says.
+
+    It takes part in commits, keeps a sentinel, deletes, lists and is emptied exactly if the map can.
+    """
+
+    def __init__(self, delegate: IBackingMap[Any], faults: Faults) -> None:
+        self.delegate, self.faults = delegate, faults
+        for name in BACKING_ABILITIES:
+            method = getattr(delegate, name, None)
+            if method is not None and name not in ("multi_delete", "close"):
+                # A fact, such as `commits_atomically`, is no call that could fail.
+                setattr(self, name, self._failing(name, method) if callable(method) else method)
+        if hasattr(delegate, "multi_delete"):
+            self.multi_delete = self._failing(
+                "multi_delete", delegate.multi_delete, self._half_of(delegate.multi_delete)
+            )
+        if hasattr(delegate, "close"):
+            self.close: Callable[[], None] = delegate.close
+
+    def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
+        """Read, or fail."""
+        answer: Sequence[Any] = self._failing("multi_get", self.delegate.multi_get)(keys)
+        return answer
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write, or fail; in the middle means the first half of the keys."""
+        put = self.delegate.multi_put
+        self._failing("multi_put", put, self._half_of(put))(keys, values)
+
+    @staticmethod
+    def _half_of(method: Callable[..., Any]) -> Callable[..., None]:
+        def half(*lists: Sequence[Any]) -> None:
+            some = [one[: len(one) // 2] for one in lists]
+            if some[0]:
+                method(*some)
+
+        return half
+
+    def _failing(
+        self, name: str, method: Callable[..., Any], half: Callable[..., None] | None = None
+    ) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            how = self.faults.next_call(name)
+            if how is None:
+                return method(*args, **kwargs)
+            if how == "middle" and half is not None:
+                half(*args)
+            elif how in ("after", "lost_reply"):
+                method(*args, **kwargs)
+            if how == "lost_reply":
+                raise InjectedFault(f"{name}: no answer within the time allowed; the store may have done it")
+            raise InjectedFault(
+                f"{name}: failed {how} the call" if how != "middle" else f"{name}: failed in the middle"
+            )
+
+        return call

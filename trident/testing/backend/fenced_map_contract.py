@@ -1,0 +1,270 @@
+"""FencedMapContract: the sentinel, and writers that were replaced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from trident.errors import FencedError, StateLossDetected
+from trident.state.interfaces import FencedMap, IBackingMap, Key, RemovableMap, Resettable
+from trident.state.sentinel import fenced
+from trident.state.txid import Sentinel
+from trident.testing.backend.contract_map import keys_of, rows, values_of
+from trident.testing.backend.contract_sentinel import SentinelContract
+from trident.testing.backend.promises import Promise, broken, expect, expect_error, promise
+from trident.testing.backend.store_under_test import Writer, sentinel_of
+from trident.testing.backend.takeover import Interruption, Point, points_inside
+
+__all__ = ["FencedMapContract"]
+
+_POINTS = 8
+_ABSENT = rows(3, 10**6)
+
+
+class FencedMapContract(SentinelContract):
+    """What a map that keeps a sentinel must do, and how far it stops a writer that was replaced.
+
+    A map without `read_sentinel` and `move_sentinel` has its sentinel under a reserved key: the checks of what is kept run
+    on it all the same, those of fencing do not.
+    """
+
+    @promise(Promise.SENTINEL)
+    def test_an_empty_partition_has_no_sentinel(self) -> None:
+        """None, not a sentinel of zeros."""
+        self._expect_sentinel(None, "the sentinel of an empty partition")
+
+    @promise(Promise.SENTINEL)
+    def test_each_commit_leaves_its_sentinel(self) -> None:
+        """The next batch, a replay, a new driver: each time every instance reads the new one."""
+        writer, reader = self.store.writer(), self.store.map(reads=True)
+        for txid, attempt in ((1, 0), (2, 0), (2, 1), (3, 1), (3, 1 << 20), (1 << 40, 1 << 40)):
+            writer.commit(rows(2), txid, attempt)
+            self._expect_sentinel(sentinel_of(txid, attempt), "the sentinel after a commit", reader, writer.backing)
+
+    @promise(Promise.SENTINEL)
+    def test_an_instance_sees_the_sentinel_that_another_one_left(self) -> None:
+        """What was read once is read anew."""
+        first, second = self.store.writer(), self.store.writer()
+        for txid in range(1, 7):
+            (first, second)[txid % 2].commit(rows(1), txid, txid)
+            self._expect_sentinel(sentinel_of(txid, txid), "the sentinel", first.backing, second.backing)
+
+    @promise(Promise.SENTINEL)
+    def test_the_same_sentinel_may_come_again(self) -> None:
+        """A task that is tried again, in this process or another, is the same writer."""
+        for writer in (self.store.writer(), self.store.writer()):
+            writer.commit(rows(3), 1)
+            self.expect_rows(rows(3), "read after the same commit came again", writer)
+        self._expect_sentinel(sentinel_of(1), "the sentinel")
+
+    @promise(Promise.SENTINEL)
+    def test_force_lays_the_sentinel_anew(self) -> None:
+        """Back, and of another log; the writer that laid it goes on, the values stay."""
+        writer = self.store.writer()
+        writer.commit(rows(3), 7, 7)
+        guard = fenced(self.store.map(), 0)
+        for sentinel in (sentinel_of(2), Sentinel("another log", 3, 4)):
+            guard.move_sentinel(sentinel, True)
+            self._expect_sentinel(sentinel, "the sentinel that was laid by force", writer.backing)
+            self.expect_rows(rows(3), "read after the sentinel was laid by force")
+        guard.move_sentinel(sentinel_of(3), True)
+        again = self.store.writer()
+        again.commit(rows(3, 5), 4)
+        self.expect_rows([*rows(3), *rows(3, 5)], "read after commits under a sentinel laid by force", again)
+
+    @promise(Promise.SENTINEL)
+    def test_the_sentinel_is_no_key(self) -> None:
+        """Commits without a row leave a sentinel, and rows do not hurt it."""
+        self.store.writer().commit([], 1)
+        self._expect_sentinel(sentinel_of(1), "the sentinel of a commit without rows")
+        names: list[tuple[Key, Any]] = [(("sentinel",), 1), (("trident-sentinel",), 1), (("sentinel", 0), 1), ((0,), 1)]
+        self.store.writer().commit(names, 2)
+        self._expect_sentinel(sentinel_of(2), "the sentinel after keys with its name were put")
+
+    @promise(Promise.PARTITIONS)
+    def test_partitions_have_a_sentinel_each(self) -> None:
+        """They share the store, but not the writer."""
+        writers = [self.store.writer("state", number, 3) for number in range(3)]
+        for number, writer in enumerate(writers):
+            writer.commit(rows(2, number * 10), number + 1, number)
+        for number in range(3):
+            guard = fenced(self.store.map("state", number, 3), number)
+            expect(guard.read_sentinel(), sentinel_of(number + 1, number), f"the sentinel of partition {number}")
+        writers[0].commit(rows(2), 5, 5)  # moves nobody else's
+        writers[1].commit(rows(2, 50), 3, 1)
+        expect(writers[1].read([("key 50",), ("key 51",)]), [50, 51], "read what partition 1 put after partition 0")
+
+    @promise(Promise.RESET, "resets")
+    def test_an_emptied_partition_has_no_sentinel(self) -> None:
+        """So a new incarnation begins with it."""
+        if not self.claims.resets:
+            return
+        writer = self.store.writer()
+        writer.commit(rows(3), 5, 5)
+        emptied = self.store.map()
+        assert isinstance(emptied, Resettable)
+        emptied.reset()
+        self._expect_sentinel(None, "the sentinel after a reset", emptied)
+        self.store.writer().commit(rows(1), 1)
+        self._expect_sentinel(sentinel_of(1), "the sentinel of the first commit after a reset")
+
+    @promise(Promise.SENTINEL, "fences")
+    def test_the_sentinel_never_moves_back(self) -> None:
+        """An earlier batch or an earlier attempt is refused, and changes nothing."""
+        if not self._fences():
+            return
+        self.store.writer().commit(rows(3), 5, 5)
+        for txid, attempt in ((5, 4), (4, 5), (4, 4), (1, 0)):
+            late = self.store.map()
+            assert isinstance(late, FencedMap)
+            with expect_error(
+                FencedError, what=f"move the sentinel from batch 5 attempt 5 to {txid} attempt {attempt}"
+            ):
+                late.move_sentinel(sentinel_of(txid, attempt))
+                self._end_as(late, txid, attempt)
+            self._expect_sentinel(sentinel_of(5, 5), "the sentinel after a move that was refused", late)
+
+    @promise(Promise.SENTINEL, "fences")
+    def test_when_others_see_the_sentinel(self) -> None:
+        """At once; or, where sentinel and puts are one transaction, with the end of the commit."""
+        if not self._fences():
+            return
+        self.store.writer().commit([], 1)
+        mover = self.store.writer()
+        mover.begin(2, 1)
+        seen = sentinel_of(1) if self.claims.moves_at_commit else sentinel_of(2, 1)
+        self._expect_sentinel(seen, "the sentinel of a commit under way, read by another instance")
+        mover.end(2, 1)
+        self._expect_sentinel(sentinel_of(2, 1), "the sentinel after the commit")
+
+    @promise(Promise.FENCING, "fences")
+    def test_a_writer_that_was_replaced_before_its_put_writes_nothing(self) -> None:
+        """It slept after its begin."""
+        if self._fences():
+            self._replace(lambda zombie: None)
+
+    @promise(Promise.FENCING, "fences")
+    def test_a_writer_that_was_replaced_between_two_puts_writes_no_more(self) -> None:
+        """The first put was right; the fence must be looked at in the second one too."""
+        if self._fences():
+            self._replace(lambda zombie: zombie.put(rows(20), 2))
+
+    @promise(Promise.FENCING, "fences")
+    def test_a_sentinel_that_was_laid_by_force_replaces_the_writer_too(self) -> None:
+        """As after the policy that adopts a store."""
+        if not self._fences() or self.claims.moves_at_commit:
+            return
+        zombie = self.store.writer()
+        zombie.begin(5, 5)
+        guard = self.store.map()
+        assert isinstance(guard, FencedMap)
+        guard.move_sentinel(sentinel_of(1), True)
+        # Whoever laid it: to the writer an older sentinel is a store that was rolled back.
+        with expect_error(FencedError, StateLossDetected, what="put after the sentinel was laid by force"):
+            zombie.put(rows(3), 5, 5)
+            zombie.end(5, 5)
+        self.expect_rows([(key, None) for key in keys_of(rows(3))], "read after a put that was refused")
+
+    @promise(Promise.FENCING, "fences")
+    def test_a_writer_that_was_replaced_deletes_nothing(self) -> None:
+        """A deletion is fenced as a put is."""
+        if not self._fences() or not self.claims.removes:
+            return
+        zombie, successor, pairs = self.store.writer(), self.store.writer(), rows(20)
+        zombie.commit(pairs, 1)
+        zombie.begin(2)
+        successor.commit(pairs, 2, 1)
+        assert isinstance(zombie.backing, RemovableMap)
+        with expect_error(FencedError, what="delete after another writer has taken over"):
+            zombie.backing.multi_delete(keys_of(pairs))
+            zombie.end(2)
+        self.expect_rows(pairs, "read after a deletion that was refused")
+
+    @promise(Promise.FENCING, "fences")
+    def test_a_writer_that_is_replaced_in_the_middle_of_a_put_stops_there(self) -> None:
+        """The successor begins and commits at several points inside of one put of many requests."""
+        if not self._fences():
+            return
+        pairs = rows(3 * self.claims.chunk + 1)
+        practice = self.store.writer("practice")
+        practice.begin(1)
+        points = points_inside(lambda: practice.put(pairs, 1))
+        practice.end(1)
+        began = time.monotonic()
+        practice.commit(pairs[:2], 2)
+        self.reader("practice").read(keys_of(pairs))
+        grace_s = 0.1 + 5 * (time.monotonic() - began)  # what a successor needs if nothing is in its way
+        taken, locked = 0, set[str]()
+        for point in points[: 2 * _POINTS]:
+            # Where the writer holds a lock, the successor has to wait; another point of that name tells no more.
+            if taken < _POINTS and point.name not in locked:
+                if self._replace_inside(f"inside {point.at}", pairs, point, grace_s):
+                    taken += 1
+                else:
+                    locked.add(point.name)
+
+    def _replace_inside(self, state: str, pairs: list[tuple[Key, int]], point: Point, grace_s: float) -> bool:
+        zombie, successor = self.store.writer(state), self.store.writer(state)
+        own = [(pairs[0][0], -1), (pairs[-1][0], -2)]  # in the first request, and in the last
+        seen: list[Any] = []
+        zombie.begin(1)
+
+        def take_over() -> None:
+            successor.commit(own, 1, 1)
+            seen.extend(self.reader(state).read(keys_of(pairs)))
+
+        def put() -> None:
+            with suppress(FencedError):
+                zombie.put(pairs, 1)
+
+        interruption = Interruption(take_over, point, grace_s)
+        interruption.during(put)
+        with suppress(FencedError):
+            zombie.end(1)
+        after = self.reader(state).read(keys_of(pairs))
+        expect([after[0], after[-1]], values_of(own), "read what the successor of a replaced writer wrote")
+        if self.claims.fences == "all":
+            written = sum(found != before for found, before in zip(after, seen, strict=True))
+            expect(written, 0, f"keys that were written by a put in whose middle ({point.name}) a successor took over")
+        return interruption.in_place
+
+    def _replace(self, before: Callable[[Writer], None]) -> None:
+        """Let a writer sleep in a commit, a successor commit, and the writer wake up."""
+        zombie, successor, pairs = self.store.writer(), self.store.writer(), rows(20)
+        zombie.commit(pairs, 1)
+        zombie.begin(2)
+        before(zombie)
+        taken = [(key, value + 1000) for key, value in pairs]
+        successor.commit(taken, 2, 1)
+        late = [*[(key, -value - 1) for key, value in pairs], *_ABSENT]
+        wanted = [*taken, *[(key, None) for key in keys_of(_ABSENT)]]
+        for what in ("put after another writer has taken over", "put again, after the first put was refused"):
+            with expect_error(FencedError, what=what):
+                zombie.put(late, 2)
+                zombie.end(2)
+            self._expect_untouched(wanted, len(taken))
+            if self.claims.moves_at_commit:
+                break  # its commit is over with the first refusal
+        self._expect_sentinel(sentinel_of(2, 1), "the sentinel after a put that was refused")
+        successor.commit(pairs, 3, 1)
+        self.expect_rows(pairs, "read what the successor commits next", successor)
+
+    def _expect_untouched(self, wanted: list[tuple[Key, Any]], written: int) -> None:
+        # A store that fences by key lets new keys through: their attempt has lost, so the value rules undo them.
+        some = wanted if self.claims.fences == "all" else wanted[:written]
+        self.expect_rows(some, "read after a put that was refused")
+
+    def _expect_sentinel(self, wanted: Sentinel | None, what: str, *maps: IBackingMap[Any]) -> None:
+        for each in (*maps, self.store.map(), self.store.map(reads=True)):
+            expect(fenced(each, 0).read_sentinel(), wanted, what)
+
+    def _end_as(self, backing: IBackingMap[Any], txid: int, attempt: int) -> None:
+        if self.claims.moves_at_commit:
+            Writer(backing, self.store.kind).commit([], txid, attempt)
+
+    def _fences(self) -> bool:
+        if self.claims.fences != "no" and not isinstance(self.store.map(), FencedMap):
+            broken(f"Limits(fences={self.claims.fences!r}), but the map has no read_sentinel and move_sentinel")
+        return self.claims.fences != "no"

@@ -1,0 +1,285 @@
+"""MapStateContract: the exactly-once rules, over a real store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trident.errors import FencedError, StaleTransactionError, StateMismatchError, UnsupportedOperation
+from trident.state.interfaces import Key
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.testing.backend.contract_state import StateContract, append
+from trident.testing.backend.promises import Promise, expect, expect_error, promise
+from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.store_under_test import INCARNATION
+from trident.testing.backend.updaters import Add
+
+__all__ = ["MapStateContract"]
+
+
+class MapStateContract(StateContract):
+    """What a map state over the store must do: opaque, transactional or not, as `kind` says."""
+
+    @promise(Promise.RULES)
+    def test_batches_add_up(self) -> None:
+        """Over one instance, and over a new one for each batch."""
+        state = self.store.state()
+        self.run(state, {"a": 1, "b": 2})
+        self.run(state, {"a": 3, "c": 4})
+        self.expect_values("read after two batches", state, a=[1, 3], b=[2], c=[4], never=None)
+        self.run(self.store.state(), {"a": 5})
+        self.expect_values("read after a batch of a new instance", a=[1, 3, 5], b=[2], c=[4])
+
+    @promise(Promise.RULES)
+    def test_a_batch_without_keys_changes_nothing(self) -> None:
+        """Its sentinel moves all the same."""
+        state = self.store.state()
+        self.run(state, {"a": 1})
+        self.run(state, {})
+        self.run(state)
+        self.run(state, {"a": 2})
+        self.expect_values("read after batches without keys", a=[1, 2])
+
+    @promise(Promise.RULES)
+    def test_a_key_may_be_updated_twice_in_a_batch(self) -> None:
+        """The second update sees the first."""
+        state = self.store.state()
+        self.run(state, {"a": 1})
+        self.run(state, {"a": 2, "b": 3}, {"a": 4})
+        self.expect_values("read after a key was updated twice", state, a=[1, 2, 4], b=[3])
+
+    @promise(Promise.RULES)
+    def test_a_commit_reads_its_own_updates(self) -> None:
+        """Whether the store shows them at once or at the end."""
+        state, txid = self.store.state(), self.log.next()
+        append(state, txid, {"a": 1, "b": 2})
+        expect(list(state.multi_get([("b",), ("a",), ("c",)])), [[2], [1], None], "read in the commit")
+        state.commit(txid)
+        self.log.record()
+        self.expect_values("read after the commit", state, a=[1], b=[2])
+
+    @promise(Promise.RULES, "exact")
+    def test_the_same_replay_counts_once(self) -> None:
+        """By this instance, and by a new one; the failed attempt had written all."""
+        if not self.exact:
+            return
+        for replaying in (self.store.state(), None):
+            state = replaying or self.store.state()
+            before = self.read(state, [("a",)])[0] or []
+            number = self.log.committed
+            append(state, self.log.next(), {"a": number, "b": number})
+            state.commit(self.log.next())
+            self.log.fail()
+            self.run(replaying or self.store.state(), {"a": number, "b": number})
+            self.expect_values("read after an identical replay", a=[*before, number], b=[*before, number])
+
+    @promise(Promise.RULES, "opaque")
+    def test_a_replay_with_other_rows_counts_only_these(self) -> None:
+        """The failed attempt wrote keys and numbers that the replay does not have; the key comes back later."""
+        if not self.opaque:
+            return
+        for takeover in (False, True):
+            name = f"takeover {takeover}"
+            state = self.store.state()
+            before = self.log.committed
+            self.run(state, {name: 1, "x": before})
+            append(state, self.log.next(), {name: 100, "dropped": 100, "x": 100})
+            state.commit(self.log.next())
+            self.log.fail(takeover)
+            again = self.store.state() if takeover else state
+            self.run(again, {name: 2})
+            self.expect_values("read after a replay with other rows", **{name: [1, 2]}, dropped=None)
+            self.run(again, {name: 3, "x": -before})
+            self.expect_values("read after the next batch", **{name: [1, 2, 3]}, dropped=None)
+
+    @promise(Promise.RULES, "opaque")
+    def test_several_failed_attempts_count_not_at_all(self) -> None:
+        """Each wrote something else, each by an instance of its own."""
+        if not self.opaque:
+            return
+        self.run(self.store.state(), {"a": 1})
+        for number in (10, 20, 30):
+            append(self.store.state(), self.log.next(), {"a": number, f"b{number}": number})
+            self.log.fail(takeover=number == 20)
+        self.run(self.store.state(), {"a": 2})
+        self.expect_values("read after three failed attempts", a=[1, 2], b10=None, b20=None, b30=None)
+
+    @promise(Promise.RULES, "exact")
+    def test_a_value_of_a_later_batch_is_an_error(self) -> None:
+        """A second topology, or a lost log: nothing is written."""
+        if not self.exact:
+            return
+        self.log.committed = 9
+        self.run(self.store.state(), {"a": 1})
+        state, early = self.store.state(), Txid(5)
+        with expect_error(StaleTransactionError, what="update a key of batch 10 in batch 5"):
+            append(state, early, {"new": 1, "a": 2})
+            state.commit(early)
+        self.expect_values("read after a stale update", a=[1], new=None)
+
+    @promise(Promise.RULES)
+    def test_none_is_a_value(self) -> None:
+        """An aggregate may become None and go on from there."""
+        state = self.store.state()
+        for values in ([1, None], [None, 2], [None, None]):
+            txid = self.log.next()
+            state.begin_commit(txid)
+            state.multi_put([("a",), ("b",)], values)
+            state.commit(txid)
+            self.log.record()
+            self.expect_values("read after values were replaced", state, a=values[0], b=values[1])
+
+    @promise(Promise.RULES)
+    def test_many_keys_are_updated_at_once(self) -> None:
+        """More than a request carries, twice."""
+        state, number = self.store.state(), 2 * self.claims.chunk + 1
+        keys: list[Key] = [("key", at) for at in range(number)]
+        for _ in range(2):
+            txid = self.log.next()
+            state.begin_commit(txid)
+            state.multi_update(keys, [Add(at) for at in range(number)])
+            state.commit(txid)
+            self.log.record()
+        expect(self.read(self.store.state(reads=True), keys), [2 * at for at in range(number)], f"read {number} keys")
+
+    @promise(Promise.SNAPSHOT, "opaque")
+    def test_readers_do_not_see_a_batch_that_is_not_committed(self) -> None:
+        """Neither while it is written, nor after it failed, until its record is there."""
+        if not self.opaque:
+            return
+        state, reader = self.store.state(), self.store.state(reads=True)
+        self.run(state, {"a": 1, "b": 1})
+        old = self.log.snapshot()
+        txid = self.log.next()
+        append(state, txid, {"a": 2, "new": 2})
+        self._expect_at(old, reader, "while a batch is written", a=[1], b=[1], new=None)
+        state.commit(txid)
+        self._expect_at(old, reader, "after the store has all of it, before the record", a=[1], b=[1], new=None)
+        self.log.record()
+        self._expect_at(self.log.snapshot(), reader, "after the record", a=[1, 2], b=[1], new=[2])
+        self._expect_at(old, reader, "as of the batch before", a=[1], b=[1], new=None)
+
+    @promise(Promise.SNAPSHOT, "opaque")
+    def test_a_snapshot_that_is_too_old_is_an_error(self) -> None:
+        """The value of then is no longer there; a wrong one is not given instead."""
+        if not self.opaque:
+            return
+        state = self.store.state()
+        self.run(state, {"a": 1})
+        old = self.log.snapshot()
+        self.run(state, {"a": 2})
+        self.run(state, {"a": 3})
+        with expect_error(StaleTransactionError, what="read as of two batches ago"):
+            self.store.state(reads=True).multi_get_at([("a",)], old)
+
+    @promise(Promise.LOSS)
+    def test_a_store_that_was_wiped_is_found(self) -> None:
+        """The log knows of a commit of which the store knows nothing."""
+        self._expect_mismatch("commit to an empty store what follows batch 1", lambda: None)
+
+    @promise(Promise.LOSS)
+    def test_a_store_of_another_log_is_found(self) -> None:
+        """Its sentinel has another incarnation."""
+        other = Sentinel("another log", 1, 1 << 20)
+        self._expect_mismatch(
+            "commit to the store of another log", lambda: self.store.state().move_sentinel(other, True)
+        )
+
+    @promise(Promise.LOSS)
+    def test_a_store_that_was_rolled_back_is_found(self) -> None:
+        """It came back from a copy, with an earlier sentinel."""
+
+        def roll_back() -> None:
+            self.run(self.store.state(), {"a": 1})
+            earlier = Sentinel(INCARNATION, 1, 1 << 20)
+            self.run(self.store.state(), {"a": 2})
+            self.store.state().move_sentinel(earlier, True)
+
+        self._expect_mismatch("commit to a store that was rolled back", roll_back)
+
+    @promise(Promise.LOSS)
+    def test_a_driver_that_was_replaced_is_told_so(self) -> None:
+        """Its successor committed; whatever it begins, it is fenced."""
+        zombie, late = self.store.state(), self.log.next()
+        self.log.fail(takeover=True)
+        self.run(self.store.state(), {"a": 1})
+        with expect_error(FencedError, what="begin a commit after another driver took over"):
+            append(zombie, late, {"a": 100})
+            zombie.commit(late)
+        self.expect_values("read after the replaced driver was refused", a=[1])
+
+    @promise(Promise.REMOVAL)
+    def test_a_removed_key_is_absent_and_may_come_back(self) -> None:
+        """In the batch that removes it, after it, and in a replay that does not remove it."""
+        state = self.store.state()
+        self.run(state, {"a": 1, "b": 1})
+        self.remove(state, ("a",), ("never",))
+        if self.opaque:
+            self.log.fail()
+            self.run(self.store.state(), {"b": 2})
+            self.expect_values("read after a replay that does not remove the key", a=[1], b=[1, 2])
+            return
+        self.log.record()
+        self.expect_values("read after the key was removed", a=None, b=[1])
+        self.run(self.store.state(), {"a": 7})
+        self.expect_values("read after the key came back", a=[7], b=[1])
+
+    @promise(Promise.REMOVAL)
+    def test_a_removed_key_stays_removed(self) -> None:
+        """Through as many batches as it takes until the store forgets it."""
+        state = self.store.state()
+        self.run(state, {"a": 1, "b": 1})
+        self.remove(state, ("a",))
+        self.log.record()
+        for _ in range(20):
+            self.run(state, {"c": 0})
+        self.expect_values("read long after the key was removed", a=None, b=[1])
+        self.run(state, {"a": 2})
+        self.expect_values("read after the key came back", a=[2], b=[1])
+
+    @promise(Promise.LISTING, "lists")
+    def test_rows_are_listed_or_the_refusal_says_so(self) -> None:
+        """Key parts and value, without removed keys and without the sentinel."""
+        state = self.store.state()
+        self.run(state, {"a": 1, "b": 2})
+        self.remove(state, ("a",))
+        self.log.record()
+        for each in (state, self.store.state(reads=True)):
+            if self.claims.lists:
+                expect(sorted(each.get_tuples()), [("b", [2])], "rows that are listed")
+            else:
+                with expect_error(UnsupportedOperation, what="list the rows of a store that cannot"):
+                    list(each.get_tuples())
+
+    @promise(Promise.RESET, "resets")
+    def test_a_state_is_emptied_or_the_refusal_says_so(self) -> None:
+        """With `state_recovery="restart"`."""
+        self.run(self.store.state(), {"a": 1})
+        state = self.store.state()
+        if not self.claims.resets:
+            with expect_error(UnsupportedOperation, what="empty a state of a store that cannot"):
+                state.reset()
+            self.expect_values("read after a reset that was refused", a=[1])
+            return
+        state.reset()
+        self.expect_values("read after a reset", state, a=None)
+        self._log = Log()
+        self.run(state, {"a": 5})
+        self.expect_values("read in a new incarnation", state, a=[5])
+
+    def _expect_mismatch(self, what: str, prepare: Callable[[], None]) -> None:
+        prepare()
+        keys: list[Key] = [("a",), ("written",)]
+        state = self.store.state()
+        commit = Txid(3, 1 << 20, self.log.winners, INCARNATION, Sentinel(INCARNATION, 2, 1 << 20))
+        before = list(self.store.state(reads=True).multi_get(keys))
+        with expect_error(StateMismatchError, what=what):
+            append(state, commit, {"a": 100, "written": 100})
+            state.commit(commit)
+        found = list(self.store.state(reads=True).multi_get(keys))
+        expect(found, before, "read after a commit that was refused")
+
+    def _expect_at(self, snapshot: Snapshot, reader: Any, what: str, **wanted: Any) -> None:
+        for each in (reader, self.store.state(reads=True)):
+            found = each.multi_get_at([(name,) for name in wanted], snapshot)
+            expect(list(found), list(wanted.values()), f"read {what}")

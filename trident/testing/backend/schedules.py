@@ -1,0 +1,213 @@
+"""Random lives of a topology: batches, crashes at every call, replays, takeovers; the end equals a plain dict.
+
+A schedule is one topology's life, drawn from a seed: two processes own the partitions in turn, calls to the store fail
+before, in the middle, after, or with the reply lost; a batch that failed is replayed, with other rows where the kind bears
+it, by the same process or by another one; writers that were replaced wake up and go on. After every record, readers must
+see what a dict has that was fed each committed batch once.
+"""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from trident.errors import BackendError, FencedError, StaleTransactionError
+from trident.state.interfaces import IBackingMap, Key, StateType
+from trident.state.maps import OpaqueMap, map_for
+from trident.state.txid import Txid
+from trident.state.wrappers.cached import CachedMap
+from trident.state.wrappers.chunked import MicroBatchIBackingMap
+from trident.testing.backend.faulty_map import Faults, FaultyMap
+from trident.testing.backend.promises import Violation, expect
+from trident.testing.backend.simulated_log import Log
+from trident.testing.backend.store_under_test import Store
+from trident.testing.backend.updaters import Append
+
+__all__ = ["Schedule"]
+
+BATCHES = 8
+_MOST_TRIES = 50
+_KEYS: list[Key] = [(name,) for name in ("a", "b", "c", "", "1", "é", "A", "a ")]
+Batch = list[dict[Key, int]]  # the updates of a batch, call by call; no number comes twice in a schedule
+
+
+class _Died(Exception):
+    """The driver ended between two calls."""
+
+
+@dataclass
+class _Sleeper:
+    """A writer that was left in the middle of a commit."""
+
+    state: Any
+    txid: Txid
+    part: int
+    rest: Batch
+
+
+class Schedule:
+    """One life, from a seed.
+
+    Parameters
+    ----------
+    store
+        An empty store.
+    seed
+        Decides everything.
+    partitions
+        The number of partitions.
+    """
+
+    def __init__(self, store: Store, seed: object, partitions: int = 2) -> None:
+        self.store, self.seed, self.partitions = store, seed, partitions
+        self.chance = random.Random(str(seed))
+        self.faults = Faults(seed)
+        self.log = Log()
+        self.model: dict[Key, list[int]] = {}
+        self.story: list[str] = []
+        self._number = 0
+        self._cache = self.chance.choice([0, 2, 100])
+        self._chunks = self.chance.random() < 0.3
+        self._processes = [self._start_process(), self._start_process()]
+        self._reader = self._start_reader()
+        self._sleepers: list[_Sleeper] = []
+
+    def run(self) -> None:
+        """Live it; raise `Violation` with the story if it ends wrong."""
+        try:
+            for _ in range(BATCHES):
+                self._run_batch()
+        except Violation as error:
+            raise Violation(f"{error}; seed {self.seed!r}: {self._told()}") from error
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            raise Violation(
+                f"batch {self.log.committed + 1} raised {text}; seed {self.seed!r}: {self._told()}"
+            ) from error
+
+    def _told(self) -> str:
+        setting = f"cache {self._cache}, {'requests of 2 keys' if self._chunks else 'whole requests'}"
+        return ", ".join([setting, *self.story[-8:]])
+
+    # ---- one batch ---------------------------------------------------------------------------------------------------
+
+    def _run_batch(self) -> None:
+        batch = self._new_batch()
+        for _ in range(_MOST_TRIES):
+            if self._commits(batch):
+                break
+            if self.store.kind is StateType.OPAQUE:
+                batch = self._new_batch()
+        else:
+            raise Violation(f"batch {self.log.committed + 1} failed {_MOST_TRIES} times")
+        for call in batch:
+            for key, number in call.items():
+                self.model.setdefault(key, []).append(number)
+        self._check("after the record")
+
+    def _new_batch(self) -> Batch:
+        calls = self.chance.choice([0, 1, 1, 1, 2, 3])
+        return [{key: self._next_number() for key in self._some_keys()} for _ in range(calls)]
+
+    def _some_keys(self) -> list[Key]:
+        return self.chance.sample(_KEYS, self.chance.randint(0, 5))
+
+    def _next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _commits(self, batch: Batch) -> bool:
+        txid = self.log.committed + 1
+        if self.chance.random() < 0.5:
+            self.faults.fail()
+        try:
+            touched = [part for part in range(self.partitions) if self._commits_partition(part, batch)]
+            if self.chance.random() < 0.15:
+                raise _Died("before the record")
+        except (BackendError, _Died) as error:
+            self.faults.clear()
+            self.story.append(f"batch {txid} failed ({error})")
+            self._after_failure()
+            return False
+        self.faults.clear()
+        self.story.append(f"batch {txid} committed")
+        self.log.record(touched)
+        self._wake_sleepers()
+        return True
+
+    def _commits_partition(self, part: int, batch: Batch) -> bool:
+        calls = [{k: n for k, n in call.items() if _KEYS.index(k) % self.partitions == part} for call in batch]
+        if not any(calls):
+            return False
+        state, txid = self.chance.choice(self._processes)[part], self.log.next(part)
+        state.begin_commit(txid)
+        self._wake_sleepers(part)
+        for at, call in enumerate(calls):
+            if self.chance.random() < 0.06:
+                self._sleepers.append(_Sleeper(state, txid, part, calls[at:]))
+                raise _Died("asleep in the middle of the commit")
+            _append(state, call)
+        state.commit(txid)
+        return True
+
+    def _after_failure(self) -> None:
+        if self.store.kind is StateType.OPAQUE:
+            self._check("after a failure")
+        takeover = self.chance.random() < 0.5
+        self.log.fail(takeover)
+        asleep = {id(sleeper.state) for sleeper in self._sleepers}
+        for at, process in enumerate(self._processes):
+            # Whoever crashed may live on with all it remembers, or start anew; who sleeps is replaced.
+            if any(id(state) in asleep for state in process) or self.chance.random() < 0.25:
+                self._processes[at] = self._start_process()
+                self.story.append("new process")
+
+    def _wake_sleepers(self, part: int | None = None) -> None:
+        """Let writers that were replaced go on, within their successor's commit or after it."""
+        woken = [
+            one for one in self._sleepers if part in (None, one.part) and (part is None or self.chance.random() < 0.5)
+        ]
+        self._sleepers = [one for one in self._sleepers if one not in woken]
+        if self.store.limits.fences == "no":
+            return  # nobody stops them; that is what not to claim a fence means
+        for sleeper in woken:
+            self.story.append(f"a writer of batch {sleeper.txid!s} attempt {sleeper.txid.attempt} woke up")
+            with suppress(FencedError, StaleTransactionError, BackendError):
+                for call in sleeper.rest:
+                    _append(sleeper.state, call)
+                sleeper.state.commit(sleeper.txid)
+
+    # ---- looking ---------------------------------------------------------------------------------------------------
+
+    def _check(self, when: str) -> None:
+        if self.chance.random() < 0.1:
+            self._reader = self._start_reader()
+        for part in range(self.partitions):
+            keys = [key for key in _KEYS if _KEYS.index(key) % self.partitions == part]
+            found = self._read(self._reader[part], keys)
+            expect(found, [self.model.get(key) for key in keys], f"read {keys} {when} of batch {self.log.committed}")
+
+    def _read(self, state: Any, keys: list[Key]) -> list[Any]:
+        if isinstance(state, OpaqueMap):
+            return state.multi_get_at(keys, self.log.snapshot())
+        return list(state.multi_get(keys))
+
+    def _start_reader(self) -> list[Any]:
+        maps = [self.store.map("state", part, self.partitions, reads=True) for part in range(self.partitions)]
+        return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(maps)]
+
+    def _start_process(self) -> list[Any]:
+        maps = [self._wrapped(self.store.map("state", part, self.partitions)) for part in range(self.partitions)]
+        return [map_for(self.store.kind, backing, "state", part) for part, backing in enumerate(maps)]
+
+    def _wrapped(self, backing: IBackingMap[Any]) -> IBackingMap[Any]:
+        faulty: IBackingMap[Any] = FaultyMap(backing, self.faults)
+        if self._chunks:
+            faulty = MicroBatchIBackingMap(faulty, 2, 1)
+        return CachedMap(faulty, self._cache) if self._cache else faulty
+
+
+def _append(state: Any, call: dict[Key, int]) -> None:
+    state.multi_update(list(call), [Append(number) for number in call.values()])

@@ -1,0 +1,49 @@
+"""The log of a driver, simulated: what a commit is told of attempts, winners and sentinels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trident.state.txid import Sentinel, Snapshot, Txid, Winners
+from trident.testing.backend.store_under_test import INCARNATION
+
+__all__ = ["Log"]
+
+_EPOCH = 1 << 20
+
+
+class Log:
+    """Which batches are committed, and by whom.
+
+    Attributes
+    ----------
+    committed
+        The last committed txid; 0 before the first.
+    attempt
+        The attempt that runs now.
+    winners
+        Who won the committed txids.
+    """
+
+    def __init__(self) -> None:
+        self.committed, self.attempt, self.winners = 0, _EPOCH, Winners()
+        self._expected: dict[int, Sentinel] = {}
+
+    def next(self, partition: int = 0) -> Txid:
+        """Return the txid of the batch that comes next, as a partition is told it."""
+        return Txid(self.committed + 1, self.attempt, self.winners, INCARNATION, self._expected.get(partition))
+
+    def fail(self, takeover: bool = False) -> None:
+        """The attempt failed: the next one runs, in the same driver or (`takeover`) in another."""
+        self.attempt = (self.attempt // _EPOCH + 1) * _EPOCH if takeover else self.attempt + 1
+
+    def record(self, partitions: Iterable[int] = (0,)) -> None:
+        """Commit the batch, which touched these partitions."""
+        self.committed += 1
+        self.winners = self.winners.with_winner(self.committed, self.attempt)
+        for partition in partitions:
+            self._expected[partition] = Sentinel(INCARNATION, self.committed, self.attempt)
+
+    def snapshot(self) -> Snapshot:
+        """Return what readers are told."""
+        return Snapshot(self.committed, self.winners)

@@ -1,0 +1,288 @@
+"""The store under test: opens its maps as the framework does, and drives the protocol of a commit over them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+from trident.errors import ConfigError, FencedError
+from trident.state.encoding.serializers import CodecSerializer
+from trident.state.interfaces import (
+    BackingMapLifecycle,
+    IBackingMap,
+    Key,
+    StateConf,
+    StateSpec,
+    StateType,
+    kind_of,
+)
+from trident.state.map_state import MapStateFactory
+from trident.state.maps import map_for
+from trident.state.sentinel import ReservedKeySentinel, fenced
+from trident.state.snapshottable import SnapshottableMap
+from trident.state.txid import Sentinel, Txid
+from trident.state.values import OpaqueValue, TransactionalValue
+from trident.state.wrappers.serialized_map import SerializedMap
+from trident.testing.backend.limits import Limits
+from trident.testing.backend.suite_run import RUN_PREFIX, Run
+
+__all__ = ["INCARNATION", "Store", "Writer", "stored"]
+
+INCARNATION = "contract-log"
+_EPOCH = 1 << 20
+_numbers = count()
+
+
+class Store:
+    """One empty store: opens maps and states of it, and closes them all.
+
+    Parameters
+    ----------
+    factory
+        A `BackingMapFactory`; a `StateSpec` or `StateFactory`; or a function without arguments that returns one of these
+        over an empty store.
+    kind
+        What the maps hold; None: as the factory says, else opaque.
+    limits
+        The claims; None: those that the methods of a map make.
+    run
+        Of the suite; None: one without end.
+    """
+
+    def __init__(
+        self, factory: Any, kind: StateType | None = None, limits: Limits | None = None, run: Run | None = None
+    ) -> None:
+        self._run = Run() if run is None else run
+        self._lasts = not _supplies(factory)  # else what is opened is empty each time, and the caller's to throw away
+        self._supplied = factory
+        self.factory = opened_factory(factory)
+        self._factories: dict[str, Any] = {}  # by prefix, where states cannot share a store
+        self.kind = kind or kind_of(self.factory) or StateType.OPAQUE
+        self.topology = f"{RUN_PREFIX}{next(_numbers)}"
+        self._opened: list[Any] = []
+        self._confs: dict[tuple[str, int, int], tuple[StateConf, int, int]] = {}
+        self._given = limits
+        self._limits: Limits | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """The claims; a map is opened to see its methods if none were given."""
+        if self._limits is None:
+            self._limits = self._given or Limits().with_abilities_of(self.map("limits"))
+        return self._limits
+
+    def conf(self, state: str = "state", topology: str | None = None, read_only: bool = False) -> StateConf:
+        """Return the configuration of a state, in a topology that no other check uses.
+
+        States of one check that have nothing to do with each other are in topologies of their own; `topology` puts them
+        into one whose name ends so.
+        """
+        if topology is None:
+            return StateConf(f"{self.topology}-{state.replace(' ', '-')}", "state", read_only=read_only)
+        return StateConf(f"{self.topology}{topology}", state, read_only=read_only)
+
+    def factory_of(self, conf: StateConf) -> Any:
+        """Return what opens a state: one factory for all, or an empty store for each where they cannot share one."""
+        if self._given is None or self._given.shared:
+            return self.factory
+        if conf.prefix not in self._factories:
+            self._factories[conf.prefix] = opened_factory(self._supplied) if self._factories else self.factory
+        return self._factories[conf.prefix]
+
+    def map(
+        self,
+        state: str = "state",
+        partition: int = 0,
+        partitions: int = 1,
+        *,
+        topology: str | None = None,
+        reads: bool = False,
+    ) -> IBackingMap[Any]:
+        """Open a new instance of a backing map; `reads`: one that only answers reads."""
+        return self.open(self.conf(state, topology, reads), partition, partitions)
+
+    def open(self, conf: StateConf, partition: int, partitions: int) -> IBackingMap[Any]:
+        """Open a new instance of the backing map of a partition."""
+        self._run.check_time()
+        self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
+        opened = open_backing_map(self.factory_of(conf), conf, partition, partitions)
+        self._opened.append(opened)
+        self._note(conf, opened)
+        raw = self._given is not None and self._given.raw_bytes
+        return SerializedMap(opened, CodecSerializer(self.kind)) if raw else opened
+
+    def state(self, state: str = "state", partition: int = 0, partitions: int = 1, *, reads: bool = False) -> Any:
+        """Open a new instance of a state: `begin_commit`, `multi_update`, `commit`, and `get`, `update`, `set`."""
+        conf = self.conf(state, read_only=reads)
+        if hasattr(self.factory, "make_state"):
+            self._run.check_time()
+            made = self.factory_of(conf).make_state(conf, partition, partitions)
+            self._note(conf, backing_of(made))
+            self._confs[conf.prefix, partition, partitions] = replace(conf, read_only=False), partition, partitions
+            self._opened.append(made)
+            return made
+        backing = self.open(conf, partition, partitions)
+        return SnapshottableMap(map_for(self.kind, backing, conf.prefix, partition))
+
+    def writer(
+        self, state: str = "state", partition: int = 0, partitions: int = 1, *, topology: str | None = None
+    ) -> Writer:
+        """Open a map and return what commits to it."""
+        return Writer(self.map(state, partition, partitions, topology=topology), self.kind, partition)
+
+    def close(self) -> None:
+        """Empty what was written, where the store can, and close what was opened."""
+        for conf, partition, partitions in self._confs.values():
+            with _forgiving():
+                opened = open_backing_map(self.factory_of(conf), conf, partition, partitions)
+                self._opened.append(opened)
+                self._run.empty(conf, opened)
+        for opened in self._opened:
+            with _forgiving():
+                close = getattr(opened, "close", None)
+                if close is not None:
+                    close()
+        self._opened, self._confs = [], {}
+
+    def _note(self, conf: StateConf, backing: Any) -> None:
+        if self._lasts and backing is not None and not conf.read_only:
+            self._run.note(conf, backing)
+
+
+@dataclass
+class Writer:
+    """Commits to a backing map as the maps of `trident.state` do: sentinel, begin, puts, end."""
+
+    backing: IBackingMap[Any]
+    kind: StateType = StateType.OPAQUE
+    partition: int = 0
+
+    def begin(self, txid: int, attempt: int = 0) -> None:
+        """Move the sentinel to a commit and begin it."""
+        guard, sentinel = fenced(self.backing, self.partition), sentinel_of(txid, attempt)
+        guard.read_sentinel()  # as every commit does first
+        if isinstance(guard, ReservedKeySentinel):
+            self.start(txid, attempt)
+            guard.move_sentinel(sentinel)
+        else:
+            guard.move_sentinel(sentinel)
+            self.start(txid, attempt)
+
+    def start(self, txid: int, attempt: int = 0) -> None:
+        """Begin a commit whose sentinel was moved."""
+        if isinstance(self.backing, BackingMapLifecycle):
+            self.backing.begin(commit_of(txid, attempt))
+
+    def put(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
+        """Put keys and values, as the kind stores them."""
+        pairs = list(rows)
+        values = [stored(self.kind, value, txid, attempt) for _, value in pairs]
+        self.backing.multi_put([key for key, _ in pairs], values)
+
+    def end(self, txid: int, attempt: int = 0) -> None:
+        """End the commit."""
+        if isinstance(self.backing, BackingMapLifecycle):
+            self.backing.end(commit_of(txid, attempt))
+
+    def commit(self, rows: Iterable[tuple[Key, Any]], txid: int, attempt: int = 0) -> None:
+        """Run a whole commit of one put."""
+        self.begin(txid, attempt)
+        self.put(rows, txid, attempt)
+        self.end(txid, attempt)
+
+    def delete(self, keys: Sequence[Key], txid: int, attempt: int = 0) -> None:
+        """Run a whole commit of one deletion."""
+        self.begin(txid, attempt)
+        self.backing.multi_delete(keys)  # type: ignore[attr-defined]  # asked only of a RemovableMap
+        self.end(txid, attempt)
+
+    def read(self, keys: Sequence[Key]) -> list[Any]:
+        """Read the values, without what they are stored with."""
+        return [value_of(found) for found in self.backing.multi_get(keys)]
+
+
+def stored(kind: StateType, value: Any, txid: int, attempt: int = 0) -> Any:
+    """Return what a map of the kind stores for a value."""
+    if kind is StateType.OPAQUE:
+        return OpaqueValue(txid, _EPOCH + attempt, None, value)
+    return TransactionalValue(txid, value) if kind is StateType.TRANSACTIONAL else value
+
+
+def value_of(found: Any) -> Any:
+    """Return the value in what a map stores."""
+    if isinstance(found, OpaqueValue):
+        return found.curr
+    return found.value if isinstance(found, TransactionalValue) else found
+
+
+def sentinel_of(txid: int, attempt: int = 0) -> Sentinel:
+    """Return the sentinel that a commit of the suite leaves."""
+    return Sentinel(INCARNATION, txid, _EPOCH + attempt)
+
+
+def commit_of(txid: int, attempt: int = 0) -> Txid:
+    """Return the txid of a commit of the suite."""
+    return Txid(txid, _EPOCH + attempt, incarnation=INCARNATION)
+
+
+def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> Any:
+    """Open the backing map that a factory of any form stands for."""
+    if isinstance(factory, MapStateFactory):
+        return factory.backing_map_factory(conf, partition, partitions)
+    if not hasattr(factory, "make_state"):
+        return factory(conf, partition, partitions)
+    state = factory.make_state(conf, partition, partitions)
+    backing = backing_of(state)
+    if backing is None:
+        raise ConfigError(
+            f"{type(factory).__name__} makes a {type(state).__name__}, which is no map over a backing map; the suite "
+            "checks what map_state and map_for make"
+        )
+    return backing
+
+
+def backing_of(state: Any) -> Any:
+    """Return the backing map under a state, None if it is no map over one."""
+    return getattr(getattr(state, "map_state", state), "backing", None)
+
+
+def opened_factory(factory: Any) -> Any:
+    """Return the `BackingMapFactory` or `StateFactory` that was given, in whatever form."""
+    if _supplies(factory):
+        factory = factory()
+    found = factory.factory if isinstance(factory, StateSpec) else factory
+    if not hasattr(found, "make_state") and not callable(found):
+        raise ConfigError(
+            f"a {type(found).__name__} is no factory; give a function (conf, partition_index, num_partitions) -> "
+            "IBackingMap, a StateSpec, or a function without arguments that returns one of these"
+        )
+    return found
+
+
+def _supplies(factory: Any) -> bool:
+    is_instance = not isinstance(factory, type) and (hasattr(factory, "make_state") or isinstance(factory, StateSpec))
+    return not is_instance and _needs_nothing(factory)
+
+
+def _needs_nothing(factory: Any) -> bool:
+    if not callable(factory):
+        return False
+    try:
+        inspect.signature(factory).bind()
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+@contextmanager
+def _forgiving() -> Iterator[None]:
+    try:
+        yield
+    except FencedError:
+        return
+    except Exception:  # noqa: BLE001 - a user's store; the verdict stands, and the next case must run
+        return

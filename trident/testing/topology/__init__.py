@@ -1,0 +1,4 @@
+"""`TopologyTestDriver`: the loop of a running topology, turned by hand.
+
+Begin with `driver.py`; `driver_points.py` has the points where a batch can be made to fail.
+"""

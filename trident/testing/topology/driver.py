@@ -1,0 +1,281 @@
+"""TopologyTestDriver: a topology without Spark and without threads, batch by batch, by the hand of a test."""
+
+from __future__ import annotations
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Self
+
+from trident.config import Config
+from trident.coordination.transaction_log import FileLog, TransactionLog
+from trident.errors import ConfigError, TridentError
+from trident.graph.nodes import Graph, PersistNode, SpoutNode
+from trident.planner import make_plan
+from trident.planner.guarantees import spout_type_of
+from trident.runtime.driver.loop import BatchLoop
+from trident.runtime.driver.parts import Parts, close_all, open_parts
+from trident.runtime.driver.progress import Progress
+from trident.runtime.driver.running import new_memory_log
+from trident.runtime.letters.dead_letters import dead_letters_of
+from trident.runtime.reading.views import StateView
+from trident.spout.interfaces import TransactionAttempt
+from trident.stream import Stream, TridentState
+from trident.testing.backend.faulty_map import InjectedFault
+from trident.testing.topology.driver_capture import Captures, Row
+from trident.testing.topology.driver_points import FailurePoints, WatchedLog, WatchedRunner
+from trident.testing.topology.driver_result import BatchResult, HandClock
+from trident.testing.topology.driver_spout import FedSpout
+from trident.topology import TridentTopology
+
+__all__ = ["TopologyTestDriver"]
+
+_DEFAULTS: dict[str, Any] = {
+    "engine": "in_process",
+    "max_spout_pending": 1,
+    "poll_interval_ms": 0,
+    "retry_backoff_ms": 1,
+    "retry_backoff_max_ms": 1,
+}
+
+
+class TopologyTestDriver:
+    """Runs a topology by hand: what is fed is a batch, a step is one attempt at it.
+
+    Coordinator, plan, steps, commits and value rules are those of a running topology. The spouts are replaced by fed ones
+    that make the same promise. States in memory begin empty; other stores must be given empty. The log is in memory
+    unless `log_dir` is given.
+
+    Parameters
+    ----------
+    topology
+        As it would be started.
+    settings
+        Of `Config`. Backoff does not wait: each step after a failed one is late enough.
+
+    Examples
+    --------
+    >>> from spouts import FixedBatchSpout
+    >>> from states.memory import MemoryMapState
+    >>> from trident import TridentTopology
+    >>> from trident.operations import Count
+    >>> topology = TridentTopology("words")
+    >>> words = topology.new_stream("words", FixedBatchSpout("word", 9, ["whatever"]))
+    >>> counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    >>> with TopologyTestDriver(topology) as driver:
+    ...     driver.feed("words", "the", "cow", "the")
+    ...     driver.step().committed
+    ...     driver.state(counts).multi_get(["the", "cow"])
+    True
+    [2, 1]
+    """
+
+    def __init__(self, topology: TridentTopology, **settings: Any) -> None:
+        if settings.get("engine", "in_process") != "in_process":
+            raise ConfigError(f"engine={settings['engine']!r}: a TopologyTestDriver runs in this process; leave it out")
+        self._config = Config.of({**_DEFAULTS, **settings})
+        declared = topology.graph()
+        self._name, self._declared = declared.name, declared
+        self._persists = {node.state: node.id for node in declared.nodes if isinstance(node, PersistNode)}
+        self._points = FailurePoints(declared.name, self._persists)
+        self._captures = Captures()
+        self._fed: dict[str, FedSpout] = {}
+        self._graph = self._captures.watching(self._with_fed_spouts(declared))
+        self._plan = make_plan(self._graph)
+        self._memory_log = new_memory_log(declared.name)
+        self._pool = ThreadPoolExecutor(1)  # for the loop's signature: nothing is handed to it, so it starts no thread
+        self.clock = HandClock()
+        self._progress = Progress(self._name, 1)
+        self._last: TransactionAttempt | None = None
+        self._late = self._closed = False
+        self._open(first=True)
+
+    # ---- by hand ----------------------------------------------------------------------------------------------------
+
+    def feed(self, stream: str | Stream, *rows: Any) -> None:
+        """Give the rows of a stream's next batch: tuples, or bare values where the stream has one field."""
+        self._spout_of(stream).feed(rows)
+
+    def replay(self, stream: str | Stream, *rows: Any) -> None:
+        """After a failed step: let the replay hold these rows instead, which a spout may that is not transactional."""
+        self._spout_of(stream).replace(rows)
+
+    def fail_at(self, point: str, times: int = 1) -> None:
+        """Let the next `times` attempts that reach a point fail there.
+
+        `"define"` (before the batch is defined), `"process"` (after its steps), `"begin_commit:<state>"` (before
+        anything is written), `"put:<state>"` (updated, not yet committed: an opaque map has put the new values),
+        `"commit:<state>"` (the state has committed), `"record"` (all states have committed, and the driver dies: a new
+        one takes over).
+        """
+        self._points.fail_at(point, times)
+
+    def step(self) -> BatchResult | None:
+        """Define, process and commit one batch, or fail to; None if there is nothing to do at this time.
+
+        Raises
+        ------
+        BatchFailedError
+            The batch has failed for good: `max_batch_attempts` times, or in a way that no other try can mend.
+        """
+        self._check_open()
+        if self._late:
+            self.clock.advance(self._config.retry_backoff_max_ms / 1000)
+        self._late = False
+        done, failed = self._progress.batches, self._progress.failures
+        news = True
+        while news:
+            try:
+                news = self._loop.turn()
+            except InjectedFault as fault:
+                return self._taken_over(fault)
+            if self._progress.batches > done:
+                self._late = (
+                    self._progress.failures > failed
+                )  # a later batch, which is in work as well, may have failed
+                return self._committed()
+            if self._progress.failures > failed:
+                return self._failed()
+        return None
+
+    def run(self) -> list[BatchResult]:
+        """Step until there is nothing left to do; return what became of each attempt."""
+        results = []
+        while (result := self.step()) is not None:
+            results.append(result)
+        return results
+
+    # ---- looking ----------------------------------------------------------------------------------------------------
+
+    @property
+    def txid(self) -> int:
+        """The last committed txid, 0 if there is none."""
+        return self._log.state.txid
+
+    def state(self, state: TridentState | str) -> StateView:
+        """Return a state for reading, at the snapshot of the last committed batch."""
+        self._check_open()
+        name = state if isinstance(state, str) else state.state_name
+        return self._parts.view(name, lambda: self._log.state)
+
+    def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
+        """Return the tuples that a stream gave in each committed batch, by txid."""
+        node = stream if isinstance(stream, str) else stream.node_id
+        if not self._captures.knows(node):
+            known = [node.id for node in self._declared.nodes if self._captures.knows(node.id)]
+            raise TridentError(
+                f"topology {self._name!r} has no stream {node!r} when the driver was made; it had {known}"
+            )
+        return self._captures.by_batch(node)
+
+    def new_values(self, state: TridentState | str) -> dict[int, list[Row]]:
+        """Return the new values that a state gave in each committed batch, by txid: rows of key and value."""
+        name = state if isinstance(state, str) else state.state_name
+        if name not in self._persists:
+            raise TridentError(
+                f"topology {self._name!r} writes no state {name!r}; it writes {', '.join(self._persists) or 'none'}"
+            )
+        return self._captures.by_batch(self._persists[name])
+
+    # ---- closing ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close spouts, states and log; harmless when done already."""
+        if not self._closed:
+            self._closed = True
+            close_all(self._name, [self._parts.close, self._log.close])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TopologyTestDriver({self._name!r}, txid {self.txid}, streams {list(self._fed)})"
+
+    # ---- the life of the driver that it plays -----------------------------------------------------------------------
+
+    def _open(self, first: bool) -> None:
+        """As a start of the topology: over the same log and states."""
+        self._parts = Parts(self._plan, self._config, self._points.reach_state, threads=False)
+
+        def open_log() -> TransactionLog:
+            if first:
+                self._empty_memory()
+            if self._config.log_dir is None:
+                return self._memory_log.reopened(takeover=True)
+            return FileLog.open(self._config.log_dir, self._name, takeover=self._config.takeover)
+
+        self._log = WatchedLog(open_parts(self._parts, self._declared, open_log), self._points)
+        self._runner = self._parts.runner = WatchedRunner(self._parts.runner, self._points, self._captures)
+        letters = dead_letters_of(self._config, self._name)
+        self._loop = BatchLoop(
+            self._plan, self._config, self._log, self._runner, self._parts.committer, self._parts.spouts, self._pool,
+            self._pool, self._progress, self.clock, letters, self._observe, inline_bytes=math.inf,
+        )  # fmt: skip
+
+    def _empty_memory(self) -> None:
+        """What an earlier driver of this process left in memory is none of this one's."""
+        for name, partitions in self._parts.states.items():
+            if getattr(self._plan.states[name].spec.factory, "in_memory", False):
+                for partition in partitions:
+                    if hasattr(partition, "reset"):
+                        partition.reset()
+
+    def _observe(self, point: str, attempt: TransactionAttempt) -> None:
+        if point == "defined":
+            self._last = attempt
+        elif point == "committing":
+            self._last = attempt
+            self._captures.begin()
+        elif point == "committed":
+            self._captures.end(attempt)
+        elif point == "recorded":
+            self._captures.commit(attempt)
+
+    def _committed(self) -> BatchResult:
+        entry = self._progress.recent()[-1]
+        txid = int(entry["batchId"])
+        given = self._captures.committed[txid]
+        values = {state: list(given[node]) for state, node in self._persists.items() if node in given}
+        return BatchResult(
+            txid, entry["attempt"], True, None, None, entry["numInputRows"], entry["stateKeysUpdated"], values
+        )
+
+    def _failed(self) -> BatchResult:
+        self._late = True
+        failure, attempt = self._progress.last_failure, self._progress.last_attempt
+        assert failure is not None
+        assert attempt is not None
+        self._loop.raise_fatal()
+        return BatchResult(*attempt, False, failure.step, failure.cause)
+
+    def _taken_over(self, fault: InjectedFault) -> BatchResult:
+        """The driver died before the record of a batch was durable; another one goes on from its log."""
+        attempt = self._last
+        assert attempt is not None
+        close_all(self._name, [self._parts.close, self._log.close])
+        self._open(first=False)
+        return BatchResult(*attempt, False, "record", str(fault))
+
+    # ---- names ------------------------------------------------------------------------------------------------------
+
+    def _with_fed_spouts(self, graph: Graph) -> Graph:
+        nodes = list(graph.nodes)
+        for at, node in enumerate(nodes):
+            if isinstance(node, SpoutNode):
+                fed = self._fed[node.id] = FedSpout(node.id, node.fields, spout_type_of(node.spout), self._points)
+                nodes[at] = replace(node, spout=fed)
+        return replace(graph, nodes=tuple(nodes))
+
+    def _spout_of(self, stream: str | Stream) -> FedSpout:
+        self._check_open()
+        name = stream if isinstance(stream, str) else stream.node_id
+        if name not in self._fed:
+            raise TridentError(f"topology {self._name!r} has no spout {name!r} to feed; it has {', '.join(self._fed)}")
+        return self._fed[name]
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TridentError(f"the TopologyTestDriver of {self._name!r} is closed")

@@ -1,0 +1,81 @@
+"""What every stream of a topology gave, batch by batch: a consumer behind each node, and what it collected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from trident.graph.nodes import Graph, Node, PeekNode
+from trident.spout.interfaces import TransactionAttempt
+from trident.tuples import TridentTuple
+
+__all__ = ["Captures", "Row"]
+
+Row = tuple[Any, ...]
+
+
+class _Collected:
+    """The consumer behind one node."""
+
+    def __init__(self) -> None:
+        self.rows: list[Row] = []
+
+    def accept(self, tuple: TridentTuple) -> None:
+        self.rows.append(tuple.values)
+
+
+class Captures:
+    """The tuples that the nodes of a topology gave: of live attempts, and of committed batches."""
+
+    def __init__(self) -> None:
+        self._collected: dict[str, _Collected] = {}
+        self._live: dict[TransactionAttempt, dict[str, list[Row]]] = {}
+        self.committed: dict[int, dict[str, list[Row]]] = {}
+
+    def watching(self, graph: Graph) -> Graph:
+        """Return the graph with a consumer behind each node whose tuples a user can see."""
+        seen = [node for node in graph.nodes if len(node.fields) and not _is_inner(node)]
+        return replace(graph, nodes=(*graph.nodes, *map(self._behind, seen)))
+
+    def _behind(self, node: Node) -> PeekNode:
+        consumer = self._collected[node.id] = _Collected()
+        return PeekNode(f"{node.id}/captured", (node.id,), node.fields, node.fields, consumer)
+
+    @contextmanager
+    def of(self, attempt: TransactionAttempt) -> Iterator[None]:
+        """Take what is given meanwhile as the attempt's."""
+        self.begin()
+        yield
+        self.end(attempt)
+
+    def begin(self) -> None:
+        """Forget what an attempt gave before it failed."""
+        for collected in self._collected.values():
+            collected.rows.clear()
+
+    def end(self, attempt: TransactionAttempt) -> None:
+        """Take what was given since `begin` as the attempt's."""
+        live = self._live.setdefault(attempt, {})
+        for node, collected in self._collected.items():
+            live.setdefault(node, []).extend(collected.rows)
+        self.begin()
+
+    def commit(self, attempt: TransactionAttempt) -> None:
+        """Keep what the attempt gave; its batch is committed, and all other attempts at it are dead."""
+        self.committed[attempt.txid] = self._live.pop(attempt)
+        self._live = {live: rows for live, rows in self._live.items() if live.txid > attempt.txid}
+
+    def knows(self, node: str) -> bool:
+        """Whether a node's tuples are kept."""
+        return node in self._collected
+
+    def by_batch(self, node: str) -> dict[int, list[Row]]:
+        """Return the tuples of a node by txid."""
+        return {txid: list(rows.get(node, ())) for txid, rows in self.committed.items()}
+
+
+def _is_inner(node: Node) -> bool:
+    """Whether a node is only a piece of what the user declared: the first half of an aggregate, or its exchange."""
+    return ":" in node.id

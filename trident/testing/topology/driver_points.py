@@ -1,0 +1,110 @@
+"""Named points of a batch's life at which a `TopologyTestDriver` lets it fail."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from trident.coordination.records import CommitRecord, Record
+from trident.coordination.transaction_log import TransactionLog
+from trident.errors import TridentError
+from trident.runtime.engine.runners import Part, Runner
+from trident.runtime.engine.worker import TaskOutput
+from trident.runtime.steps.rows import failure_of
+from trident.spout.interfaces import TransactionAttempt
+from trident.testing.backend.faulty_map import InjectedFault
+from trident.testing.topology.driver_capture import Captures
+
+__all__ = ["FailurePoints", "WatchedLog", "WatchedRunner"]
+
+_POINTS = ("define", "process", "record")
+_STATE_POINTS = ("begin_commit", "put", "commit")
+
+
+class FailurePoints:
+    """Which points are to fail, and how often still.
+
+    Parameters
+    ----------
+    states
+        The states that batches write, by name.
+    """
+
+    def __init__(self, topology: str, states: Iterable[str]) -> None:
+        self._topology = topology
+        self._known = [*_POINTS, *(f"{point}:{state}" for state in states for point in _STATE_POINTS)]
+        self._left: dict[str, int] = {}
+
+    def fail_at(self, point: str, times: int) -> None:
+        """Let the next `times` attempts that reach the point fail there; `TridentError` if there is no such point."""
+        if point not in self._known:
+            raise TridentError(
+                f"topology {self._topology!r} has no point {point!r} to fail at; it has {', '.join(self._known)}"
+            )
+        if times < 1:
+            raise ValueError(f"fail_at({point!r}, times={times}): give at least 1")
+        self._left[point] = self._left.get(point, 0) + times
+
+    def reach(self, point: str) -> None:
+        """Raise `InjectedFault` if the point is to fail."""
+        left = self._left.pop(point, 0)
+        if left > 1:
+            self._left[point] = left - 1
+        if left:
+            raise InjectedFault(f"failed at {point!r}, as the test asked")
+
+    def reach_state(self, point: str, state: str) -> None:
+        """As `reach`, for a point of a state's commit."""
+        self.reach(f"{point}:{state}")
+
+
+class WatchedRunner:
+    """Passes everything to a runner of this process; fails after a batch is processed if it is told to."""
+
+    here = True
+
+    def __init__(self, runner: Runner, points: FailurePoints, captures: Captures) -> None:
+        self._runner, self._points, self._captures = runner, points, captures
+        self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
+
+    def of_size(self, size: int | None) -> WatchedRunner:
+        """Take batches of any size."""
+        return self
+
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+        """Process a batch; what its streams give is kept."""
+        with self._captures.of(attempt):
+            output = self._runner.process(attempt, parts)
+        try:
+            self._points.reach("process")
+        except InjectedFault as fault:
+            return TaskOutput(failure=failure_of("process", fault))
+        return output
+
+    def cancel(self, attempt: TransactionAttempt) -> None:
+        """Nothing runs that could be cancelled."""
+
+    def close(self) -> None:
+        """Close the runner."""
+        self._runner.close()
+
+
+class WatchedLog:
+    """Passes everything to a log; raises before the record of a commit if it is told to, as if the driver died there."""
+
+    def __init__(self, log: TransactionLog, points: FailurePoints) -> None:
+        self._log, self._points = log, points
+        self.state, self.epoch = log.state, log.epoch
+
+    def append(self, record: Record, durable: bool = True) -> None:
+        """Write a record, or fail."""
+        if isinstance(record, CommitRecord):
+            self._points.reach("record")
+        self._log.append(record, durable)
+
+    def check_owner(self) -> None:
+        """As the log."""
+        self._log.check_owner()
+
+    def close(self) -> None:
+        """Close the log."""
+        self._log.close()

@@ -1,0 +1,62 @@
+"""What a step of a `TopologyTestDriver` tells, and the clock that it goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trident.runtime.driver.loop import Clock
+from trident.testing.topology.driver_capture import Row
+
+__all__ = ["BatchResult", "HandClock"]
+
+
+class HandClock(Clock):
+    """A clock that stands still until it is advanced."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        if seconds < 0:
+            raise ValueError(f"advance({seconds}): time does not go back")
+        self._now += seconds
+
+    def monotonic(self) -> float:
+        """Seconds since the driver was made."""
+        return self._now
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970, where this clock begins."""
+        return int(self._now * 1000)
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """What became of one attempt at a batch.
+
+    Attributes
+    ----------
+    txid, attempt
+        The batch, and the number of the try at it; of two tries the later has the greater number.
+    committed
+        Whether it is committed. If not, the next step tries again.
+    failed_at, failure
+        The step that failed, or the point given to `fail_at`, and the cause; None if nothing failed.
+    tuples
+        How many tuples the spouts emitted (0 of a failed attempt).
+    keys
+        By state, how many keys it was given.
+    new_values
+        By state, the rows of its stream of new values: key and value.
+    """
+
+    txid: int
+    attempt: int
+    committed: bool
+    failed_at: str | None = None
+    failure: str | None = None
+    tuples: int = 0
+    keys: Mapping[str, int] = field(default_factory=dict)
+    new_values: Mapping[str, list[Row]] = field(default_factory=dict)

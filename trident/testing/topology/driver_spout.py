@@ -1,0 +1,131 @@
+"""The spout that a `TopologyTestDriver` puts in the place of a declared one: what was fed, one batch per feed."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from trident.arrow import arrow_type, table_of
+from trident.errors import ReplayMismatchError, TridentError
+from trident.fields import Fields
+from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.testing.topology.driver_points import FailurePoints
+
+__all__ = ["FedSpout"]
+
+
+class FedSpout:
+    """A spout with the fields and the promise of another one; it emits what it is fed.
+
+    Definitions are `{"fed": id of the spout, "feed": n}`, n = 0, 1, 2 …
+    """
+
+    def __init__(self, stream: str, fields: Fields, spout_type: SpoutType, points: FailurePoints) -> None:
+        self.stream, self.spout_type = stream, spout_type
+        self._fields, self._points = fields, points
+        self._id = uuid.uuid4().hex
+        self._feeds: list[pa.Table] = []
+        self._committed = 0
+
+    def feed(self, rows: Sequence[Any]) -> None:
+        """Queue the rows of a batch; `TridentError` for a row that does not fit the fields."""
+        self._feeds.append(self._table("feed", rows))
+
+    def replace(self, rows: Sequence[Any]) -> None:
+        """Let the next attempt at the batch that failed hold other rows."""
+        if self.spout_type is SpoutType.TRANSACTIONAL:
+            raise TridentError(
+                f"replay({self.stream!r}): its spout is transactional, it promises that a replay holds the same rows. "
+                "Call step() for that; only a spout of another type may emit others"
+            )
+        if self._committed == len(self._feeds):
+            raise TridentError(f"replay({self.stream!r}): nothing that this stream was fed waits for a replay")
+        self._feeds[self._committed] = self._table("replay", rows)
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields of the declared spout."""
+        return self._fields
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> FedSpout:
+        """The driver's side is the spout itself: what was fed outlives a restart of the topology."""
+        return self
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> _Emitter:
+        """Return the worker's side."""
+        return _Emitter()
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Give the feed after that of the batch before; None if it is not fed yet.
+
+        A log that something else wrote before is continued with what is fed here.
+        """
+        own = self._is_own(previous)
+        number = int(previous["feed"]) + 1 if own and previous is not None else self._committed
+        if number >= len(self._feeds):
+            return None
+        self._points.reach("define")
+        return {"fed": self._id, "feed": number}
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[pa.Table]:
+        """Give the rows of a feed, all in one part."""
+        if not self._is_own(definition):
+            raise ReplayMismatchError(
+                f"batch {attempt.txid} was defined as {definition!r} before this driver was made, and what it held is not "
+                "known here; finish it where it began, or give a new log_dir"
+            )
+        return [self._feeds[int(definition["feed"])]]
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Remember that a feed cannot be replayed any more."""
+        self._committed = int(definition["feed"]) + 1
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _is_own(self, definition: Definition | None) -> bool:
+        return isinstance(definition, dict) and definition.get("fed") == self._id
+
+    def _table(self, call: str, given: Sequence[Any]) -> pa.Table:
+        rows = [self._row(call, number, row) for number, row in enumerate(given)]
+        try:
+            return table_of(self._fields, rows)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise self._misfit(call, rows, error) from error
+
+    def _row(self, call: str, number: int, row: Any) -> Sequence[Any]:
+        if isinstance(row, (list, tuple)):
+            values: Sequence[Any] = row
+        elif len(self._fields) == 1:
+            values = (row,)
+        else:
+            raise TridentError(
+                f"{call}({self.stream!r}): row {number} is {row!r}; give a tuple of {len(self._fields)} values "
+                f"({self._fields})"
+            )
+        if len(values) != len(self._fields):
+            raise TridentError(
+                f"{call}({self.stream!r}): row {number} has {len(values)} values {row!r}, the stream has "
+                f"{len(self._fields)} ({self._fields})"
+            )
+        return values
+
+    def _misfit(self, call: str, rows: Sequence[Sequence[Any]], error: Exception) -> TridentError:
+        for number, row in enumerate(rows):
+            for name, type_, value in zip(self._fields.names, self._fields.types, row, strict=True):
+                try:
+                    pa.array([value], type=arrow_type(type_ or ""))
+                except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
+                    return TridentError(
+                        f"{call}({self.stream!r}): row {number}: {value!r} is no {type_}, the type of field {name!r} "
+                        f"({cause})"
+                    )
+        return TridentError(f"{call}({self.stream!r}): the rows do not fit the fields ({self._fields}): {error}")
+
+
+class _Emitter:
+    def emit(self, part: pa.Table) -> Iterable[pa.Table]:
+        """Give the part, which is the rows."""
+        return [part]
