@@ -15,14 +15,12 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from trident.coordination.log_reader import LogReader
-from trident.state.encoding.codec import decode_keys, decode_many, encode_keys, encode_many
-from trident.state.encoding.serializers import Serializer, serializer_for
 
 from tests.state.faults import DictMap
 from tests.state.samples import same
 from trident.coordination import framing
 from trident.coordination.lock import SegmentName
+from trident.coordination.log_reader import LogReader
 from trident.coordination.records import (
     AdoptRecord,
     CommitRecord,
@@ -48,6 +46,8 @@ from trident.state import (
     decode,
     encode,
 )
+from trident.state.encoding.codec import decode_keys, decode_many, encode_keys, encode_many
+from trident.state.encoding.serializers import Serializer, serializer_for
 from trident.state.values import UNKNOWN_ATTEMPT
 
 GOLDEN = Path(__file__).parent / "golden"
