@@ -331,6 +331,24 @@ def test_the_functions_in_the_life_of_a_batch_are_in_their_files() -> None:
         assert set(names) - defined == set(), file
 
 
+# ---- glossary --------------------------------------------------------------------------------------------------------
+
+
+def carriers(page: str) -> set[str]:
+    """Return the names in the last column of the tables of terms."""
+    cells = re.findall(r"^\|[^|]+\|[^|]+\|([^|]+)\|$", page, re.MULTILINE)
+    return {name.rpartition(".")[2] for cell in cells for name in _NAME.findall(cell)}
+
+
+def test_every_name_in_the_glossary_is_defined_in_the_code() -> None:
+    names = carriers(text_of(DOCS / "glossary.md"))
+    code = "\n".join(text_of(ROOT / path) for path in modules())
+    assert len(names) > 40
+    assert [
+        name for name in sorted(names) if not re.search(rf"^ *(class |def )?{name}\b *[:=(]", code, re.MULTILINE)
+    ] == []
+
+
 # ---- index -----------------------------------------------------------------------------------------------------------
 
 
