@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +23,10 @@ HOSTS = re.compile(
 )
 MACHINE_PATHS = re.compile(r"(?<![\w./}$~-])/(wor[k]|roo[t]|hom[e]|User[s])(/[\w.-]+|(?=[\s\"'`,;:)]|$))")
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)|!\[[^\]]*\]\(([^)\s]+)\)")
+
+
+GLOSSARY = ROOT / "docs" / "glossary.md"
+PLAIN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def files() -> Iterator[Path]:
@@ -72,6 +76,24 @@ def dead_links(document: Path) -> list[str]:
     return dead
 
 
+def private_words() -> dict[str, str]:
+    """Return the glossary's words that are not used, each with what to say instead."""
+    table = GLOSSARY.read_text(encoding="utf-8").split("\n| not | but |\n")[1].splitlines()[1:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table if row.startswith("|")]
+    return {word: better for words, better in cells for word in words.split(", ")}
+
+
+def uses_of(words: Iterable[str], text: str) -> list[str]:
+    """Return the words that a text uses, also inside of identifiers, over line ends, and in comments over several lines.
+
+    The setting `on_poison` has a word that is not used otherwise; names that users know stay.
+    """
+    text = text.replace("on_poison", "")
+    spaced = {word: word.replace(" ", r"[\s_#]+") for word in words}
+    found = [re.search(rf"(?<![a-z]){form}(?![a-z])", text, re.IGNORECASE) for form in spaced.values()]
+    return [word for word, match in zip(spaced, found, strict=True) if match]
+
+
 def test_no_file_names_a_package_host() -> None:
     found = matches(HOSTS)
     assert not found, "\n".join(["a mirror must do as well as the usual host; name none:", *found])
@@ -85,6 +107,22 @@ def test_no_file_names_a_path_of_one_machine() -> None:
 @pytest.mark.parametrize("document", [str(path.relative_to(ROOT)) for path in files() if path.suffix == ".md"])
 def test_the_links_of_a_document_lead_somewhere(document: str) -> None:
     assert dead_links(ROOT / document) == []
+
+
+@pytest.mark.parametrize("path", [str(path.relative_to(ROOT)) for path in PLAIN if path != GLOSSARY])
+def test_a_page_uses_no_private_words(path: str) -> None:
+    words = private_words()
+    assert {word: words[word] for word in uses_of(words, text_of(ROOT / path))} == {}, "say this instead"
+
+
+@pytest.mark.parametrize("text", ["Nobody knows", "laid_anew", "# it is put\n    # aside", "class Poison:", "run.poison"])
+def test_a_private_word_is_found(text: str) -> None:
+    assert len(uses_of(private_words(), text)) == 1
+
+
+@pytest.mark.parametrize("text", ["on_poison", "understood", "Authorization: Bearer x", "states live in memory"])
+def test_a_plain_word_is_accepted(text: str) -> None:
+    assert uses_of(private_words(), text) == []
 
 
 def test_every_locked_package_has_hashes() -> None:

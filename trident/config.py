@@ -31,54 +31,54 @@ class Config(Redacted):
     Attributes
     ----------
     max_spout_pending
-        How many batches may be in work at once (processing overlaps committing). Commits stay one at a time, in order.
+        How many batches may be in flight at once. Processing overlaps committing; commits stay one at a time, in order.
     batch_emit_interval_ms
-        At most one batch is started per interval; 0 starts them as fast as they are committed. A cap, not a delay.
+        At most one batch starts per interval; 0 starts batches as fast as they are committed. This is a limit, not a delay.
     message_timeout_s
-        A batch that is not processed within this many seconds is failed and replayed. Where nothing else runs that
-        could do so (in this process with `max_spout_pending=1`, in a commit, in the driver's part of a spout) one call
-        of yours that does not return for so long ends the topology; many short calls, and a store that is slow, do
-        not. See [code that hangs](guarantees.md#code-that-hangs).
+        A batch that is not processed within this many seconds fails and is replayed. In three places no replay is possible:
+        in this process with `max_spout_pending=1`, in a commit, and in the driver's part of a spout. There the topology
+        ends if one call of your code does not return for so long; many short calls and a slow store do not end it. See
+        [code that hangs](guarantees.md#code-that-hangs).
     max_batch_attempts
-        How often a batch may fail itself before the topology stops with `BatchFailedError`; a batch that is replayed
-        because an earlier one failed has not failed.
+        How often a batch may fail before the topology stops with `BatchFailedError`. A replay because an earlier batch
+        failed does not count.
     retry_backoff_ms, retry_backoff_max_ms
-        Wait before the second try of a batch; doubles with each further one up to the maximum.
+        The wait before the second try of a batch; it doubles with each further try, up to the maximum.
     on_poison
-        `"stop"`, or `"dead_letter"`: on the last try of a batch, tuples whose operation raises are left out and written to
-        `dead_letter_dir`, whole, with step and error; `trident dead-letters` shows them and puts them back.
+        `"stop"`, or `"dead_letter"`: the last try of a batch leaves out the tuples whose operation raises, and writes them
+        to `dead_letter_dir`, whole, with step and error. `trident dead-letters` shows them and puts them back.
     dead_letter_dir
-        Default `<log_dir>/dead_letters`; one JSON-lines file per batch that has any.
+        The folder of dead letters, one JSON-lines file per batch that has any; default: `<log_dir>/dead_letters`.
     max_rows_per_tuple
-        How many rows a function or a query may make of one tuple; one more counts as an exception that it raised. Keeps
-        a generator that never ends from taking all memory. (`Split` ends with its text, and is not counted.)
+        How many rows a function or a query may make of one tuple. One row more is treated as an exception that it raised.
+        So a generator that never ends does not take all memory. (`Split` ends with its text, and has no limit.)
     max_rows_per_step
-        How many rows a step may make of one partition of a batch, where it makes more of them than it got: a function,
-        an aggregator, a join. One more fails the batch.
+        How many rows a step may make of one partition of a batch, if it can make more than it got: a function, an
+        aggregator, a join. One row more fails the batch.
     log_dir
         Folder of the transaction log, on a file system with locks and hard links (a local disk; no object store). Default:
-        in memory if every state lives in memory, else `trident-log/<topology>`.
+        in memory if every state is in memory, else `trident-log/<topology>`.
     takeover
-        Take a log that another driver holds; that driver is fenced out.
+        Take a log that another driver holds. That driver can then write neither the log nor the states.
     allow_inexact
-        Accept pairings of spout and state that the guarantee matrix calls inexact, and queries that may feed a state with
+        Accept pairings of spout and state that the guarantee matrix calls inexact, and queries that may pass to a state
         what a failed attempt wrote.
     allow_changed_topology
-        Go on with a log although a state or a stream means something else than when the log was written (key, value,
-        aggregator, kind, source): what is stored is taken as it is, and the log notes the new meaning.
+        Continue with a log although a state or a stream has another meaning than when the log was written (key, value,
+        aggregator, kind, source). Stored values are taken as they are, and the log records the new meaning.
     state_recovery
-        What to do when log and store do not belong together: `"refuse"`; `"adopt"` takes the store as it is (after a
-        lost log the spouts begin anew, so this is for spouts that do not repeat themselves); `"restart"` empties the
-        states that do not match and counts on from where the spouts stand (to count everything anew, remove `log_dir`
-        as well).
+        What to do when log and store do not belong together. `"refuse"` ends the start. `"adopt"` takes the store as it is;
+        after a lost log the spouts start from the beginning, so use it for spouts that do not repeat themselves.
+        `"restart"` empties the states that do not match and counts on from the current position of the spouts; to count
+        everything again, remove `log_dir` as well.
     engine
-        `"spark"`; `"in_process"`: the same stages in this process, without Spark (for tests and small jobs; with more
-        than one batch in work, several threads call the same operation objects); or `"auto"`: small batches in this
-        process, large ones on Spark, which starts when the first of them comes.
+        `"spark"`, `"in_process"` or `"auto"`. `"in_process"` runs the same stages in this process, without Spark, for tests
+        and small jobs; with more than one batch in flight, several threads call the same operation objects. `"auto"` runs
+        small batches in this process and large ones on Spark, which starts when the first large batch comes.
     auto_bytes
-        With `engine="auto"`, the size up to which a batch is small. A batch of which the spout does not know the size
-        is large. Word counts of up to that size were no slower in this process than on two cores of Spark; with more
-        cores, or Python functions that take long, lower it.
+        With `engine="auto"`, the size up to which a batch is small. A batch is large if its spout does not know the size.
+        Word counts up to the default were no slower in this process than on two cores of Spark; with more cores, or slow
+        Python functions, lower it.
     master
         Spark master URL; default `local[*]`, or that of the active session.
     spark_conf
