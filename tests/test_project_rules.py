@@ -115,7 +115,9 @@ def test_a_page_uses_no_private_words(path: str) -> None:
     assert {word: words[word] for word in uses_of(words, text_of(ROOT / path))} == {}, "say this instead"
 
 
-@pytest.mark.parametrize("text", ["Nobody knows", "laid_anew", "# it is put\n    # aside", "class Poison:", "run.poison"])
+@pytest.mark.parametrize(
+    "text", ["Nobody knows", "laid_anew", "# it is put\n    # aside", "class Poison:", "run.poison"]
+)
 def test_a_private_word_is_found(text: str) -> None:
     assert len(uses_of(private_words(), text)) == 1
 
