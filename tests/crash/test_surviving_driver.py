@@ -18,8 +18,8 @@ from trident.config import Config
 from trident.coordination.transaction_log import MemoryLog
 from trident.errors import BackendError, FencedError, LogHeldError
 from trident.operations import Count, ReducerAggregator
-from trident.runtime.commit.partitions import partition_of
 from trident.runtime.driver.running import start
+from trident.runtime.steps.partitions import partition_of
 from trident.state import Key, OpaqueMap, Sentinel, StateConf, StateSpec
 from trident.topology import TridentTopology
 from trident.tuples import TridentTuple

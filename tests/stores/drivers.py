@@ -11,8 +11,8 @@ from tests.stores.catalog import TOPOLOGY, Home
 from tests.stores.seams import Reach, SeamedState, go_on
 from trident.coordination.records import CommitRecord, ResetRecord
 from trident.coordination.transaction_log import MemoryLog
-from trident.runtime.commit.partitions import partitions_of
 from trident.runtime.reading.views import StateView
+from trident.runtime.steps.partitions import partitions_of
 from trident.state import Key, OpaqueMap, Txid
 from trident.state.txid import RETRY_BITS
 

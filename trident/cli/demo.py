@@ -25,8 +25,8 @@ from trident.coordination.records import LogState
 from trident.errors import EnvironmentProblem
 from trident.planner import make_plan
 from trident.reading import open_state
-from trident.runtime.driver.open_partitions import make_state
 from trident.runtime.engine.environment import check_java
+from trident.runtime.reading.open_partitions import make_state
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:

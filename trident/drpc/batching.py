@@ -17,7 +17,7 @@ from trident.drpc.requests import RequestSteps
 from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, StateMismatchError, describe
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
-from trident.runtime.commit.commit_gate import read_in_rounds
+from trident.runtime.reading.commit_gate import read_in_rounds
 from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.rows import Poison, Run, StepFailed
 from trident.spout.interfaces import TransactionAttempt

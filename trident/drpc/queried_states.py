@@ -10,8 +10,8 @@ from trident.config import Config
 from trident.coordination.records import LogState
 from trident.graph.nodes import StateNode
 from trident.planner import RequestPlan
-from trident.runtime.driver.open_partitions import open_state
 from trident.runtime.reading.foreign_logs import ForeignLog
+from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.txid import Snapshot

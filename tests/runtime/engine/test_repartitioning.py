@@ -25,8 +25,8 @@ from trident.operations import (
     Negate,
     Sum,
 )
-from trident.runtime.commit.partitions import partition_of
 from trident.runtime.engine.worker import TaskOutput, merge_outputs
+from trident.runtime.steps.partitions import partition_of
 from trident.runtime.steps.rows import Failure
 
 

@@ -34,9 +34,9 @@ from trident.operations import (
 )
 from trident.planner import Fragment
 from trident.runtime.driver.running import RunningTopology
+from trident.runtime.engine.put_back import check_places, put_backs_of
 from trident.runtime.engine.routing import Frame
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters, waiting
-from trident.runtime.letters.put_back import check_places, put_backs_of
 from trident.runtime.steps.rows import Aside, Failure, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing import TopologyTestDriver

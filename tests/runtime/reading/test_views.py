@@ -18,8 +18,8 @@ from tests.state.faults import DictMap
 from trident import Config, TridentState, TridentTopology
 from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
 from trident.operations import Count, Sum
-from trident.runtime.commit.commit_gate import CommitGate
-from trident.runtime.driver.open_partitions import open_view
+from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.views import StateView
 from trident.state import OpaqueMap, OpaqueValue, Snapshot, SnapshottableMap, StateSpec, Txid, Winners, map_state
 
@@ -244,7 +244,7 @@ def test_who_holds_the_gate_sees_no_commit_begin(topology: TridentTopology) -> N
 def test_a_gate_that_is_held_for_long_is_not_waited_for(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trident.runtime.commit.commit_gate._MOST_S", 0.05)
+    monkeypatch.setattr("trident.runtime.reading.commit_gate._MOST_S", 0.05)
     rows = keep(topology.new_stream("words", FixedBatchSpout("word: string", 1, ["a"], ["b"])))
     with start(topology, "in_process") as running, running.gate:
         running.process_all_available()

@@ -18,9 +18,9 @@ from trident.arrow import arrow_type
 from trident.graph.nodes import Aggregation, EachNode, FilterNode
 from trident.operations import CombinerAggregator, Count, FilterNull, Max, Min, Split, Sum
 from trident.planner import Step
-from trident.runtime.commit.partitions import partition_of, partitions_of
 from trident.runtime.steps.aggregates import merge_partials, partial
 from trident.runtime.steps.applying import apply_step
+from trident.runtime.steps.partitions import partition_of, partitions_of
 from trident.runtime.steps.rows import Poison, StepFailed
 
 TEXTS = st.one_of(st.none(), st.text(alphabet=st.sampled_from(" ab,;é日🐍\n"), max_size=12), st.text(max_size=6))

@@ -23,7 +23,7 @@ from trident import TridentTopology, TridentTuple
 from trident.config import Config
 from trident.coordination.transaction_log import LogReader
 from trident.operations import Count, ReducerAggregator, Sum
-from trident.runtime.driver.open_partitions import open_view
+from trident.runtime.reading.open_partitions import open_view
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 

@@ -19,7 +19,7 @@ from states.memory import MemoryBackingMap
 from tests.state.faults import DictMap
 from tests.state.samples import hashables, mostly, outcome, same
 from trident.errors import CorruptValueError
-from trident.runtime.commit.partitions import partition_of, partitions_of
+from trident.runtime.steps.partitions import partition_of, partitions_of
 from trident.state import CodecSerializer, Key, OpaqueMap, SerializedMap, Snapshot, StateType, map_for
 from trident.state.encoding.codec import decode_keys, encode, encode_keys
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys

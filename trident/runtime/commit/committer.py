@@ -19,9 +19,9 @@ from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
 from trident.runtime.driver.capabilities import counts_on_replays
+from trident.runtime.engine.put_back import put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange
 from trident.runtime.engine.worker import TaskOutput, send
-from trident.runtime.letters.put_back import put_backs_of
 from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query

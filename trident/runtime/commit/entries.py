@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from trident.arrow import one_array, schema_of
 from trident.graph.nodes import Aggregation, PersistNode
-from trident.runtime.commit.partitions import partitions_of
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
+from trident.runtime.steps.partitions import partitions_of
 from trident.runtime.steps.rows import failing_at, tuples_of
 from trident.state.columns import Combine
 from trident.state.interfaces import Key

@@ -23,7 +23,6 @@ from trident.coordination.transaction_log import TransactionLog
 from trident.errors import BatchFailedError, FencedError, RetriesUsedUpError, describe
 from trident.operations.metrics import add_counts
 from trident.planner import Plan
-from trident.runtime.commit.commit_gate import CommitGate
 from trident.runtime.commit.committer import Committed, Committer
 from trident.runtime.driver.batch_time import TIME, BatchTime, now_of
 from trident.runtime.driver.hanging import Work
@@ -32,6 +31,7 @@ from trident.runtime.engine.runners import Part, Runner
 from trident.runtime.engine.worker import TaskOutput
 from trident.runtime.letters.dead_letters import DeadLetters
 from trident.runtime.letters.replays import Replays
+from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.steps.rows import Failure, StepFailed, failing_at, failure_of
 from trident.spout.interfaces import BatchCoordinator, Definition, SpoutType, TransactionAttempt
 from trident.state.txid import Txid

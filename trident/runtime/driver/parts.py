@@ -15,7 +15,6 @@ from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
-from trident.runtime.commit.commit_gate import CommitGate
 from trident.runtime.commit.committer import Committer, Reach, committed_operations
 from trident.runtime.driver.batch_spouts import as_trident_spout
 from trident.runtime.driver.capabilities import check_capabilities, check_pairings, check_reads
@@ -23,10 +22,11 @@ from trident.runtime.driver.changes import check_meaning, record_meaning
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.engine_choice import open_runner
 from trident.runtime.driver.loop import SpoutHandle
-from trident.runtime.driver.open_partitions import make_state
 from trident.runtime.driver.recovery import reconcile
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
+from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.reading.open_partitions import make_state
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.bounds import Bounds

@@ -20,12 +20,12 @@ from trident.errors import TridentError
 from trident.graph.nodes import Graph, PersistNode
 from trident.planner import Plan, make_plan
 from trident.planner.loads import commit_loads
-from trident.runtime.commit.commit_gate import CommitGate
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.loop import BatchLoop, Clock
 from trident.runtime.driver.parts import Parts, close_all, open_parts
 from trident.runtime.driver.progress import Progress
 from trident.runtime.letters.dead_letters import dead_letters_of, waiting
+from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.kernels import only_kernels
 from trident.spout.interfaces import TransactionAttempt

@@ -10,7 +10,7 @@ from trident.arrow import schema_of
 from trident.graph.exchanges import RepartitionNode
 from trident.graph.nodes import AggregateNode, MergeNode
 from trident.planner import Fragment, Sink, Step
-from trident.runtime.letters.put_back import PutBacks, check_places, with_rows
+from trident.runtime.engine.put_back import PutBacks, check_places, with_rows
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.in_batch import aggregate

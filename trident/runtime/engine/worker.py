@@ -15,8 +15,8 @@ from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment
 from trident.runtime.engine.fragment_runs import run_fragment, whole
+from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange, route
-from trident.runtime.letters.put_back import PutBack, PutBacks, put_backs_of
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds
 from trident.runtime.steps.rows import Failure, Poison, Run, StepFailed, failing_at, failure_of
 from trident.spout.interfaces import TransactionAttempt

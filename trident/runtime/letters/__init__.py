@@ -1,4 +1,4 @@
 """Dead letters: tuples that could not be processed, kept, and put back on request.
 
-Begin with `dead_letters.py`; `replays.py` chooses what the next batch puts back, `put_back.py` is their part of that batch.
+Begin with `dead_letters.py`; `replays.py` chooses what the next batch puts back.
 """

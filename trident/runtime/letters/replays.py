@@ -23,10 +23,10 @@ from trident.fields import Fields
 from trident.graph.exchanges import RepartitionNode
 from trident.graph.nodes import QueryNode
 from trident.planner import Exchange, Plan
+from trident.runtime.engine.put_back import PutBack
 from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.worker import Program
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters
-from trident.runtime.letters.put_back import PutBack
 from trident.runtime.steps.groups import places_of
 from trident.runtime.steps.rows import Aside, Failure, StepFailed, columns_of
 

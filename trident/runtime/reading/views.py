@@ -9,9 +9,9 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
-from trident.runtime.commit.commit_gate import read_in_rounds
-from trident.runtime.commit.partitions import partitions_of
+from trident.runtime.reading.commit_gate import read_in_rounds
 from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.steps.partitions import partitions_of
 from trident.state.interfaces import ITupleCollection, Key, ListableMap, SnapshotReadable
 from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import one_array
-from trident.runtime.commit.partitions import partition_of
+from trident.runtime.steps.partitions import partition_of
 
 __all__ = ["Ints", "group_ids", "places_of"]
 
