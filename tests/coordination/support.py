@@ -39,4 +39,4 @@ def newest(path: Path) -> Path:
 
 
 def frames_of(segment: Path) -> list[framing.Frame]:
-    return read_frames(segment.read_bytes(), 0, segment).frames
+    return read_frames(segment.read_bytes(), 0, segment)[0]

@@ -12,7 +12,7 @@ from typing import ClassVar
 import pytest
 
 from tests.coordination.support import TOPOLOGY, commit, files, reopened, without_epoch
-from trident.coordination.framing import LogFile
+from trident.coordination.log_file import LogFile
 from trident.coordination.records import LogState
 from trident.coordination.transaction_log import FileLog, LogReader, exists
 from trident.errors import FencedError, LogError

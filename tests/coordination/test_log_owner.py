@@ -12,7 +12,7 @@ import pytest
 
 from tests.coordination.support import TOPOLOGY, commit, newest, reopened
 from trident.coordination import lock
-from trident.coordination.framing import LogFile
+from trident.coordination.log_file import LogFile
 from trident.coordination.records import DefineRecord
 from trident.coordination.transaction_log import FileLog, LogReader
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError

@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
-from trident.coordination.framing import HEAD_BYTES, LogFile, decode
+from trident.coordination.framing import HEAD_BYTES, decode
+from trident.coordination.log_file import LogFile
 from trident.coordination.transaction_log import FileLog
 from trident.runtime.driver import running
 from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid

@@ -18,7 +18,7 @@ import pytest
 
 from tests.state.faults import DictMap
 from tests.state.samples import same
-from trident.coordination import framing
+from trident.coordination import framing, log_file
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import LogReader
 from trident.coordination.records import (
@@ -197,7 +197,7 @@ def test_the_records_of_a_start() -> None:
 
 def test_the_transaction_log(tmp_path: Path) -> None:
     state = LogState("0123456789abcdef", "words")
-    writer = SegmentWriter(tmp_path, 7, 1 << 20, framing.LogFile)
+    writer = SegmentWriter(tmp_path, 7, 1 << 20, log_file.LogFile)
     writer.begin(state, None)
     for record in RECORDS.values():
         writer.append(framing.encode(record.to_data()), state, durable=not isinstance(record, DefineRecord))

@@ -1,19 +1,21 @@
-"""Bytes of the log: how one payload is framed, how frames are read back, and the file that they are appended to.
+"""The bytes of the log: how one record is framed, and how frames are read back.
 
-A frame is a magic of four bytes, the payload's length and checksum (both u32, big-endian), and the payload (msgpack).
-The magic says whether the frames before it were durable when it was written: a crash may harm those that were not, and
-leave a later one whole.
-The checksum also covers the frame's offset in its file and the length: bytes of a log inside a payload never look like
-a frame, and a frame in the wrong place is no frame.
+A frame is four bytes of magic, the payload's length and its checksum (both u32, big-endian), then the payload (msgpack).
+The checksum covers the place too (offset in the file, length). So bytes of a log inside a payload never look like a frame,
+and a frame in the wrong place is none.
+
+There are two kinds of magic, because a batch needs one sync only where its definition may be lost (all states are opaque):
+the definition is written without a sync, and the sync of the commit record makes both durable. `SYNCED` says "everything
+before this frame was durable when I was written"; `UNSYNCED` says nothing of what is before it.
+
+One rule reads a log after any crash. Frames count up to the first one that does not check. If a whole `SYNCED` frame comes
+after that one, it was durable, so the disk has damaged it: an error. Else it and all that follows is the end that a crash left
+unfinished: none of it was acknowledged, since a sync makes everything before it durable as well.
 """
 
 from __future__ import annotations
 
-import errno
-import os
 import struct
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -22,27 +24,14 @@ import msgpack
 
 from trident.errors import CorruptLogError
 
-__all__ = [
-    "HEAD_BYTES",
-    "Frame",
-    "Frames",
-    "LogFile",
-    "decode",
-    "encode",
-    "frame",
-    "make_directory",
-    "read_frames",
-    "sync_directory",
-]
+__all__ = ["HEAD_BYTES", "Frame", "decode", "encode", "frame", "read_frames"]
 
-MAGIC = b"\xc1TL\xb1"  # msgpack never uses 0xc1
-HASTY = b"\xb2TL\xc1"  # the same where the frame before is not durable; no first part of it looks like the other
+SYNCED = b"\xc1TL\xb1"  # MessagePack never uses 0xc1, so no payload begins like a frame
+UNSYNCED = b"\xb2TL\xc1"  # no beginning of it is a beginning of the other
 _HEAD = struct.Struct(">4sII")
 _PLACE = struct.Struct(">QI")
 HEAD_BYTES = _HEAD.size
 _MAX_PAYLOAD = 2**32 - 1
-_SPACE = 64 << 10
-_sync_data = getattr(os, "fdatasync", os.fsync)  # not every POSIX system has fdatasync
 
 
 class Frame(NamedTuple):
@@ -51,14 +40,6 @@ class Frame(NamedTuple):
     offset: int
     end: int
     payload: bytes
-
-
-class Frames(NamedTuple):
-    """Frames in order, the number of bytes from an unfinished frame on (zeros are unused space), and whole frames there."""
-
-    frames: list[Frame]
-    torn: int
-    beyond: list[Frame]
 
 
 def encode(data: Any) -> bytes:
@@ -84,33 +65,35 @@ def decode(payload: bytes) -> Any:
         raise ValueError(f"cannot read this from the transaction log: {error or type(error).__name__}") from error
 
 
-def frame(payload: bytes, offset: int, hasty: bool = False) -> bytes:
-    """Return the frame of `payload` for the place `offset` of its file; `hasty` if what is before it is not durable."""
-    return _HEAD.pack(HASTY if hasty else MAGIC, len(payload), _checksum(payload, offset)) + payload
+def frame(payload: bytes, offset: int, synced: bool = True) -> bytes:
+    """Return the frame of `payload` for the place `offset` of its file; `synced` if all bytes before it are durable."""
+    return _HEAD.pack(SYNCED if synced else UNSYNCED, len(payload), _checksum(payload, offset)) + payload
 
 
-def read_frames(data: bytes, base: int, path: Path) -> Frames:
-    """Read all frames of `data`, which starts at byte `base` of `path`.
+def read_frames(data: bytes, base: int, path: Path) -> tuple[list[Frame], int]:
+    """Read the frames of `data`, which starts at byte `base` of `path`.
+
+    Returns
+    -------
+    tuple
+        The frames up to the first that does not check, and how many bytes there are from that one on. Zeros at the end do
+        not count: they are space that the writer had beforehand.
 
     Raises
     ------
     CorruptLogError
-        A frame does not check although it was durable, as a later one says. What a crash can harm are the frames
-        since the last one of which that is said; whole ones after the first of them that does not check are `beyond`.
+        The frame that does not check was durable, as a later one says.
     """
     frames: list[Frame] = []
     at = 0
     while at < len(data):
         found = _frame_at(data, at, base)
         if found is None:
-            follower = _follower(data, at, base)
-            if follower is not None:
-                reason = f"the record there does not check, and another one follows at byte {base + follower}"
-                raise CorruptLogError(str(path), base + at, reason)
+            _check_unfinished(data, at, base, path)
             break
         frames.append(found)
         at = found.end - base
-    return Frames(frames, len(data[at:].rstrip(b"\0")), list(_hasty_after(data, at, base)))
+    return frames, len(data[at:].rstrip(b"\0"))
 
 
 def _checksum(payload: bytes, offset: int) -> int:
@@ -122,108 +105,29 @@ def _frame_at(data: bytes, at: int, base: int) -> Frame | None:
         return None
     magic, length, checksum = _HEAD.unpack_from(data, at)
     start, end = at + HEAD_BYTES, at + HEAD_BYTES + length
-    if magic not in (MAGIC, HASTY) or end > len(data):
+    if magic not in (SYNCED, UNSYNCED) or end > len(data):
         return None
     payload = data[start:end]
     return Frame(base + at, base + end, payload) if _checksum(payload, base + at) == checksum else None
 
 
-def _follower(data: bytes, bad: int, base: int) -> int | None:
-    """Return where a frame begins that tells that the bad one was durable, None if there is no sign of any."""
+def _check_unfinished(data: bytes, bad: int, base: int, path: Path) -> None:
+    """Raise `CorruptLogError` if the frame at `bad` was durable; else it is an end that a crash left unfinished."""
+    follower = _synced_after(data, bad, base)
+    if follower is not None:
+        reason = f"the record there does not check, and another one follows at byte {base + follower}"
+        raise CorruptLogError(str(path), base + bad, reason)
+
+
+def _synced_after(data: bytes, bad: int, base: int) -> int | None:
+    """Return where a frame begins that says that the bad one was durable; None if there is none."""
     if bad + HEAD_BYTES <= len(data):
-        # The last frame may itself be torn: then no valid one follows, but its beginning gives the bad one away.
+        # That frame may itself be unfinished, and so not check; where the bad one ends, its magic alone gives it away.
         end = bad + HEAD_BYTES + int(_HEAD.unpack_from(data, bad)[1])
-        rest = data[end : end + len(MAGIC)]
-        if rest and MAGIC.startswith(rest):
+        rest = data[end : end + len(SYNCED)]
+        if rest and SYNCED.startswith(rest):
             return end
-    at = data.find(MAGIC, bad + 1)
-    while at >= 0:
-        if _frame_at(data, at, base) is not None:
-            return at
-        at = data.find(MAGIC, at + 1)
-    return None
-
-
-def _hasty_after(data: bytes, bad: int, base: int) -> Iterator[Frame]:
-    """Find the whole frames after a bad one."""
-    at = data.find(HASTY, bad + 1)
-    while at >= 0:
-        found = _frame_at(data, at, base)
-        if found is not None:
-            yield found
-        at = data.find(HASTY, at + 1 if found is None else found.end - base)
-
-
-class LogFile:
-    """A file that is only appended to. The one place where the log's bytes meet the operating system.
-
-    While it is open there may be zeros after what was appended: space that is had before it is needed, since a sync takes
-    a third less where the size of the file stays.
-    """
-
-    def __init__(self, path: Path) -> None:
-        """Create `path`, which must not exist."""
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        self._size = self._space = 0
-
-    def write(self, data: bytes) -> None:
-        """Append all of `data`; after an error any part of it may have been written."""
-        if self._size + len(data) > self._space:
-            self._space = self._size + len(data) + _SPACE
-            with suppress(OSError, AttributeError):  # no such call, or no room: then the data may still have some
-                os.posix_fallocate(self._fd, self._size, self._space - self._size)
-        rest = memoryview(data)
-        while rest:
-            written = os.pwrite(self._fd, rest, self._size)
-            self._size, rest = self._size + written, rest[written:]
-
-    def sync(self) -> None:
-        """Return once everything written is durable; OSError also if the file has no name any more, so that it is lost."""
-        _sync_data(self._fd)
-        if not os.fstat(self._fd).st_nlink:
-            gone = "its newest segment was removed or replaced while it was written (was log_dir restored from a copy?)"
-            raise OSError(errno.ENOENT, gone)
-
-    def cut(self, size: int) -> None:
-        """Drop everything after the first `size` bytes, durably."""
-        os.ftruncate(self._fd, size)
-        os.fsync(self._fd)
-        self._size = self._space = size
-
-    def trim(self) -> None:
-        """Give back the space that was not needed. Only for the process that writes, and as the last thing that it does."""
-        if self._fd >= 0:
-            with suppress(OSError):  # the zeros do no harm
-                os.ftruncate(self._fd, self._size)
-
-    def close(self) -> None:
-        """Close the file; harmless when it is closed already."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def make_directory(directory: Path) -> None:
-    """Make a directory and those above it where they are missing, all of them durable; one that is there stays.
-
-    Its name is made durable then too: whoever made it may have ended before.
-    """
-    directory = directory.absolute()
-    missing = not directory.is_dir()
-    if missing:
-        make_directory(directory.parent)
-        directory.mkdir(exist_ok=True)
-    try:
-        sync_directory(directory.parent)
-    except OSError:
-        if missing:  # else it may be one that this user cannot list, or be mounted on what cannot be written to
-            raise
+    at = data.find(SYNCED, bad + 1)
+    while at >= 0 and _frame_at(data, at, base) is None:
+        at = data.find(SYNCED, at + 1)
+    return at if at >= 0 else None

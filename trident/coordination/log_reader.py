@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trident.coordination.framing import Frame, decode, read_frames
 from trident.coordination.lock import Listing, SegmentName, held_by, list_log, os_error_text
-from trident.coordination.records import CommitRecord, LogState, record_from_data
+from trident.coordination.records import LogState, record_from_data
 from trident.errors import CorruptLogError, LogError
 
 __all__ = ["FORMAT", "VERSION", "LogReader", "exists"]
@@ -84,8 +84,8 @@ class LogReader:
             except FileNotFoundError:  # a newer segment has replaced the one that was listed
                 continue
             except CorruptLogError as error:
-                # What is written while it is read may show a record and, before it, the zeros that were there just now: a
-                # file that has its space beforehand is not read as of one moment. Real damage is at the same place again.
+                # A file that is written while it is read is not read as of one moment: its end may show a record and,
+                # before it, the zeros that were there just now. Real damage is at the same place again.
                 if damaged == error.args[:2]:
                     raise
                 damaged = error.args[:2]
@@ -110,17 +110,15 @@ class LogReader:
         if size < offset:  # the writer took back a record that it could not make durable
             offset = 0
             data, _ = _read_from(file, offset)
-        frames, torn, beyond = read_frames(data, offset, file)
+        frames, torn = read_frames(data, offset, file)
         later = self._list()
         if later.newest != segment:
             return None
-        may_drop = not trust_last and (beyond or frames[0 if offset else 1 :])
-        if may_drop and self._being_replaced(segment, later):
-            (beyond or frames).pop()
+        has_records = bool(frames[0 if offset else 1 :])
+        if has_records and not trust_last and self._being_replaced(segment, later):
+            frames.pop()
         self._fold(segment, file, offset, frames)
-        end = self._offset + torn
-        self._fold_commit(file, beyond)
-        self.torn = max(0, end - self._offset)
+        self.torn = torn
         return self._state
 
     def _being_replaced(self, segment: SegmentName, listing: Listing) -> bool:
@@ -142,25 +140,6 @@ class LogReader:
             except ValueError as error:
                 raise CorruptLogError(str(file), each.offset, str(error)) from error
             self._offset = each.end
-
-    def _fold_commit(self, file: Path, frames: list[Frame]) -> None:
-        """Fold in a commit that comes after records that do not check.
-
-        They were not durable when it was begun, or the log is damaged, so they are definitions: that of its batch it has
-        itself. It counts, as it may have been acknowledged, and the states were written before. Definitions after the
-        hole do not: they go on from those that are lost.
-        """
-        assert self._state is not None, "a segment is read from its header on"
-        for each in frames:
-            try:
-                record = record_from_data(decode(each.payload))
-                if isinstance(record, CommitRecord):
-                    self._state.apply(record)
-                    self._offset = each.end
-            except ValueError as error:  # a commit before it was durable, and is not there
-                raise CorruptLogError(
-                    str(file), self._offset, f"the record there does not check, but {error}"
-                ) from error
 
     def _list(self) -> Listing:
         try:

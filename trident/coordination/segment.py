@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from trident.coordination.framing import LogFile, encode, frame, sync_directory
+from trident.coordination.framing import encode, frame
 from trident.coordination.lock import SegmentName, list_log
+from trident.coordination.log_file import LogFile, sync_directory
 from trident.coordination.log_reader import FORMAT, VERSION
 from trident.coordination.records import LogState
 
@@ -24,7 +25,7 @@ class SegmentWriter:
         self._segment = SegmentName(epoch, 0)
         self._file: LogFile | None = None
         self._size = self._roll_at = 0
-        self._hasty = False  # is the last record not durable yet?
+        self._synced = True  # is the last record durable?
 
     def begin(self, state: LogState, previous: SegmentName | None) -> None:
         """Begin the next segment with `state` and go on there; sweep what is older than `previous`."""
@@ -44,8 +45,8 @@ class SegmentWriter:
             raise
         self.trim()
         self.close()
-        self._file, self._segment, self._size, self._hasty = file, segment, len(data), False
-        # A state that is larger than a segment must not be written anew with every record.
+        self._file, self._segment, self._size, self._synced = file, segment, len(data), True
+        # A state that is larger than a segment must not be written again with every record.
         self._roll_at = len(data) + max(self._segment_bytes, len(data))
         self._sweep(previous or segment)
 
@@ -57,12 +58,12 @@ class SegmentWriter:
         if self._size >= self._roll_at:
             self.begin(state, self._segment)
         assert self._file is not None, "begin comes before append"
-        data = frame(payload, self._size, self._hasty)
+        data = frame(payload, self._size, self._synced)
         self._file.write(data)
         if durable:
             self._file.sync()
         self._size += len(data)
-        self._hasty = not durable
+        self._synced = durable
 
     def take_back(self) -> None:
         """Cut what a failed `append` has left."""
@@ -70,7 +71,7 @@ class SegmentWriter:
             self._file.cut(self._size)
 
     def trim(self) -> None:
-        """Nothing more will be written: give back the space that is had for it."""
+        """Nothing more will be written: give back the space that was allocated for it."""
         if self._file is not None:
             self._file.trim()
 

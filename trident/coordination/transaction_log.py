@@ -2,8 +2,8 @@
 
 The log is a directory of segments, `{epoch:08d}-{seq:04d}.log`. A segment begins with the whole folded state and gets
 its name only once that is durable, so opening a log compacts it, older segments are not needed (the previous one is
-kept), and the torn end that a crash may leave is cut by going on in a new segment. See `framing` for the bytes and
-`lock` for the claim that makes one driver the writer.
+kept), and the torn end that a crash may leave is cut by going on in a new segment. See `framing.py` for the bytes and
+`lock.py` for the claim that makes one driver the writer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from copy import copy
 from pathlib import Path
 from typing import NoReturn, Protocol, Self
 
-from trident.coordination.framing import LogFile, decode, encode, make_directory
+from trident.coordination.framing import decode, encode
 from trident.coordination.lock import Claim, os_error_text
+from trident.coordination.log_file import LogFile, make_directory
 from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.records import LogState, Record, record_from_data
 from trident.coordination.segment import SegmentWriter

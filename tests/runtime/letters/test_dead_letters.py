@@ -18,8 +18,8 @@ from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
 from tests.runtime.support import RowsSpout, keep, start
 from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
-from trident.coordination.framing import make_directory
 from trident.coordination.letter_records import LETTERS
+from trident.coordination.log_file import make_directory
 from trident.errors import LogError
 from trident.fields import Fields
 from trident.operations import (
