@@ -155,18 +155,18 @@ class ReportedFailedException(FailedException):
 
 
 class BatchFailedError(TridentError):
-    """A batch failed `max_batch_attempts` times. Nothing is lost: a restart goes on from the same txid.
+    """A batch failed `max_batch_attempts` times. Nothing is lost: a restart continues with the same txid.
 
     Attributes
     ----------
     txid, attempts, step, row, cause
         The batch, how often it was tried, the step that raised, the tuple it worked on (text, None where no
         single tuple is to blame) and the error as text.
-    puts_aside
-        Whether the topology puts tuples aside already where it can (`on_poison="dead_letter"`).
+    writes_dead_letters
+        Whether the topology already leaves failing tuples out where it can (`on_poison="dead_letter"`).
     """
 
-    puts_aside: bool = False
+    writes_dead_letters: bool = False
 
     def __init__(self, txid: int, attempts: int, step: str, row: str | None, cause: str) -> None:
         super().__init__(txid, attempts, step, row, cause)
@@ -175,12 +175,14 @@ class BatchFailedError(TridentError):
     def __str__(self) -> str:
         on = f" on tuple {self.row}" if self.row is not None else ""
         times = "once" if self.attempts == 1 else f"{self.attempts} times"
-        aside = (
-            "" if self.row is None or self.puts_aside else ' (or set on_poison="dead_letter" to put such tuples aside)'
+        hint = (
+            ""
+            if self.row is None or self.writes_dead_letters
+            else ' (or set on_poison="dead_letter" to leave such tuples out)'
         )
         return (
             f"batch {self.txid} failed {times} in step {self.step!r}{on}: {self.cause}. "
-            f"Nothing of it is committed; after the cause is mended a restart goes on from this batch{aside}"
+            f"Nothing of it is committed; after the cause is fixed a restart continues with this batch{hint}"
         )
 
 
@@ -190,7 +192,7 @@ class RetriesUsedUpError(BatchFailedError):
     def __str__(self) -> str:
         return (
             f"{super().__str__()}. It was the last of the 1,048,576 failures that one driver can number; "
-            "a restart begins to number anew"
+            "a restart numbers from the beginning"
         )
 
 

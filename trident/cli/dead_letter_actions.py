@@ -1,4 +1,4 @@
-"""`trident dead-letters`: what was put aside, and the way back."""
+"""`trident dead-letters`: show the tuples that failed, and put them back."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def show(directory: Path, folder: Path | None, id_: str, as_json: bool) -> None:
         return
     say(f"dead letter {letter.id}, {box.state_of(letter)}")
     say(f"batch {TransactionAttempt(letter.txid, letter.attempt)}, step {letter.failure.step!r}")
-    for name, value in letter.aside.values.items():
+    for name, value in letter.left_out.values.items():
         say(f"  {name} = {value!r}")
     say(letter.failure.details.rstrip() or letter.failure.cause)
 
@@ -146,8 +146,8 @@ def _as_data(box: _Box, letter: DeadLetter) -> dict[str, Any]:
         "step": letter.failure.step,
         "error": letter.failure.cause,
         "details": letter.failure.details,
-        "tuple": {name: repr(value) for name, value in letter.aside.values.items()},
-        "values": base64.b64encode(encode(dict(letter.aside.values))).decode(),
+        "tuple": {name: repr(value) for name, value in letter.left_out.values.items()},
+        "values": base64.b64encode(encode(dict(letter.left_out.values))).decode(),
     }
 
 

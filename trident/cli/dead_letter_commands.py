@@ -74,7 +74,7 @@ def replay_command(
     folder: Folder = None,
     debug: Debug = False,
 ) -> None:
-    """Put dead letters back through the topology, each once, at the step at which it was put aside.
+    """Put dead letters back through the topology, each once, at the step that it was left out of.
 
     The topology does it: within a second or so if it runs, else when it is started. What fails again is a dead letter of
     the batch that tried.

@@ -10,7 +10,7 @@ LETTERS = "$letters"
 """Where a batch has, among the definitions of its spouts, the dead letters that it puts back; no stream has this name."""
 
 Ranges = Mapping[int, Sequence[Sequence[int]]]
-"""Txid of the batch that put tuples aside -> ranges of their numbers, ascending."""
+"""Txid of the batch that left tuples out -> ranges of their numbers, ascending."""
 
 
 def numbers_of(ranges: Iterable[Sequence[int]]) -> list[int]:

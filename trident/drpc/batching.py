@@ -19,7 +19,7 @@ from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
 from trident.runtime.reading.commit_gate import read_in_rounds
 from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.rows import Poison, Run, StepFailed
+from trident.runtime.steps.rows import Run, StepFailed, TupleErrors
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["Answer", "Executor", "RequestQueue"]
@@ -47,7 +47,7 @@ class Executor:
 
     def answers(self, args: Sequence[str]) -> list[Answer]:
         """Answer all requests at one committed snapshot; raises `StepFailed`, which tells nothing of the single ones."""
-        run = Run(TransactionAttempt(next(self._numbers), 0), Poison(bounds=self._bounds), self._states)
+        run = Run(TransactionAttempt(next(self._numbers), 0), TupleErrors(bounds=self._bounds), self._states)
 
         def read() -> list[Answer]:
             self._states.renew()

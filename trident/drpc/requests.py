@@ -99,7 +99,7 @@ def _carrying(node: Node) -> Step:
 def _apply(step: _Step, sources: list[pa.Table], requests: int, run: Run) -> pa.Table:
     node = step.node
     if isinstance(node, JoinNode) and not node.preserve:
-        return join(step.carrying.node, sources, run.poison.bounds)
+        return join(step.carrying.node, sources, run.on_error.bounds)
     if isinstance(node, (JoinNode, MultiReduceNode)) or _maps_batches(node):
         return _one_by_one(node, sources, requests, run)
     if isinstance(node, RepartitionNode) and node.routing.kind == "custom":

@@ -33,7 +33,7 @@ from trident.runtime.driver import running as running_module
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.hanging import Work
 from trident.runtime.steps.plain_functions import Calls
-from trident.runtime.steps.rows import Poison
+from trident.runtime.steps.rows import TupleErrors
 from trident.state import map_state
 from trident.state.interfaces import Key
 
@@ -415,7 +415,7 @@ def test_a_row_that_was_the_last_one_is_not_looked_for() -> None:
     assert isinstance(node, EachNode)
     calls = Calls("in/each", node, pa.table({"word": ["a"]}))
     assert calls.position() == ("in/each", TridentTuple(node.inputs, ("a",)))
-    calls.run(Poison())
+    calls.run(TupleErrors())
     assert calls.position() == ("in/each", None)
 
 

@@ -273,7 +273,7 @@ def test_a_batch_that_fails_too_often_stops_the_topology_and_a_restart_goes_on(
     assert (error.txid, error.attempts, error.step, error.row) == (2, 3, "s/each", "[x='b']")
     assert str(error) == (
         "batch 2 failed 3 times in step 's/each' on tuple [x='b']: KeyError: 'lost'. Nothing of it is committed; after "
-        'the cause is mended a restart goes on from this batch (or set on_poison="dead_letter" to put such tuples aside)'
+        'the cause is fixed a restart continues with this batch (or set on_poison="dead_letter" to leave such tuples out)'
     )
     assert running.exception() is error
     assert (running.is_active, running.txid) == (False, 1)
@@ -368,7 +368,7 @@ def test_a_driver_that_can_number_no_more_attempts_ends_and_a_restart_goes_on(
     feeder.feed([["a"]])
     running._loop._coordinator._retry = (1 << RETRY_BITS) - 2  # as after a million failures
     feeder.feed_nowait([["b"]])
-    with pytest.raises(RetriesUsedUpError, match="batch 2 failed 2 times.* a restart begins to number anew"):
+    with pytest.raises(RetriesUsedUpError, match="batch 2 failed 2 times.* a restart numbers from the beginning"):
         running.await_termination(WAIT_S)
     with start(topology, "in_process", points, **conf) as again:
         again.process_all_available()

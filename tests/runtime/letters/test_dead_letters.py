@@ -37,7 +37,7 @@ from trident.runtime.driver.running import RunningTopology
 from trident.runtime.engine.put_back import check_places, put_backs_of
 from trident.runtime.engine.routing import Frame
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters, waiting
-from trident.runtime.steps.rows import Aside, Failure, StepFailed
+from trident.runtime.steps.rows import Failure, LeftOut, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing import TopologyTestDriver
 
@@ -228,7 +228,7 @@ def test_a_letter_comes_in_where_it_was_put_aside_and_nowhere_else(place: str, s
             feeder.feed(rows)
             running.process_all_available()
             if again:
-                assert [letter.aside.values["word"] for letter in letters_of(running)] == ["bad"]
+                assert [letter.left_out.values["word"] for letter in letters_of(running)] == ["bad"]
                 assert running.status["deadLetters"] == 1
                 mend()
                 put_back(running)
@@ -410,8 +410,8 @@ def test_a_letter_holds_the_whole_tuple_typed_and_it_comes_back_as_it_was(settin
         assert (letter.id, letter.txid, letter.attempt, letter.failure.step) == ("1-0", 1, 1 << 20, "s/each")
         assert letter.failure.cause == "ValueError: cannot read this"
         assert "look_at" in letter.failure.details
-        assert (*letter.aside.values.values(),) == whole.rows[0]
-        assert list(map(type, letter.aside.values.values())) == list(map(type, whole.rows[0]))
+        assert (*letter.left_out.values.values(),) == whole.rows[0]
+        assert list(map(type, letter.left_out.values.values())) == list(map(type, whole.rows[0]))
         mend()
         put_back(running)
     assert kept.rows == [(*whole.rows[0], whole.rows[0][0])]
@@ -419,7 +419,9 @@ def test_a_letter_holds_the_whole_tuple_typed_and_it_comes_back_as_it_was(settin
 
 def test_a_letters_file_is_json_to_be_read(settings: dict[str, Any]) -> None:
     error = "cannot say \udc80 \u2028"
-    letter = DeadLetter(3, 1 << 20, 0, Failure("step", "[x='ü']", error, aside=Aside({"x": "\u2028\n"}, "s", 1, 2, 3)))
+    letter = DeadLetter(
+        3, 1 << 20, 0, Failure("step", "[x='ü']", error, left_out=LeftOut({"x": "\u2028\n"}, "s", 1, 2, 3))
+    )
     assert DeadLetter.of_line(letter.to_line()) == letter
     folder = DeadLetters(settings["dead_letter_dir"])
     folder.write(TransactionAttempt(3, 1 << 20), [letter.failure], "abc")
@@ -573,13 +575,17 @@ def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, A
         driver.run()  # a second driver: attempt 2.0 wins
         log = driver._log.state
         folder.write(
-            TransactionAttempt(1, 1 << 20), [Failure("s/each", "late", "late", aside=Aside({}, "s"))], log.incarnation
+            TransactionAttempt(1, 1 << 20),
+            [Failure("s/each", "late", "late", left_out=LeftOut({}, "s"))],
+            log.incarnation,
         )
         assert list(folder.all(log)) == []
         driver.feed("s", "bad")
         driver.run()
         folder.write(
-            TransactionAttempt(2, 1 << 20), [Failure("s/each", "late", "late", aside=Aside({}, "s"))], log.incarnation
+            TransactionAttempt(2, 1 << 20),
+            [Failure("s/each", "late", "late", left_out=LeftOut({}, "s"))],
+            log.incarnation,
         )
         assert [letter.failure.row for letter in folder.all(log)] == ["[word='bad']"]
 
@@ -611,7 +617,7 @@ def test_letters_that_have_no_place_any_more_stay_letters(settings: dict[str, An
         put_back(running)
         assert [letter.id for letter in letters_of(running)] == ["1-0", "2-0"]
         again = letters_of(running)[1]
-        assert again.aside.values == {"word": "bad", "n": 1}
+        assert again.left_out.values == {"word": "bad", "n": 1}
         assert again.failure.cause.startswith("this topology has no step 's/one' behind 's' at which")
 
 

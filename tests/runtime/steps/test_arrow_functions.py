@@ -28,7 +28,7 @@ from trident.operations import (
 )
 from trident.planner import Step
 from trident.runtime.steps.applying import apply_step
-from trident.runtime.steps.rows import Poison, StepFailed
+from trident.runtime.steps.rows import StepFailed, TupleErrors
 
 ROWS: list[tuple[str | None, int]] = [("a bb", 1), ("", 2), (None, 3), ("ccc", 4)]
 
@@ -120,19 +120,19 @@ def no_state(name: str) -> Any:
     raise AssertionError(name)
 
 
-def each(function: Any, outputs: str, poison: Poison | None = None, table: pa.Table = TABLE) -> pa.Table:
+def each(function: Any, outputs: str, on_error: TupleErrors | None = None, table: pa.Table = TABLE) -> pa.Table:
     node = EachNode("e", ("in",), IN.concat(Fields(outputs)), Fields("n: int"), function, Fields(outputs))
-    return apply_step(Step("e", ("in",), node, node.fields.names), table, poison or Poison(), no_state)
+    return apply_step(Step("e", ("in",), node, node.fields.names), table, on_error or TupleErrors(), no_state)
 
 
 def mapped(function: Any, fields: str, flat: bool = False, table: pa.Table = TABLE) -> pa.Table:
     node = MapNode("m", ("in",), Fields(fields), IN, function, flat)
-    return apply_step(Step("m", ("in",), node, node.fields.names), table, Poison(), no_state)
+    return apply_step(Step("m", ("in",), node, node.fields.names), table, TupleErrors(), no_state)
 
 
 def kept(filter_: Any, table: pa.Table = TABLE, whole: bool = False) -> list[Any]:
     node = FilterNode("f", ("in",), IN, Fields("n: int"), filter_, whole)
-    column: list[Any] = apply_step(Step("f", ("in",), node, ("n",)), table, Poison(), no_state)["n"].to_pylist()
+    column: list[Any] = apply_step(Step("f", ("in",), node, ("n",)), table, TupleErrors(), no_state)["n"].to_pylist()
     return column
 
 
@@ -378,17 +378,17 @@ def test_the_tuple_to_blame_is_found() -> None:
 
 @given(st.sets(st.integers(0, 99), max_size=6))
 def test_bad_tuples_are_put_aside_and_the_others_stay_in_order(bad: set[int]) -> None:
-    poison = Poison(capture=True)
-    result = each(Picky(bad), "tenfold: bigint", poison, MANY)
+    on_error = TupleErrors(capture=True)
+    result = each(Picky(bad), "tenfold: bigint", on_error, MANY)
     good = [n for n in range(100) if n not in bad]
     assert result["n"].to_pylist() == good
     assert result["tenfold"].to_pylist() == [n * 10 for n in good]
-    assert [failure.row for failure in poison.captured] == [f"[n={n}]" for n in sorted(bad)]
+    assert [failure.row for failure in on_error.captured] == [f"[n={n}]" for n in sorted(bad)]
 
 
 def test_a_flat_function_and_a_filter_put_aside_as_well() -> None:
-    poison = Poison(capture=True)
-    assert each(PickyFlat({3, 4}), "tenfold: bigint", poison, MANY)["n"].to_pylist() == [
+    on_error = TupleErrors(capture=True)
+    assert each(PickyFlat({3, 4}), "tenfold: bigint", on_error, MANY)["n"].to_pylist() == [
         n for n in range(100) if n not in (3, 4)
     ]
 
@@ -397,15 +397,15 @@ def test_a_flat_function_and_a_filter_put_aside_as_well() -> None:
             return pc.greater(Picky({98}).apply(*columns), 960)
 
     node = FilterNode("f", ("in",), IN, Fields("n: int"), Sieve())
-    left = apply_step(Step("f", ("in",), node, ("n",)), MANY, poison, no_state)
+    left = apply_step(Step("f", ("in",), node, ("n",)), MANY, on_error, no_state)
     assert left["n"].to_pylist() == [97, 99]
-    assert [failure.row for failure in poison.captured] == ["[n=3]", "[n=4]", "[n=98]"]
+    assert [failure.row for failure in on_error.captured] == ["[n=3]", "[n=4]", "[n=98]"]
 
 
 def test_a_function_that_asks_for_a_replay_gets_it_at_once() -> None:
     picky = Picky({37}, FailedException)
     with pytest.raises(StepFailed) as raised:
-        each(picky, "tenfold: bigint", Poison(capture=True), MANY)
+        each(picky, "tenfold: bigint", TupleErrors(capture=True), MANY)
     assert (picky.sizes, raised.value.failure.row) == ([100], None)
 
 

@@ -18,7 +18,7 @@ from trident.operations.adapters import PlainFunction
 from trident.planner import Step
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.rows import Poison, StepFailed, as_values
+from trident.runtime.steps.rows import StepFailed, TupleErrors, as_values
 
 INPUTS = Fields("n: int")
 WORD, PAIR = Fields("word: string"), Fields("word: string, times: int")
@@ -41,18 +41,18 @@ class OneByOne:
 
 
 def each(function: Any, rows: int, outputs: Fields, keep: tuple[str, ...], capture: bool) -> Any:
-    """What comes of it: the rows, or the failure; and what was put aside."""
+    """What comes of it: the rows, or the failure; and what was put left_out."""
     node = EachNode("e", ("s",), INPUTS.concat(outputs), INPUTS, function, outputs)
-    poison = Poison(capture)
+    on_error = TupleErrors(capture)
     try:
         table = apply_step(
-            Step("e", ("s",), node, keep), pa.table({"n": pa.array(range(rows), pa.int32())}), poison, repr
+            Step("e", ("s",), node, keep), pa.table({"n": pa.array(range(rows), pa.int32())}), on_error, repr
         )
     except StepFailed as error:
         failure = error.failure
         return (failure.step, failure.row, failure.cause, failure.retry), None
-    aside = [(one.row, one.cause) for one in poison.captured]
-    return (table.num_rows, table.schema, table.to_pylist()), aside
+    left_out = [(one.row, one.cause) for one in on_error.captured]
+    return (table.num_rows, table.schema, table.to_pylist()), left_out
 
 
 def acting(script: list[list[Any]], yields: bool) -> Any:
@@ -99,9 +99,9 @@ def test_what_was_emitted_before_an_exception_is_to_blame_first() -> None:
 
 def test_a_tuple_that_raises_leaves_nothing_of_itself_behind() -> None:
     plain = PlainFunction(acting([["a"], ["b", "c", BAD], ["d"]], yields=True), spread=True)
-    (count, _, rows), aside = each(plain, 3, WORD, ("n", "word"), capture=True)
+    (count, _, rows), left_out = each(plain, 3, WORD, ("n", "word"), capture=True)
     assert (count, rows) == (2, [{"n": 0, "word": "a"}, {"n": 2, "word": "d"}])
-    assert [row for row, _ in aside] == ["[n=1]"]
+    assert [row for row, _ in left_out] == ["[n=1]"]
 
 
 @pytest.mark.parametrize("yields", [True, False])
@@ -111,7 +111,7 @@ def test_a_function_without_inputs_is_called_once_a_row(yields: bool) -> None:
         yield "b"
 
     node = EachNode("e", ("s",), WORD, Fields(), PlainFunction(words if yields else lambda: "a", spread=True), WORD)
-    table = apply_step(Step("e", ("s",), node, ("word",)), pa.table({"n": [1, 2]}), Poison(), repr)
+    table = apply_step(Step("e", ("s",), node, ("word",)), pa.table({"n": [1, 2]}), TupleErrors(), repr)
     assert table.column("word").to_pylist() == (["a", "b"] * 2 if yields else ["a"] * 2)
 
 
@@ -124,9 +124,9 @@ def test_no_more_is_taken_of_a_generator_than_the_step_may_give() -> None:
             yield "a"
 
     node = EachNode("e", ("s",), INPUTS.concat(WORD), INPUTS, PlainFunction(endless, spread=True), WORD)
-    poison = Poison(bounds=Bounds(per_tuple=1_000_000, per_step=100))
+    on_error = TupleErrors(bounds=Bounds(per_tuple=1_000_000, per_step=100))
     with pytest.raises(StepFailed, match="the step makes 101 rows or more of the 1 of one partition"):
-        apply_step(Step("e", ("s",), node, ("word",)), pa.table({"n": pa.array([0], pa.int32())}), poison, repr)
+        apply_step(Step("e", ("s",), node, ("word",)), pa.table({"n": pa.array([0], pa.int32())}), on_error, repr)
     assert len(taken) == 101
 
 

@@ -21,7 +21,7 @@ from trident.planner import Step
 from trident.runtime.steps.aggregates import merge_partials, partial
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.partitions import partition_of, partitions_of
-from trident.runtime.steps.rows import Poison, StepFailed
+from trident.runtime.steps.rows import StepFailed, TupleErrors
 
 TEXTS = st.one_of(st.none(), st.text(alphabet=st.sampled_from(" ab,;é日🐍\n"), max_size=12), st.text(max_size=6))
 WIDTHS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
@@ -54,7 +54,7 @@ def row_by_row(operation: Any) -> Any:
 def each(table: pa.Table, function: Any, keep: tuple[str, ...] = ("line", "n", "word")) -> pa.Table:
     node = EachNode("e", ("s",), Fields("line: string, n: bigint, word: string"), Fields("line: string"), function,
                     Fields("word: string"))  # fmt: skip
-    return apply_step(Step("e", ("s",), node, keep), table, Poison(), no_state)
+    return apply_step(Step("e", ("s",), node, keep), table, TupleErrors(), no_state)
 
 
 @given(chunked(TEXTS, pa.string()), st.sampled_from([" ", ",", "ab", "é", "\n", "🐍"]))
@@ -90,7 +90,7 @@ def test_what_a_subclass_of_a_builtin_says_counts() -> None:
     table = pa.table({"line": ["a b"], "n": [-1]})
     assert each(table, Shout())["word"].to_pylist() == ["A B"]
     node = FilterNode("f", ("s",), Fields("n: bigint"), Fields("n: bigint"), Positive())
-    assert apply_step(Step("f", ("s",), node, ("n",)), table, Poison(), no_state).num_rows == 0
+    assert apply_step(Step("f", ("s",), node, ("n",)), table, TupleErrors(), no_state).num_rows == 0
 
 
 def test_split_needs_a_separator() -> None:
@@ -109,7 +109,7 @@ def test_filter_null_is_filter_null(data: st.DataObject, names: tuple[str, ...])
     def kept(filter_: Any) -> list[dict[str, Any]]:
         node = FilterNode("f", ("s",), fields, fields.select(names), filter_)
         rows: list[dict[str, Any]] = apply_step(
-            Step("f", ("s",), node, ("a", "b")), table, Poison(), no_state
+            Step("f", ("s",), node, ("a", "b")), table, TupleErrors(), no_state
         ).to_pylist()
         return rows
 
@@ -164,7 +164,7 @@ def aggregated(aggregator: Any, out: str, parts: list[pa.Table], grouped: bool) 
     group = Fields("k: string") if grouped else Fields()
     aggregation = Aggregation(group, grouped, Fields("v: string"), aggregator, Fields(f"out: {out}"), True)
     try:
-        partials = [partial("a", aggregation, part, Poison()) for part in parts]
+        partials = [partial("a", aggregation, part, TupleErrors()) for part in parts]
         keys, values = merge_partials(aggregation, partials)
     except StepFailed as error:
         return error.failure.step
@@ -215,10 +215,10 @@ def test_a_sum_that_is_too_large_fails_the_batch_instead_of_wrapping_around(
     group = Fields("k: string") if grouped else Fields()
     aggregation = Aggregation(group, grouped, Fields(f"v: {ddl}"), Sum(), Fields(f"out: {ddl}"), True)
     with pytest.raises(StepFailed) as caught:
-        partial("a", aggregation, table, Poison())
+        partial("a", aggregation, table, TupleErrors())
     assert caught.value.failure.cause.startswith(f"field 'out' is declared {type_}, but got ")
     assert not caught.value.failure.retry
-    parts = [partial("a", aggregation, table.slice(at, 1), Poison()) for at in range(3)]
+    parts = [partial("a", aggregation, table.slice(at, 1), TupleErrors()) for at in range(3)]
     assert merge_partials(aggregation, parts)[1] == [Sum().combine(value, Sum().combine(value, value))]
 
 

@@ -17,8 +17,8 @@ from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.graph.nodes import WindowNode
 from trident.operations import Count, ReducerAggregator, Sum, TumblingDurationWindow
-from trident.runtime.steps.rows import Poison
 from trident.runtime.steps.rows import Run as Running
+from trident.runtime.steps.rows import TupleErrors
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.kept_windows import DIRECTORY, MAX_CHUNK_BYTES, Directory, Run, WindowStore, mergeable
@@ -102,7 +102,7 @@ def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orpha
     entries: dict[Any, Any] = {}
     state, batches = OpaqueMap(DictMap(entries)), 1000 if sums else 3000
     for txid in range(1, batches + 1):
-        run = Running(TransactionAttempt(txid, 0), Poison(), lambda name: None)
+        run = Running(TransactionAttempt(txid, 0), TupleErrors(), lambda name: None)
         state.begin_commit(txid)
         assert update_window(node, state, [window_input(node, numbers(txid), run)], None, run).num_rows == 0
         state.commit(txid)
@@ -163,7 +163,7 @@ def test_where_keys_cannot_be_removed_they_are_emptied() -> None:
 def test_a_batch_without_anything_writes_nothing() -> None:
     entries: dict[Any, Any] = {}
     state, _ = opened(entries)
-    run = Running(TransactionAttempt(1, 0), Poison(), lambda name: None)
+    run = Running(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     for config, now in ((TumblingDurationWindow.of(S).by_event_time("n"), None), (TumblingDurationWindow.of(S), 5)):
         topology = TridentTopology("t")
         topology.new_stream("s", FixedBatchSpout("n: bigint", 1, (1,))).window(config, Count(), "count")

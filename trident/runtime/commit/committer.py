@@ -26,7 +26,7 @@ from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.rows import Emitted, Failure, Poison, Run, StepFailed, columns_of, failing_at
+from trident.runtime.steps.rows import Emitted, Failure, Run, StepFailed, TupleErrors, columns_of, failing_at
 from trident.runtime.windows.firing import update_window
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Snapshot, Txid
@@ -48,7 +48,7 @@ class Committed:
     metrics
         What operations counted, as `operation/counter`.
     captured
-        Tuples behind states that were put aside.
+        Tuples behind states that were left out as dead letters.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class Committer:
         now_ms
             The time of the batch, for windows that go by it.
         capture
-            Whether tuples that raise are put aside.
+            Whether tuples that raise are left out.
 
         Raises
         ------
@@ -130,10 +130,10 @@ class Committer:
     ) -> Committed:
         done = Committed()
         given = TaskOutput({target: list(tables) for target, tables in output.sinks.items()}, frames=output.frames)
-        run = Run(_attempt_of(txids), Poison(capture, done.captured, self._bounds), self._static_state)
+        run = Run(_attempt_of(txids), TupleErrors(capture, done.captured, self._bounds), self._static_state)
         for node in self._plan.commits:
             tables = given.sinks.pop(node.id, [])
-            run.poison.entry, run.poison.partition, run.poison.partitions = node.id, 0, 1
+            run.on_error.entry, run.on_error.partition, run.on_error.partitions = node.id, 0, 1
             arrived = _take_frames(given, node.id)
             if isinstance(node, WindowNode):
                 answers = self._window(node, tables, txids[node.state][0], now_ms, run, done)
@@ -141,7 +141,7 @@ class Committer:
                 answers = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
                 tables += [frame.data for frame in arrived if not frame.step]  # dead letters of the query itself
-                answers = self._query(node, tables, txids[node.state], run.poison)
+                answers = self._query(node, tables, txids[node.state], run.on_error)
             else:
                 self._exchange(node, arrived, given, run)
                 continue
@@ -154,21 +154,23 @@ class Committer:
     def _exchange(self, node: ExchangeNode, arrived: list[Frame], given: TaskOutput, run: Run) -> None:
         """Run all partitions of an exchange behind a state; its rows came from workers, states, or both."""
         exchange, fragment = self._exchanges[node.id], self._plan.fragments[node.id]
-        run.poison.partitions = exchange.partitions or 1
-        for partition in range(run.poison.partitions):
-            run.poison.partition = partition
+        run.on_error.partitions = exchange.partitions or 1
+        for partition in range(run.on_error.partitions):
+            run.on_error.partition = partition
             frames = [frame for frame in arrived if frame.partition == partition]
             with failing_at(node.id):
                 table = apply_exchange(exchange, frames, run)
             send(fragment, [table], self._exchanges, run, partition, given, put_backs_of(frames))
 
-    def _query(self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], poison: Poison) -> pa.Table | None:
+    def _query(
+        self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], on_error: TupleErrors
+    ) -> pa.Table | None:
         if not tables:
             return None
         states, txid = self._states[node.state], txids[0]
         before = Snapshot(txid - 1, txid.winners)  # a query sees the state after the batch before, in a replay as well
         view = StateView.for_query(states, lambda: before, node.state)
-        answers = apply_query(node.id, node, pa.concat_tables(tables), view, poison)
+        answers = apply_query(node.id, node, pa.concat_tables(tables), view, on_error)
         with failing_at(node.id):
             check_partitions(node.state, states, lambda: txids)
         return answers
@@ -211,7 +213,9 @@ class Committer:
         if not given and not node.config.by_batch_time:
             return None
         state = self._states[node.state][0]
-        run = replace(run, poison=Poison(bounds=self._bounds))  # the tuples of a window may be of earlier batches
+        run = replace(
+            run, on_error=TupleErrors(bounds=self._bounds)
+        )  # the tuples of a window may be of earlier batches
         with _committing(node, state, txid, self._reach):
             fired = update_window(node, state, tables, now_ms, run)
         done.touched[node.state], done.keys[node.state] = [0], given

@@ -78,7 +78,7 @@ class _Batch:
     small: bool = False  # may the loop's own thread do all of it?
     inline: bool = False  # does it?
     empty: bool = False  # are there no parts to process?
-    capture: bool = False  # are tuples that raise put aside?
+    capture: bool = False  # are tuples that raise left out?
     drains: list[threading.Event] = field(default_factory=list)  # who waits for this batch and no later one
 
 
@@ -530,7 +530,7 @@ class BatchLoop:
             # The batches before it may well be committed; then a restart goes on from this one, as the error says.
             error = RetriesUsedUpError if used_up else BatchFailedError
             self._fatal = error(attempt.txid, tries, failure.step, failure.row, failure.cause)
-            self._fatal.puts_aside = self._config.on_poison == "dead_letter"
+            self._fatal.writes_dead_letters = self._config.on_poison == "dead_letter"
             backoff = 0.0
         else:
             backoff = min(self._config.retry_backoff_ms * 2 ** (tries - 1), self._config.retry_backoff_max_ms) / 1000

@@ -64,7 +64,7 @@ class Progress:
         metrics: Mapping[str, int],
         dead_letters: int = 0,
     ) -> None:
-        """A batch is committed; `dead_letters` of its tuples were put aside."""
+        """A batch is committed; `dead_letters` of its tuples were left out."""
         entry = {
             "name": self._name,
             "batchId": attempt.txid,

@@ -53,7 +53,7 @@ def run_fragment(
             data = with_rows(data, letters.get((sink.target, sink.port)))
         if sink.aggregation is not None and sink.aggregation.combines:
             with failing_at(sink.target):
-                data = partial(sink.target, sink.aggregation, data, run.poison)
+                data = partial(sink.target, sink.aggregation, data, run.on_error)
         elif sink.window is not None:
             with failing_at(sink.target):
                 data = window_input(sink.window, data, run)
@@ -74,4 +74,4 @@ def run_step(step: Step, sources: list[pa.Table], run: Run) -> pa.Table:
         return aggregate(step.id, node, sources[0], run).select(list(step.keep))
     if isinstance(node, RepartitionNode):  # that keeps every tuple where it is: any other one begins a fragment
         return sources[0].select(list(step.keep))
-    return apply_step(step, sources[0], run.poison, run.states)
+    return apply_step(step, sources[0], run.on_error, run.states)

@@ -1,8 +1,7 @@
-"""Dead letters on their way back: each comes in where it was put aside, beside the batch's other tuples.
+"""Dead letters on their way back: each returns at the step that it was left out of, beside the batch's other tuples.
 
-What comes in at a step, or at what a fragment gives to an entry behind it, is a row of that input; all of the fragment
-that does not lie behind it sees nothing of it. So a tuple that had its effect on one branch of a stream, and was put
-aside on another, has its effect there once, and once here.
+A letter returns as a row of the input of a step, or of what a fragment sends to an entry. Other steps of the fragment do not
+see it. So a tuple that was processed on one branch of a stream, and was left out of another, has its effect once on each.
 """
 
 from __future__ import annotations
@@ -19,10 +18,10 @@ from trident.runtime.steps.rows import Failure, StepFailed
 __all__ = ["Place", "PutBack", "PutBacks", "check_places", "put_backs_of", "with_rows"]
 
 Place = tuple[str, int]
-"""Where in a fragment: a step, or the entry that a sink gives to; and as which of its inputs."""
+"""A place in a fragment: a step, or the entry that a sink sends to, and the number of its input."""
 
 PutBacks = Mapping[Place, pa.Table]
-"""What comes in where in a fragment."""
+"""The rows that return at each place of a fragment."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,11 @@ class PutBack:
     Attributes
     ----------
     tables
-        For the fragment of a spout: what comes in where.
+        For the fragment of a spout: the rows for each place.
     frames
-        For a fragment elsewhere: the same, to be sent there. Those without a step are what an entry gathers.
+        For another fragment: the same, to be sent there. Frames without a step are the input of the entry itself.
     lost
-        Letters that have no place in this topology: they fail again.
+        Letters that have no place in this topology, so they fail again.
     """
 
     tables: PutBacks = field(default_factory=dict)
@@ -52,7 +51,7 @@ class PutBack:
 
 
 def put_backs_of(frames: Iterable[Frame]) -> PutBacks:
-    """Return what frames bring to the steps of a fragment; several may bring rows to the same one."""
+    """Return the rows that frames bring to the steps of a fragment; several frames may bring rows to one step."""
     found: dict[Place, pa.Table] = {}
     for frame in sorted(frames, key=lambda frame: frame.order):  # so a replay sees the rows in the same order
         if frame.step:
@@ -62,7 +61,7 @@ def put_backs_of(frames: Iterable[Frame]) -> PutBacks:
 
 
 def check_places(fragment: Fragment, letters: PutBacks) -> None:
-    """Raise `StepFailed` if rows come in where the fragment takes none: the record would mark them as put back."""
+    """Raise `StepFailed` if the fragment has no such place, because the commit record would mark the rows as put back."""
     places = {(step.id, 0) for step in fragment.steps} | {(sink.target, sink.port) for sink in fragment.sinks}
     for step, port in letters.keys() - places:
         cause = f"dead letters come in at {step!r} (input {port}), which is not behind {fragment.entry!r}"
@@ -73,6 +72,6 @@ def with_rows(table: pa.Table, more: pa.Table | None) -> pa.Table:
     """Return a table with the rows of another that has all of its columns."""
     if more is None:
         return table
-    if not table.num_columns:  # Arrow loses the rows of tables without columns where it puts them together
+    if not table.num_columns:  # Arrow loses the rows of tables without columns when it concatenates them
         return pa.table({"_": pa.nulls(table.num_rows + more.num_rows)}).select([])
     return pa.concat_tables([table, more.select(table.schema.names).cast(table.schema)])

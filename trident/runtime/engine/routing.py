@@ -104,7 +104,7 @@ def _custom(sink: Sink, table: pa.Table, routing: Routing, partitions: int, run:
                 raise StepFailed(Failure(sink.target, None, cause, retry=False))
             rows.setdefault(partition, []).append(at)
 
-    iterate(sink.target, table, routing.fields, run.poison, visit)
+    iterate(sink.target, table, routing.fields, run.on_error, visit)
     for partition, ats in sorted(rows.items()):
         yield partition, table.take(pa.array(ats, pa.int64()))
 
@@ -123,5 +123,5 @@ def apply_exchange(exchange: Exchange, frames: Iterable[Frame], run: Run) -> pa.
     if isinstance(node, RepartitionNode):
         return inputs[0]
     if isinstance(node, JoinNode):
-        return join(node, inputs, run.poison.bounds)
+        return join(node, inputs, run.on_error.bounds)
     return multi_reduce(node, inputs, run)

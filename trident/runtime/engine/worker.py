@@ -18,7 +18,7 @@ from trident.runtime.engine.fragment_runs import run_fragment, whole
 from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange, route
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds
-from trident.runtime.steps.rows import Failure, Poison, Run, StepFailed, failing_at, failure_of
+from trident.runtime.steps.rows import Failure, Run, StepFailed, TupleErrors, failing_at, failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
 
@@ -28,7 +28,7 @@ __all__ = ["NoRows", "Part", "Program", "TaskOutput", "WorkerProgram", "merge_ou
 logger = logging.getLogger(__name__)
 
 Part = tuple[str, Any, bool]
-"""Of a batch: the spout, what its emitter reads, and whether tuples that raise are put aside. Or `PutBack`, at an entry."""
+"""A part of a batch: the spout, what its emitter reads, and whether failing tuples are left out. Or a `PutBack`."""
 
 
 class NoRows:
@@ -65,7 +65,7 @@ class TaskOutput:
     failure
         Why the part failed; nothing else counts then.
     captured
-        Tuples that were put aside.
+        Tuples that were left out as dead letters.
     frames
         Rows for exchanges that still have to run.
     metrics
@@ -170,7 +170,7 @@ def run_part(
             output.tuples += table.num_rows
             yield table
 
-    run = Run(attempt, Poison(capture, output.captured, worker.bounds, spout, index), worker.state)
+    run = Run(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)
     return _guarded(worker.program, fragment, [] if isinstance(part, NoRows) else read(), run, index, output)
 
 
@@ -183,7 +183,7 @@ def _put_back(
     output = TaskOutput(captured=list(part.lost), frames=list(part.frames))
     if not part.tables:
         return output
-    run = Run(attempt, Poison(capture, output.captured, worker.bounds, entry, index), worker.state)
+    run = Run(attempt, TupleErrors(capture, output.captured, worker.bounds, entry, index), worker.state)
     return _guarded(worker.program, worker.program.fragments[entry], [], run, index, output, part.tables)
 
 
@@ -199,7 +199,7 @@ def run_entry(
     """Gather one partition of an exchange and run its fragment. What fails comes back as data."""
     output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
     partitions = worker.program.exchanges[entry].partitions or 1
-    run = Run(attempt, Poison(capture, output.captured, worker.bounds, entry, partition, partitions), worker.state)
+    run = Run(attempt, TupleErrors(capture, output.captured, worker.bounds, entry, partition, partitions), worker.state)
 
     def gather() -> Iterator[pa.Table]:
         yield apply_exchange(worker.program.exchanges[entry], frames, run)

@@ -1,9 +1,9 @@
-"""Where tuples go whose operation raises on the last try of their batch (`on_poison="dead_letter"`), and the way back.
+"""Dead letters: tuples that a batch left out because an operation raised at them on its last try (`on_poison="dead_letter"`).
 
-A batch that puts tuples aside has a file of its own, `<txid>.<attempt>.<incarnation>.jsonl`, written and made durable before
-the batch's record. The record decides: only the file of the attempt that won counts, so that one of an attempt (or of a
-driver) that came to nothing neither counts nor replaces another. Which letters were put back the log says as well; a file
-is never changed.
+A batch with dead letters has a file of its own, `<txid>.<attempt>.<incarnation>.jsonl`, which is durable before the batch's
+commit record. The record decides: only the file of the winning attempt is valid, so the file of an attempt that lost, or of
+a driver that was replaced, neither adds letters nor replaces others. The log also says which letters were put back; a file
+never changes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trident.coordination.letter_records import Ranges, count_of
 from trident.coordination.log_file import make_directory, sync_directory
 from trident.coordination.records import LogState
 from trident.errors import CorruptValueError, LogError
-from trident.runtime.steps.rows import Aside, Failure
+from trident.runtime.steps.rows import Failure, LeftOut
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
 
@@ -39,16 +39,16 @@ _MOST = 1 << 24  # letters of one request
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A tuple that was put aside.
+    """A tuple that its batch left out because an operation raised at it.
 
     Attributes
     ----------
     txid, attempt, number
-        The batch, and which of its dead letters this is.
+        The batch, and the number of the letter in it.
     failure
         Step, error and traceback, and the tuple, typed, as it was at the input of the step.
     size
-        How long its line in the file is; 0 if it comes from none.
+        The length of its line in the file; 0 if it has none.
     """
 
     txid: int
@@ -63,20 +63,21 @@ class DeadLetter:
         return f"{self.txid}-{self.number}"
 
     @property
-    def aside(self) -> Aside:
+    def left_out(self) -> LeftOut:
         """The tuple and where it was."""
-        assert self.failure.aside is not None, "only what was put aside is a dead letter"
-        return self.failure.aside
+        assert self.failure.left_out is not None, "only a tuple that was left out is a dead letter"
+        return self.failure.left_out
 
     def to_line(self) -> str:
-        """Return the letter as JSON: to be read, but for the typed tuple, which is bytes of the codec."""
-        failure, aside = self.failure, self.aside
+        """Return the letter as JSON, readable except for the typed tuple, which is in the codec's bytes."""
+        failure, left_out = self.failure, self.left_out
         return json.dumps(
             {
                 "txid": self.txid, "attempt": self.attempt, "number": self.number,
                 "step": failure.step, "tuple": failure.row, "error": failure.cause, "details": failure.details,
-                "entry": aside.entry, "port": aside.port, "partition": aside.partition, "partitions": aside.partitions,
-                "values": base64.b64encode(encode(dict(aside.values))).decode(),
+                "entry": left_out.entry, "port": left_out.port,
+                "partition": left_out.partition, "partitions": left_out.partitions,
+                "values": base64.b64encode(encode(dict(left_out.values))).decode(),
             },
             ensure_ascii=False,
         )  # fmt: skip
@@ -86,14 +87,14 @@ class DeadLetter:
         """Read what `to_line` gave; ValueError, KeyError or `CorruptValueError` if it is not that."""
         data = json.loads(line)
         values = decode(base64.b64decode(data["values"], validate=True))
-        aside = Aside(values, *(data[name] for name in ("entry", "port", "partition", "partitions")))
-        failure = Failure(data["step"], data["tuple"], data["error"], details=data["details"], aside=aside)
+        left_out = LeftOut(values, *(data[name] for name in ("entry", "port", "partition", "partitions")))
+        failure = Failure(data["step"], data["tuple"], data["error"], details=data["details"], left_out=left_out)
         return DeadLetter(data["txid"], data["attempt"], data["number"], failure, len(line))
 
 
 @dataclass(frozen=True)
 class Request:
-    """Dead letters that somebody asked to be put back, and the file that says so."""
+    """A request to put dead letters back, and the file that holds it."""
 
     path: Path
     letters: Ranges
@@ -102,7 +103,7 @@ class Request:
 class DeadLetters:
     """The dead letters of a topology, in a folder: of the running driver, which writes them, and of readers.
 
-    `captures` says whether tuples are put aside at all; those of earlier runs are put back also where they are not.
+    `captures` says whether this run leaves failing tuples out. Letters of earlier runs are put back in any case.
     """
 
     def __init__(self, folder: str | os.PathLike[str], captures: bool = True) -> None:
@@ -153,7 +154,7 @@ class DeadLetters:
         return path
 
     def requests(self, log: LogState) -> list[Request]:
-        """Return what was asked for and is of this log; one that cannot be read is told and left alone."""
+        """Return the requests of this log. A request that cannot be read is reported and left alone."""
         found = []
         try:
             paths = sorted(Path(entry) for entry in os.scandir(self.folder / _REQUESTS) if entry.name.endswith(".json"))
@@ -183,7 +184,7 @@ class DeadLetters:
         return self.folder / f"{txid:012d}.{attempt}.{incarnation}.jsonl"
 
     def _files(self, incarnation: str) -> list[tuple[int, int]]:
-        """Batch and attempt of each file of a log; of what others put into the folder nothing is said."""
+        """Batch and attempt of each file of a log; foreign files in the folder are ignored."""
         found = []
         for path in self.folder.glob(f"*.{incarnation}.jsonl"):
             match = _NAME.match(path.name)
@@ -194,10 +195,10 @@ class DeadLetters:
 
 
 def _ranges(data: Any) -> list[list[int]]:
-    """Ranges as a request names them; ValueError or TypeError if they are none."""
+    """Ranges as a request names them; ValueError or TypeError if they are not ranges."""
     for first, end in data:
         if not (type(first) is type(end) is int and 0 <= first <= end):
-            raise ValueError(f"{first!r} to {end!r} is no range")
+            raise ValueError(f"{first!r} to {end!r} is not a range")
     return list(data)
 
 

@@ -1,8 +1,8 @@
 """Which dead letters the next batch puts back, and the parts of it that do so.
 
-A replay is part of a batch's definition, under `LETTERS`, and is logged as that of a transactional spout is: a batch that is
-tried again puts the same letters back. The commit record, which holds the definition, marks them as put back; so no
-crash, wherever it comes, loses one or puts it back twice. What fails again is a dead letter of the new batch.
+The letters are part of a batch's definition, under `LETTERS`, and are logged like the definition of a transactional spout: a
+batch that is tried again puts the same letters back. The commit record holds the definition and so marks them as put back.
+So no crash loses a letter or puts it back twice. A letter that fails again is a dead letter of the new batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.worker import Program
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters
 from trident.runtime.steps.groups import places_of
-from trident.runtime.steps.rows import Aside, Failure, StepFailed, columns_of
+from trident.runtime.steps.rows import Failure, LeftOut, StepFailed, columns_of
 
 __all__ = ["Replays"]
 
@@ -41,7 +41,7 @@ _MOST_BYTES = 16 << 20  # of their lines; one that is longer comes alone
 
 @dataclass(frozen=True)
 class _Place:
-    """Where letters come in: their fragment, the step or entry in it, the input of that, which of how many partitions."""
+    """Where letters return: the fragment, its step or entry, the number of the input, the partition, and how many there are."""
 
     entry: str
     step: str
@@ -51,8 +51,8 @@ class _Place:
 
     @staticmethod
     def of(letter: DeadLetter) -> _Place:
-        aside = letter.aside
-        return _Place(aside.entry, letter.failure.step, aside.port, aside.partition, aside.partitions)
+        left_out = letter.left_out
+        return _Place(left_out.entry, letter.failure.step, left_out.port, left_out.partition, left_out.partitions)
 
 
 class Replays:
@@ -63,16 +63,16 @@ class Replays:
         self._look_at = float("-inf")
 
     def look_now(self) -> None:
-        """Let the next batch see what is asked for by now; else that is looked at every second. From any thread."""
+        """Look for requests before the next batch, instead of once a second. For any thread."""
         self._look_at = float("-inf")
 
     def next(self, log: LogState, now: float) -> dict[int, list[list[int]]] | None:
         """Return the letters that a new batch puts back; None if there are none."""
         if now < self._look_at:
             return None
-        self._look_at = now + _LOOK_EVERY_S  # before the look: who says `look_now` meanwhile is heard
+        self._look_at = now + _LOOK_EVERY_S  # set before the look, so that a `look_now` meanwhile is not lost
         taken: Ranges = log.put_back
-        for definitions in log.definitions.values():  # of batches in work
+        for definitions in log.definitions.values():  # of batches in flight
             taken = with_letters(taken, definitions.get(LETTERS) or {})
         chosen: dict[int, set[int]] = {}
         count = size = 0
@@ -89,7 +89,7 @@ class Replays:
         return {txid: ranges_of(numbers) for txid, numbers in chosen.items()}
 
     def _asked(self, log: LogState, taken: Ranges) -> Iterator[DeadLetter]:
-        """Iterate over the letters that are asked for and that no batch puts back; a request that is met is removed."""
+        """Iterate over the requested letters that no batch puts back yet; a request that is fulfilled is removed."""
         for request in self._letters.requests(log):
             met = True
             for txid, ranges in request.letters.items():
@@ -100,8 +100,8 @@ class Replays:
                     continue
                 there = [letter for letter in letters if letter.number in waiting]
                 met = met and not there
-                in_work = set(numbers_of(taken.get(txid, ())))
-                yield from (letter for letter in there if letter.number not in in_work)
+                in_flight = set(numbers_of(taken.get(txid, ())))
+                yield from (letter for letter in there if letter.number not in in_flight)
             if met:
                 with suppress(OSError):  # it does no harm
                     request.path.unlink(missing_ok=True)
@@ -109,12 +109,12 @@ class Replays:
     def _there(self, log: LogState, txid: int) -> list[DeadLetter] | None:
         try:
             return self._letters.of_batch(log, txid)
-        except LogError as error:  # nobody waits for them but who asked
+        except LogError as error:  # only the user who asked waits for them
             self._letters.tell(f"topology {self._plan.topology}: {error}; they are not put back until it can be read")
             return None
 
     def size_of(self, definition: Ranges, log: LogState) -> int:
-        """About how many bytes the letters of a batch have; `LogError` if they cannot be read."""
+        """Return about how many bytes the letters of a batch have; `LogError` if they cannot be read."""
         return sum(letter.size for letter in self._named(definition, log))
 
     def parts(self, definition: Ranges, log: LogState, program: Program) -> Iterator[tuple[str, PutBack]]:
@@ -141,10 +141,10 @@ class Replays:
                 yield letters.get(number) or self._gone(txid, number)
 
     def _gone(self, txid: int, number: int) -> DeadLetter:
-        """What comes in place of a letter that is no longer there: it has no place, so it fails by name."""
+        """Return a stand-in for a letter whose file is gone: it has no place, so it fails and the error names it."""
         name, folder = f"{txid}-{number}", self._letters.folder
         cause = f"dead letter {name} is to be put back, but it is no longer in {folder}; restore its file"
-        return DeadLetter(txid, 0, number, Failure("dead letters", name, cause, aside=Aside({}, "")))
+        return DeadLetter(txid, 0, number, Failure("dead letters", name, cause, left_out=LeftOut({}, "")))
 
 
 def _part(place: _Place, fields: Fields | None, letters: Sequence[DeadLetter], program: Program) -> PutBack:
@@ -162,7 +162,7 @@ def _fields_at(plan: Plan, place: _Place) -> Fields | None:
         if place.entry in plan.exchanges:
             inputs = plan.exchanges[place.entry].inputs
             return inputs[place.port] if place.port < len(inputs) else None
-        queries = {node.id for node in plan.commits if isinstance(node, QueryNode)}  # others do not put tuples aside
+        queries = {node.id for node in plan.commits if isinstance(node, QueryNode)}  # other commits leave no tuples out
         sinks = (sink for each in plan.fragments.values() for sink in each.sinks if sink.target == place.entry)
         return next((sink.fields for sink in sinks if place.entry in queries), None)
     fragment = plan.fragments.get(place.entry)
@@ -192,7 +192,7 @@ def _table(place: _Place, fields: Fields | None, letters: Iterable[DeadLetter]) 
 
 
 def _row(place: _Place, fields: Fields | None, letter: DeadLetter) -> tuple[Any, ...]:
-    values = letter.aside.values
+    values = letter.left_out.values
     if not place.entry:
         raise StepFailed(letter.failure)
     if fields is None:
@@ -200,13 +200,13 @@ def _row(place: _Place, fields: Fields | None, letter: DeadLetter) -> tuple[Any,
         raise StepFailed(Failure(place.step, letter.failure.row, cause))
     missing = [name for name in fields.names if name not in values]
     if missing:
-        cause = f"the tuple was put aside without the fields {missing}, which are read from this step on now"
+        cause = f"the dead letter does not have the fields {missing}, which this step and those behind it now read"
         raise StepFailed(Failure(place.step, letter.failure.row, cause))
     return tuple(values[name] for name in fields.names)
 
 
 def _again(letter: DeadLetter, cause: str) -> Failure:
-    return Failure(letter.failure.step, letter.failure.row, cause, aside=letter.aside)
+    return Failure(letter.failure.step, letter.failure.row, cause, left_out=letter.left_out)
 
 
 def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterator[Frame]:

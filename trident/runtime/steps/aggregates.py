@@ -1,6 +1,6 @@
-"""Aggregation of a batch for a state, in two places: in parts where the tuples are, and of the parts where the state is.
+"""Aggregation of a batch for a state, in two places: partials where the tuples are, and their merge where the state is.
 
-A partial is a table of the grouping columns and one column `output`; parts are merged by the same `combine`. Count, Sum,
+A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials. Count, Sum,
 Min and Max run as Arrow kernels, any other combiner row by row.
 """
 
@@ -17,7 +17,7 @@ from trident.arrow import arrow_type, schema_of
 from trident.fields import Fields
 from trident.graph.nodes import Aggregation
 from trident.operations import Count, Max, Min, Sum
-from trident.runtime.steps.rows import Poison, columns_of, iterate
+from trident.runtime.steps.rows import TupleErrors, columns_of, iterate
 from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import Key
 
@@ -32,7 +32,7 @@ __all__ = [
     "rows_of",
 ]
 
-# kernel that aggregates tuples, kernel that merges parts
+# the kernel that aggregates tuples, the kernel that merges partials
 _KERNELS: dict[type[Any], tuple[str, str]] = {
     Count: ("count_all", "sum"),
     Sum: ("sum", "sum"),
@@ -43,19 +43,19 @@ _KERNELS: dict[type[Any], tuple[str, str]] = {
 _PLAIN_KEYS = {"string", "bigint", "int", "smallint", "tinyint"}
 
 _MANY_ROWS = 30_000
-"""Up to so many, counting values is faster than `group_by`, which needs 0.15 ms to begin; beyond it is slower."""
+"""Up to this many rows, counting values is faster than `group_by`, which takes 0.15 ms to start."""
 
 _FEW_ROWS = 64
-"""Up to so many, a Python object each costs less than a kernel needs to begin."""
+"""Up to this many rows, a Python object per row costs less than the start of a kernel."""
 
 
 def is_native(aggregator: Any) -> bool:
-    """Whether an Arrow kernel does what the aggregator does (a sum that may overflow is done row by row all the same)."""
+    """Whether an Arrow kernel does what the aggregator does. A sum that may overflow still runs row by row."""
     return type(aggregator) in _KERNELS
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
-    """Whether a part of a batch can be aggregated by an Arrow kernel."""
+    """Whether an Arrow kernel can aggregate this table."""
     return is_native(aggregation.aggregator) and not _may_overflow(aggregation, table, aggregation.inputs)
 
 
@@ -64,8 +64,8 @@ def is_plain_key(type_: str | None) -> bool:
     return type_ in _PLAIN_KEYS
 
 
-def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison) -> pa.Table:
-    """Aggregate one part of a batch: one row per key (ungrouped: one row, none for an empty part)."""
+def partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: TupleErrors) -> pa.Table:
+    """Aggregate one table of a batch: one row per key; ungrouped, one row, or none if the table is empty."""
     schema = schema_of(aggregation.partial)
     kernel = _KERNELS.get(type(aggregation.aggregator))
     if table.num_rows == 0:
@@ -76,7 +76,7 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison
     if kernel is not None:
         table = _as_declared(table, aggregation, schema.types[-1])
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
-        return _python_partial(step, aggregation, table, poison)
+        return _python_partial(step, aggregation, table, on_error)
     function = kernel[0]
     inputs: Any = [] if function == "count_all" else aggregation.inputs.names[0]
     if aggregation.grouped:
@@ -115,7 +115,7 @@ def _one_form(table: pa.Table, aggregation: Aggregation) -> pa.Table:
 
 
 def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) -> pa.Table:
-    """Whole numbers whose aggregate is declared a floating one, as such: their sum has no 64 bits to leave."""
+    """Convert whole numbers to doubles if the aggregate is declared as one, because then their sum cannot overflow 64 bits."""
     for name in aggregation.inputs.names if pa.types.is_floating(type_) else ():
         column = table.column(name)
         if pa.types.is_integer(column.type):
@@ -124,7 +124,7 @@ def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) 
 
 
 def _may_overflow(aggregation: Aggregation, table: pa.Table, summed: Fields) -> bool:
-    """Whether a sum may leave 64 bits or 38 digits: Arrow's kernel would wrap around without a word."""
+    """Whether a sum may exceed 64 bits or 38 digits: Arrow's kernel would silently wrap around."""
     if type(aggregation.aggregator) is not Sum:
         return False
     column = table.column(summed.names[0])
@@ -152,7 +152,7 @@ def _typed(columns: list[Any], schema: pa.Schema, aggregation: Aggregation) -> p
     return pa.table([*columns[:-1], value], schema=schema)
 
 
-def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, poison: Poison) -> pa.Table:
+def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     aggregator = aggregation.aggregator
     found: dict[Key, Any] = {}
     keys = _keys(table, aggregation)
@@ -163,7 +163,7 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, poison
         value = aggregator.init(row)
         found[key] = value if before is None else aggregator.combine(before, value)
 
-    iterate(step, table, aggregation.inputs, poison, visit)
+    iterate(step, table, aggregation.inputs, on_error, visit)
     fields = aggregation.partial
     rows = [(*key, value) for key, value in found.items()]
     return pa.table(columns_of(step, fields, rows), schema=schema_of(fields))
@@ -176,13 +176,13 @@ def _keys(table: pa.Table, aggregation: Aggregation) -> list[Key]:
 
 
 def merging_kernel(aggregation: Aggregation) -> str | None:
-    """Return the kernel that merges parts, None if only the aggregator's own `combine` does."""
+    """Return the kernel that merges partials; None if only the aggregator's own `combine` can."""
     kernel = _KERNELS.get(type(aggregation.aggregator))
     return kernel and kernel[1]
 
 
 def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
-    """Merge partials by a kernel: one row per key, none for no input. None if a kernel cannot."""
+    """Merge partials with a kernel: one row per key, no row for no input. None if no kernel can do it."""
     parts = [part for part in parts if part.num_rows]
     if len(parts) < 2:
         return parts[0] if parts else schema_of(aggregation.partial).empty_table()
@@ -206,7 +206,7 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
 
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
-    """Return keys and values of a partial."""
+    """Return the keys and values of a partial, in the same order."""
     return _keys(table, aggregation), table.column(aggregation.output.names[0]).to_pylist()
 
 

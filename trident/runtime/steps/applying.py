@@ -19,7 +19,16 @@ from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.planner import Step
 from trident.runtime.steps.plain_functions import each_plain
-from trident.runtime.steps.rows import Emitted, Failure, Poison, StepFailed, as_values, failing_at, iterate, tuples_of
+from trident.runtime.steps.rows import (
+    Emitted,
+    Failure,
+    StepFailed,
+    TupleErrors,
+    as_values,
+    failing_at,
+    iterate,
+    tuples_of,
+)
 from trident.runtime.steps.vector_steps import each_vectorised, filter_vectorised, map_vectorised, select
 
 __all__ = ["apply_query", "apply_step", "has_step_kernel"]
@@ -28,35 +37,35 @@ _FEW_TEXTS = 16
 
 
 def has_step_kernel(node: Node) -> bool:
-    """Whether a function or a filter runs as an Arrow kernel; of exactly these classes, a subclass may do otherwise."""
+    """Whether a function or a filter runs as an Arrow kernel: only of exactly these classes, a subclass may do otherwise."""
     if isinstance(node, EachNode):
         return type(node.function) is Split
     return isinstance(node, FilterNode) and type(node.filter) is FilterNull
 
 
-def apply_step(step: Step, table: pa.Table, poison: Poison, states: Callable[[str], Any]) -> pa.Table:
+def apply_step(step: Step, table: pa.Table, on_error: TupleErrors, states: Callable[[str], Any]) -> pa.Table:
     """Apply one step; the result has the columns `step.keep`, in field order.
 
     `states` gives the state of a static query by name.
     """
     node = step.node
     if isinstance(node, EachNode):
-        return _each(step, node, table, poison)
+        return _each(step, node, table, on_error)
     if isinstance(node, FilterNode):
-        return _filter(step, node, table, poison)
+        return _filter(step, node, table, on_error)
     if isinstance(node, MapNode):
-        return _map(step, node, table, poison)
+        return _map(step, node, table, on_error)
     if isinstance(node, SelectNode):
-        return select(step, node, table, poison)
+        return select(step, node, table, on_error)
     if isinstance(node, PeekNode):
-        return _peek(step, node, table, poison)
+        return _peek(step, node, table, on_error)
     if isinstance(node, QueryNode):
-        return apply_query(step.id, node, table, states(node.state), poison, step.keep)
+        return apply_query(step.id, node, table, states(node.state), on_error, step.keep)
     assert isinstance(node, ProjectNode), node
     return table.select(list(step.keep))
 
 
-def _each(step: Step, node: EachNode, table: pa.Table, poison: Poison) -> pa.Table:
+def _each(step: Step, node: EachNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     if has_step_kernel(node):
         keeps_old = not set(node.outputs.names).issuperset(step.keep)
         parents, words = _split(node.function, table.column(node.inputs.names[0]), keeps_old or not step.keep)
@@ -64,37 +73,37 @@ def _each(step: Step, node: EachNode, table: pa.Table, poison: Poison) -> pa.Tab
             return pa.table([words], names=step.keep)
         return _append(step, node.outputs.names, table, parents, [words])
     if isinstance(node.function, ArrowFunction):
-        parents, columns = each_vectorised(step.id, node, table, poison)
+        parents, columns = each_vectorised(step.id, node, table, on_error)
         return _append(step, node.outputs.names, table, parents, columns)
     if isinstance(node.function, PlainFunction):
-        parents, columns = each_plain(step.id, node, table, poison)
+        parents, columns = each_plain(step.id, node, table, on_error)
         return _append(step, node.outputs.names, table, parents, columns)
-    out = Emitted(step.id, node.outputs, poison.bounds, table.num_rows, by_tuple=True)
+    out = Emitted(step.id, node.outputs, on_error.bounds, table.num_rows, by_tuple=True)
 
     def visit(at: int, row: Any) -> None:
         out.at = at
         node.function.execute(row, out)
 
-    _collect(step.id, table, node, out, poison, visit)
+    _collect(step.id, table, node, out, on_error, visit)
     return _append(step, node.outputs.names, table, pa.array(out.parents, pa.int64()), out.columns())
 
 
-def _collect(step: str, table: pa.Table, node: Any, out: Emitted, poison: Poison, visit: Any) -> None:
+def _collect(step: str, table: pa.Table, node: Any, out: Emitted, on_error: TupleErrors, visit: Any) -> None:
     def guarded(at: int, row: Any) -> None:
         before = len(out.rows)
         try:
             visit(at, row)
         except Exception:
-            out.take_back(before)  # a tuple that is put aside leaves nothing of itself behind
+            out.take_back(before)  # a tuple that is left out leaves no rows behind
             raise
 
-    iterate(step, table, node.inputs, poison, guarded)
+    iterate(step, table, node.inputs, on_error, guarded)
 
 
 def _append(
     step: Step, new: tuple[str, ...], table: pa.Table, parents: pa.Array | None, columns: list[pa.Array]
 ) -> pa.Table:
-    """The kept old columns, repeated as often as their row emitted (once without `parents`), and the new ones."""
+    """Return the kept columns, each row repeated as often as it emitted (once without `parents`), and the new columns."""
     emitted = dict(zip(new, columns, strict=True))
     old = table.select([name for name in step.keep if name not in emitted])
     if parents is not None and old.num_columns:
@@ -104,14 +113,14 @@ def _append(
 
 
 def _rows_without_columns(count: int) -> pa.Table:
-    """A table that only counts: Arrow keeps the number of rows of a table without columns."""
+    """Return a table with rows and no columns: Arrow keeps their number."""
     return pa.table({"_": pa.nulls(count)}).select([])
 
 
 def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tuple[pa.Array | None, pa.Array]:
-    """The words of all texts, and which text each is of if somebody asks."""
+    """Return the words of all texts and, `with_parents`, the number of the text that each comes from."""
     array = one_array(column)
-    if len(array) <= _FEW_TEXTS and not with_parents:  # a kernel needs longer to begin
+    if len(array) <= _FEW_TEXTS and not with_parents:  # faster than the start of a kernel
         texts = [text for text in array.to_pylist() if text is not None]
         return None, pa.array([word for text in texts for word in text.split(function.separator) if word], pa.string())
     lists = pc.split_pattern(array, function.separator)
@@ -124,9 +133,9 @@ def _split(function: Split, column: pa.ChunkedArray, with_parents: bool) -> tupl
     return parents, words if words.type == pa.string() else words.cast(pa.string())
 
 
-def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa.Table:
+def _filter(step: Step, node: FilterNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     if isinstance(node.filter, (ArrowFilter, Expression)):
-        return filter_vectorised(step.id, node, table, poison).select(list(step.keep))
+        return filter_vectorised(step.id, node, table, on_error).select(list(step.keep))
     if has_step_kernel(node):
         mask = pa.array([True] * table.num_rows, pa.bool_()) if not len(node.inputs) else None
         for name in node.inputs.names:
@@ -138,33 +147,33 @@ def _filter(step: Step, node: FilterNode, table: pa.Table, poison: Poison) -> pa
     def visit(at: int, row: Any) -> None:
         kept[at] = bool(node.filter.is_keep(row))
 
-    iterate(step.id, table, node.inputs, poison, visit)
+    iterate(step.id, table, node.inputs, on_error, visit)
     return table.filter(pa.array(kept, pa.bool_())).select(list(step.keep))
 
 
-def _peek(step: Step, node: PeekNode, table: pa.Table, poison: Poison) -> pa.Table:
+def _peek(step: Step, node: PeekNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     seen: list[int] = []
 
     def visit(at: int, row: Any) -> None:
         node.consumer.accept(row)
         seen.append(at)
 
-    iterate(step.id, table, node.inputs, poison, visit)
+    iterate(step.id, table, node.inputs, on_error, visit)
     passed = (
         table if len(seen) == table.num_rows else table.take(pa.array(seen, pa.int64()))
-    )  # without what is put aside
+    )  # without the tuples that are left out
     return passed.select(list(step.keep))
 
 
-def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table:
+def _map(step: Step, node: MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     if isinstance(node.function, ArrowFunction):
-        mapped = map_vectorised(step.id, node, table, poison)
+        mapped = map_vectorised(step.id, node, table, on_error)
         return mapped.select(list(step.keep))
-    out = Emitted(step.id, node.fields, poison.bounds, table.num_rows, by_tuple=True)
+    out = Emitted(step.id, node.fields, on_error.bounds, table.num_rows, by_tuple=True)
     function, flat = node.function, node.flat
     plain = isinstance(function, (PlainMap, PlainFlatMap))
     call = function if plain else function.execute
-    # A list is a value list, but for a single field of arrays it is the value.
+    # A list is a list of values, except for a single field of arrays: there it is the value.
     array = len(node.fields) == 1 and (node.fields.types[0] or "").startswith("array<")
 
     def visit(at: int, row: Any) -> None:
@@ -172,17 +181,17 @@ def _map(step: Step, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table
         for values in call(row) if flat else (call(row),):
             out.emit(values if isinstance(values, list) and not array else as_values(values))
 
-    _collect(step.id, table, node, out, poison, visit)
+    _collect(step.id, table, node, out, on_error, visit)
     return _append(step, node.fields.names, table, pa.array(out.parents, pa.int64()), out.columns())
 
 
 def apply_query(
-    step: str, node: QueryNode, table: pa.Table, state: Any, poison: Poison, keep: tuple[str, ...] | None = None
+    step: str, node: QueryNode, table: pa.Table, state: Any, on_error: TupleErrors, keep: tuple[str, ...] | None = None
 ) -> pa.Table:
-    """Look all rows up in bulk, then let the query function emit row by row; its values are appended."""
+    """Look all rows up in bulk, then call the query function row by row and append what it emits."""
     columns = tuple(node.fields.names) if keep is None else keep
     rows = list(tuples_of(table, node.inputs))
-    out = Emitted(step, node.outputs, poison.bounds, table.num_rows, by_tuple=True)
+    out = Emitted(step, node.outputs, on_error.bounds, table.num_rows, by_tuple=True)
     if rows:
         results = _retrieve(step, node, rows, state)
 
@@ -190,7 +199,7 @@ def apply_query(
             out.at = at
             node.function.execute(row, results[at], out)
 
-        _collect(step, table, node, out, poison, visit)
+        _collect(step, table, node, out, on_error, visit)
     parents = pa.array(out.parents, pa.int64())
     return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns())
 

@@ -1,4 +1,4 @@
-"""How much user code may make of a tuple and of a batch, before the machine's memory decides it."""
+"""Limits on the rows that user code may make of a tuple and of a batch, so that it cannot use up the memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 __all__ = ["DEFAULT_BOUNDS", "MOST_SHIPPED", "Bounds", "TooManyRows", "check_shippable"]
 
 MOST_SHIPPED = 2_000_000_000
-"""Bytes that a Python worker can hand Spark at once: their number is an int of 32 bits, and this is a little less."""
+"""The bytes that a Python worker can pass to Spark at once: a little less than a 32-bit int can count."""
 
 
 class TooManyRows(Exception):
-    """A step made more rows than the settings allow. User code sees it where it emits one too many."""
+    """A step made more rows than the settings allow. It is raised in user code at the emit that is one too many."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class Bounds:
         )
 
     def step_of(self, rows: int) -> int:
-        """Return how many rows a step may give that got `rows`: one that gives no more than it got is always fine."""
+        """Return how many rows a step that got `rows` may give; as many as it got are always allowed."""
         return max(self.per_step, rows)
 
     def check_tuple(self, rows: int, what: str = "one tuple") -> None:
-        """Raise `TooManyRows` if so many rows are too many for a tuple."""
+        """Raise `TooManyRows` if this is more rows than a tuple may give."""
         if rows > self.per_tuple:
             self.refuse_tuple(what)
 
@@ -53,14 +53,14 @@ class Bounds:
             self.refuse_step(rows, given)
 
     def refuse_tuple(self, what: str = "one tuple") -> NoReturn:
-        """Say that a tuple gave too many rows."""
+        """Raise `TooManyRows` for a tuple."""
         raise TooManyRows(
             f"{what} gave more than {self.per_tuple} rows. Does the function ever end? If it must give so many, raise the "
             "setting max_rows_per_tuple"
         )
 
     def refuse_step(self, rows: int, given: int) -> NoReturn:
-        """Say that a step made too many rows of a partition."""
+        """Raise `TooManyRows` for a step and its partition."""
         raise TooManyRows(
             f"the step makes {rows} rows or more of the {given} of one partition of the batch; at most {self.per_step} are "
             "allowed. Use smaller batches or more partitions, or raise the setting max_rows_per_step"
@@ -71,7 +71,7 @@ DEFAULT_BOUNDS = Bounds()
 
 
 def check_shippable(size: int, where: str, most: int) -> None:
-    """Raise `TooManyRows` if one task would hand on more than `most` bytes at once."""
+    """Raise `TooManyRows` if one task would pass on more than `most` bytes at once."""
     if size > most:
         raise TooManyRows(
             f"one partition gives {size} bytes for {where}, and Spark, with the memory that it has, should take at most {most} "

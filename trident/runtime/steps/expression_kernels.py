@@ -44,7 +44,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _widened(operands: Sequence[Any]) -> list[Any]:
-    """Numbers of several types as the type that their result has; others as they are."""
+    """Convert numbers of several types to the type of their result; leave other values as they are."""
     types = [operand.type for operand in operands]
     if len(set(types)) == 1 or not all(map(_is_number, types)):
         return list(operands)
@@ -52,7 +52,7 @@ def _widened(operands: Sequence[Any]) -> list[Any]:
 
 
 def _as_numbers(operands: Sequence[Any]) -> list[Any]:
-    """Whole numbers as bigint, or all as double if one has a fraction; rounded then, as Python does."""
+    """Convert whole numbers to bigint, or all to double if one has a fraction; that rounds, as in Python."""
     whole = all(pa.types.is_integer(operand.type) for operand in operands)
     return [_cast(operand, pa.int64() if whole else pa.float64(), safe=False) for operand in operands]
 
@@ -60,7 +60,7 @@ def _as_numbers(operands: Sequence[Any]) -> list[Any]:
 def _cast(value: Any, type_: pa.DataType, safe: bool = True) -> Any:
     if value.type == type_:
         return value
-    if pa.types.is_decimal(type_) and pa.types.is_integer(value.type):  # Arrow wants room for all whole numbers
+    if pa.types.is_decimal(type_) and pa.types.is_integer(value.type):  # Arrow would need digits for every whole number
         value = pc.cast(value, pa.decimal128(19, 0))
     return pc.cast(value, type_, safe=safe)
 

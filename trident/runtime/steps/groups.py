@@ -16,15 +16,16 @@ Ints = npt.NDArray[np.int64]
 
 
 def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
-    """Number the distinct keys in the order in which they appear.
+    """Number the distinct keys in order of appearance.
 
-    Returns the number of each row's key, and the row where each key appears first. No columns: all rows are one key.
+    Returns two int64 arrays: the number of each row's key (one per row), and the row where each key appears first (one per
+    key). Without columns all rows have one key.
     """
     codes = np.zeros(rows, np.int64)
     for column in columns:
         encoded = pc.dictionary_encode(one_array(_canonical(column)), null_encoding="encode")
         values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        # Numbered anew after each column, so that the numbers stay below the number of rows.
+        # Numbered again after each column, so that the numbers stay below the number of rows.
         codes = _numbered(codes * max(1, len(encoded.dictionary)) + values)
     firsts = np.full(int(codes.max()) + 1 if rows else 0, rows, np.int64)
     np.minimum.at(firsts, codes, np.arange(rows))
@@ -32,7 +33,10 @@ def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
 
 
 def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
-    """Return the partition of each row by the hash of the named columns: that of the key in any process and release."""
+    """Return the partition of each row (int64, one per row), by the hash of the named columns.
+
+    The hash is the same in every process and release.
+    """
     ids, firsts = group_ids([table.column(name) for name in names], table.num_rows)
     columns = [_canonical(table.column(name)).take(pa.array(firsts)).to_pylist() for name in names]
     keys = zip(*columns, strict=True)
@@ -41,7 +45,7 @@ def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
 
 
 def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """One form of all equal floats: Arrow tells -0.0 from 0.0, and one NaN from another, by their bits."""
+    """Give equal floats one form: Arrow distinguishes -0.0 from 0.0, and one NaN from another, by their bits."""
     if not pa.types.is_floating(column.type):
         return column
     zeros = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)

@@ -34,7 +34,7 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.T
         return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(node.fields.names)
     parts = [_aggregation(node, member) for member in node.members if hasattr(member.aggregator, "combine")]
     if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
-        tables = [partial(step, part, table, run.poison) for part in parts]
+        tables = [partial(step, part, table, run.on_error) for part in parts]
         values = [data.column(data.num_columns - 1) for data in tables]
         keys = [tables[0].column(name) for name in node.group.names]
         return pa.table([*keys, *values], schema=schema_of(node.fields))
@@ -42,7 +42,7 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.T
 
 
 def has_aggregate_kernel(node: AggregateNode) -> bool:
-    """Whether the built-ins of an aggregate run as Arrow kernels: all of its members, or it is done row by row."""
+    """Whether an aggregate runs as Arrow kernels. It does if all of its members can; otherwise it runs row by row."""
     return _table_kernel(node) is not None or all(is_native(member.aggregator) for member in node.members)
 
 
@@ -71,7 +71,7 @@ def _first(aggregator: FirstRows, table: pa.Table) -> pa.Table:
     if aggregator.sort_field is None:
         return table.slice(0, aggregator.n)
     order = "descending" if aggregator.reverse else "ascending"
-    at = pc.sort_indices(table, [(aggregator.sort_field, order)])  # stable; NaN, then null, at the end either way
+    at = pc.sort_indices(table, [(aggregator.sort_field, order)])  # stable; NaN, then null, come last in both orders
     return table.take(at.slice(0, aggregator.n))
 
 
@@ -129,16 +129,16 @@ def _as_aggregator(operation: Any) -> Aggregator[Any]:
 
 
 class _Fold:
-    """The members at work on the tuples of one key."""
+    """The members of a chain, over the tuples of one key."""
 
     def __init__(self, step: str, members: Sequence[Member], run: Run, given: int) -> None:
-        self._bounds, self._given = run.poison.bounds, given
+        self._bounds, self._given = run.on_error.bounds, given
         self._members = [_as_aggregator(member.aggregator) for member in members]
         self._outs = [Emitted(step, member.outputs, self._bounds, given) for member in members]
         self._values = [one.init(run.attempt, out) for one, out in zip(self._members, self._outs, strict=True)]
 
     def take(self, rows: Sequence[TridentTuple]) -> None:
-        """Give each member its view of a tuple; if one raises, none of them has seen the tuple."""
+        """Pass a tuple to each member. If one raises, none of them has seen the tuple."""
         before = [len(out.rows) for out in self._outs]
         try:
             self._values = [
@@ -162,19 +162,19 @@ def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa
     keys, ids = _keys(node, table)
     inputs = [list(tuples_of(table, member.inputs)) for member in node.members]
     seen = Fields(list(dict.fromkeys(name for member in node.members for name in member.inputs.names)))
-    with failing_at(step):  # init and complete belong to no tuple
+    with failing_at(step):  # no single tuple causes an error in init or complete
         folds = [_Fold(step, node.members, run, table.num_rows) for _ in keys]
 
         def visit(at: int, row: TridentTuple) -> None:
             folds[ids[at]].take([rows[at] for rows in inputs])
 
-        iterate(step, table, seen, run.poison, visit)
+        iterate(step, table, seen, run.on_error, visit)
         rows = [row for key, fold in zip(keys, folds, strict=True) for row in fold.complete(key)]
     return pa.table(columns_of(step, node.fields, rows), schema=schema_of(node.fields))
 
 
 def _keys(node: AggregateNode, table: pa.Table) -> tuple[list[tuple[Any, ...]], list[int]]:
-    """The distinct keys, and the number of each row's key; ungrouped there is one key, also without rows."""
+    """Return the distinct keys, and the number of each row's key. Ungrouped, there is one key, also without rows."""
     if not node.grouped:
         return [()], [0] * table.num_rows
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)

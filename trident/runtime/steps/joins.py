@@ -15,9 +15,9 @@ __all__ = ["join"]
 
 
 def join(node: JoinNode, sides: list[pa.Table], bounds: Bounds = DEFAULT_BOUNDS) -> pa.Table:
-    """Join the rows of one partition; `TooManyRows` before anything is made that is beyond the bounds.
+    """Join the rows of one partition; raise `TooManyRows` before a result beyond the bounds is made.
 
-    Keys come in the order in which they first appear, side by side (those that match nothing at the end); of a key, the
+    Keys come in the order in which they first appear, side by side; those that match nothing come last. Within a key, the
     rows of the last side vary fastest.
     """
     keys, ids = _keys(node, sides)
@@ -48,7 +48,7 @@ class _SideRows:
         self.starts = np.cumsum(self.counts) - self.counts
 
     def pick(self, group: Ints, at: Ints) -> pa.Array:
-        """The `at`-th row of each key, null where the side has none."""
+        """Return the `at`-th row of each key, null where the side has none. `group` and `at` are int64 arrays of one length."""
         missing = self.counts[group] == 0
         if not len(self.order):
             return pa.nulls(len(group), pa.int64())
@@ -57,7 +57,7 @@ class _SideRows:
 
 
 def _keys(node: JoinNode, sides: list[pa.Table]) -> tuple[pa.Table, list[Ints]]:
-    """The distinct keys of all sides, and which of them each row has."""
+    """Return the distinct keys of all sides, and for each side the number of each row's key (int64, one per row)."""
     names = node.groups[0].names
     parts = [side.select(list(key.names)).rename_columns(names) for side, key in zip(sides, node.groups, strict=True)]
     whole = pa.concat_tables(parts)
@@ -76,5 +76,5 @@ def _apart(keys: pa.Table, ids: Ints, firsts: Ints) -> tuple[Ints, Ints]:
     apart = ids.copy()
     rows = np.flatnonzero(nulls)
     apart[rows] = len(firsts) + np.arange(len(rows))
-    left, ids = np.unique(apart, return_inverse=True)  # the keys with a null in them have no rows any more
+    left, ids = np.unique(apart, return_inverse=True)  # the keys with a null have no rows now
     return ids, np.concatenate([firsts, rows])[left]

@@ -1,4 +1,4 @@
-"""What runs as an Arrow kernel and what row by row in Python: asked of those that decide it."""
+"""Says what runs as an Arrow kernel and what row by row in Python, by asking the modules that decide it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KERNEL, _ROWS = "Arrow kernel", "row by row"
 
 
 def step_runs(node: Node) -> str:
-    """Return how a step works on a batch; a kernel too may go row by row where a sum could overflow."""
+    """Return how a step runs. A kernel may also run row by row where a sum could overflow."""
     operation = getattr(node, "function", getattr(node, "filter", None))
     if isinstance(operation, (ArrowFilter, ArrowFunction)):
         return "vectorised"
@@ -61,7 +61,7 @@ def window_runs(node: WindowNode) -> str:
 
 
 def only_kernels(plan: Plan) -> bool:
-    """Whether a batch meets no code of the user's on its way to the states, so that its time goes by its size alone."""
+    """Whether no code of the user's runs before the states, so that the time of a batch depends on its size only."""
     fragments = plan.fragments.values()
     steps = [step.node for fragment in fragments for step in fragment.steps]
     steps += [exchange.node for exchange in plan.exchanges.values()]

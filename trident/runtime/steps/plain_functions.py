@@ -1,7 +1,7 @@
 """Plain functions in `each`, called in a loop that does little else.
 
-What rows emit is looked at once for all of them, and only if something is amiss it is found out which row it was of. The
-outcome is that of looking after each row.
+The results of all rows are checked together. Only if a result is wrong, the row that gave it is searched for. The outcome
+is the same as with a check after each row.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ import pyarrow as pa
 
 from trident.graph.nodes import EachNode
 from trident.operations.adapters import PlainFunction
-from trident.runtime.steps.rows import Poison, StepFailed, as_values, column_of, columns_of, with_row, wrong_arity
+from trident.runtime.steps.rows import StepFailed, TupleErrors, as_values, column_of, columns_of, with_row, wrong_arity
 from trident.tuples import TridentTuple
 
 __all__ = ["Calls", "each_plain"]
 
 
-def each_plain(step: str, node: EachNode, table: pa.Table, poison: Poison) -> tuple[pa.Array, list[pa.Array]]:
+def each_plain(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[pa.Array, list[pa.Array]]:
     """Call the function for every row; return the row that each value list came from, and the new columns."""
     calls = Calls(step, node, table)
-    calls.run(poison)
+    calls.run(on_error)
     return calls.parents(), calls.columns()
 
 
@@ -39,11 +39,11 @@ class Calls:
         self._counts: list[int] = []  # by row
         self._checked = 0
 
-    def run(self, poison: Poison) -> None:
+    def run(self, on_error: TupleErrors) -> None:
         """Call the function for each row."""
         function: PlainFunction = self._node.function
         emitted, counts, call = self._emitted, self._counts, function.function
-        bounds, rows = poison.bounds, len(self._rows)
+        bounds, rows = on_error.bounds, len(self._rows)
         most, most_of_all = bounds.per_tuple, bounds.step_of(rows)
         arguments = self._rows if function.spread else ((self._tuple(row),) for row in self._rows)
         for given in arguments:
@@ -58,14 +58,14 @@ class Calls:
                 if len(emitted) > most_of_all:
                     bounds.refuse_step(most_of_all + 1, rows)
             except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
-                self._check()  # of what was emitted until then: it comes first
+                self._check()  # what was emitted before comes first
                 self._checked = before
-                del emitted[before:]  # a tuple that is put aside leaves nothing of itself behind
-                poison(self._step, self._tuple(self._rows[len(counts)]), error, self._table, len(counts))
+                del emitted[before:]  # a tuple that is left out leaves no rows behind
+                on_error(self._step, self._tuple(self._rows[len(counts)]), error, self._table, len(counts))
             counts.append(len(emitted) - before)
 
     def position(self) -> tuple[str, TridentTuple | None]:
-        """Return the step and the row whose call has not returned; another thread asks, so there may be none any more."""
+        """Return the step and the row whose call has not returned; None for the row if it has by now (another thread asks)."""
         done = len(self._counts)
         return self._step, self._tuple(self._rows[done]) if done < len(self._rows) else None
 
@@ -82,7 +82,7 @@ class Calls:
         return columns_of(self._step, fields, list(map(as_values, self._emitted)))
 
     def _check(self) -> None:
-        """`StepFailed` naming the row if something that was emitted since the last check has not a value per field."""
+        """Raise `StepFailed`, which names the row, if an emit since the last check lacks a value per field."""
         first, width = self._checked, len(self._node.outputs)
         new = self._emitted[first:]
         if width == 1 and not _has_lists(new):
@@ -100,5 +100,5 @@ class Calls:
 
 
 def _has_lists(emitted: list[Any]) -> bool:
-    """Whether a value list is among what was emitted: a tuple is one, anything else is the only value of one."""
+    """Whether any emitted object is a list of values: a tuple is one; anything else is a single value."""
     return any(issubclass(type_, (tuple, TridentTuple)) for type_ in set(map(type, emitted)))

@@ -15,7 +15,7 @@ __all__ = ["multi_reduce"]
 
 def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: Run) -> pa.Table:
     """Run the reducer over one partition: once, or once for each key that occurs, in order of appearance."""
-    out = Emitted(node.id, node.fields, run.poison.bounds, sum(table.num_rows for table in streams))
+    out = Emitted(node.id, node.fields, run.on_error.bounds, sum(table.num_rows for table in streams))
     with failing_at(node.id):
         folds: _Grouped | _Whole = _Grouped(node, streams, out) if node.grouped else _Whole(node, out)
     for index, table in enumerate(streams):
@@ -28,7 +28,7 @@ def multi_reduce(node: MultiReduceNode, streams: list[pa.Table], run: Run) -> pa
                 out.take_back(before)
                 raise
 
-        iterate(node.id, table, node.inputs[index], run.poison, visit, port=index)
+        iterate(node.id, table, node.inputs[index], run.on_error, visit, port=index)
     with failing_at(node.id):
         folds.complete()
     return pa.table(out.columns(), schema=schema_of(node.fields))

@@ -1,4 +1,4 @@
-"""Between Arrow tables and the rows that user code sees; and what becomes of an exception in user code."""
+"""The rows of Arrow tables that user code sees, and the handling of an exception in user code."""
 
 from __future__ import annotations
 
@@ -16,23 +16,34 @@ from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
-__all__ = ["Aside", "Emitted", "Failure", "Poison", "Run", "StepFailed", "failing_at", "failure_of", "iterate", "shown",
-           "tuples_of"]  # fmt: skip
+__all__ = [
+    "Emitted",
+    "Failure",
+    "LeftOut",
+    "Run",
+    "StepFailed",
+    "TupleErrors",
+    "failing_at",
+    "failure_of",
+    "iterate",
+    "shown",
+    "tuples_of",
+]  # fmt: skip
 
 _MAX_SHOWN = 300
 
 
 @dataclass(frozen=True)
-class Aside:
-    """A tuple that was put aside: all that is needed to put it back.
+class LeftOut:
+    """A tuple that a batch left out, with all that is needed to put it back.
 
     Attributes
     ----------
     values
-        All columns that it had at the input of the step that raised, by name.
+        The columns that it had at the input of the step that raised, by name.
     entry, port, partition, partitions
-        The fragment in which that was: where it begins, and in which of how many partitions; at an exchange, as which
-        of its inputs.
+        The entry of the fragment that has the step, the number of the exchange's input, the partition, and the number of
+        partitions.
     """
 
     values: Mapping[str, Any]
@@ -49,13 +60,13 @@ class Failure:
     Attributes
     ----------
     step, row, cause
-        The step that raised, the tuple it worked on (text; None if no single tuple is to blame), the error.
+        The step that raised, its tuple (text; None if no single tuple is the cause), the error.
     retry
-        False where another try cannot help (a wrong arity, a value of a wrong type).
+        False if another try cannot help (a wrong number of values, a value of a wrong type).
     details
         The traceback.
-    aside
-        The tuple, where it was put aside.
+    left_out
+        The tuple, if it was left out.
     """
 
     step: str
@@ -64,7 +75,7 @@ class Failure:
     retry: bool = True
     reported: bool = False
     details: str = ""
-    aside: Aside | None = None
+    left_out: LeftOut | None = None
 
 
 class StepFailed(Exception):
@@ -76,7 +87,7 @@ class StepFailed(Exception):
 
 
 class failing_at:  # noqa: N801 - used as a function; a generator would cost small batches more than their steps do
-    """Let whatever is raised inside fail `step`; what has failed a step already is passed on."""
+    """Turn an exception inside into a failure of `step`; a `StepFailed` passes unchanged."""
 
     __slots__ = ("_step",)
 
@@ -102,11 +113,11 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
 
 
 @dataclass
-class Poison:
-    """What to do with a tuple whose operation raises: fail the batch, or put the tuple aside (on the last try).
+class TupleErrors:
+    """What to do with a tuple whose operation raises: fail the batch, or (on the last try) leave the tuple out.
 
-    `bounds` says how many rows a tuple, and a step, may give; one more, and the operation raises. `entry`, `partition`
-    and `partitions` say where the tuples are.
+    `bounds` says how many rows a tuple, and a step, may give; the operation raises at one more. `entry`, `partition` and
+    `partitions` say where the tuples are.
     """
 
     capture: bool = False
@@ -117,42 +128,44 @@ class Poison:
     partitions: int = 1
 
     def __call__(self, step: str, row: object, error: Exception, table: pa.Table, at: int, port: int = 0) -> None:
-        """Handle one exception, of row `at` of a table: raises `StepFailed`, or keeps the tuple and returns."""
+        """Handle one exception, of row `at` of a table: raise `StepFailed`, or record the tuple and return."""
         failure = failure_of(step, error, row)
         if not self.capture or isinstance(error, (FailedException, StepFailed)):
             raise StepFailed(failure) from error
         (values,) = table.slice(at, 1).to_pylist()
-        self.captured.append(replace(failure, aside=Aside(values, self.entry, port, self.partition, self.partitions)))
+        self.captured.append(
+            replace(failure, left_out=LeftOut(values, self.entry, port, self.partition, self.partitions))
+        )
 
 
 @dataclass(frozen=True)
 class Run:
-    """What the steps of a batch know besides its tuples.
+    """What the steps of a batch need in addition to its tuples.
 
     Attributes
     ----------
     attempt
-        The try at the batch, which aggregators are told.
-    poison
-        What becomes of a tuple whose operation raises.
+        The attempt at the batch; aggregators get it.
+    on_error
+        What to do with a tuple whose operation raises.
     states
         Gives a static state by name.
     """
 
     attempt: TransactionAttempt
-    poison: Poison
+    on_error: TupleErrors
     states: Callable[[str], Any]
 
 
 class Emitted:
-    """The collector of one step: value lists as columns, and which input row each came from.
+    """The collector of one step: lists of values as columns, and the input row that each came from.
 
     Parameters
     ----------
     given
         How many rows the step got.
     by_tuple
-        Whether `at` is the number of a tuple, so that there is a bound on what it may emit.
+        Whether `at` is the number of a tuple, so that a limit on its rows applies.
     """
 
     def __init__(
@@ -182,7 +195,7 @@ class Emitted:
         self._bounds.check_step(count + 1, self._given)
 
     def take_back(self, count: int) -> None:
-        """Forget what was emitted beyond `count` rows: the tuple that emitted it was put aside."""
+        """Forget what was emitted beyond `count` rows, because the tuple that emitted it is left out."""
         del self.rows[count:], self.parents[count:]
 
     def columns(self) -> list[pa.Array]:
@@ -191,7 +204,7 @@ class Emitted:
 
 
 def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list[pa.Array]:
-    """Build typed columns; `StepFailed` naming step, field and value where a value does not fit its type."""
+    """Build typed columns; raise `StepFailed`, which names step, field and value, if a value does not fit its type."""
     schema = schema_of(fields)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return [
@@ -222,13 +235,13 @@ def _fits(value: Any, type_: pa.DataType) -> bool:
 
 
 def column_of(step: str, fields: Fields, values: Sequence[Any]) -> pa.Array:
-    """Build the column of the only field; errors as of `columns_of`."""
+    """Build the column of the only field, with the errors of `columns_of`."""
     (name,), (type_,) = fields.names, schema_of(fields).types
     return _column(step, name, type_, values)
 
 
 def wrong_arity(step: str, values: object, fields: Fields) -> Failure:
-    """Say that a value list has not a value per field."""
+    """Describe a list of values that does not have one value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     cause = (
         f"emitted {count} value{'' if count == 1 else 's'} {shown(values)} for the {len(fields)} output "
@@ -252,34 +265,37 @@ def iterate(
     step: str,
     table: pa.Table,
     fields: Fields,
-    poison: Poison,
+    on_error: TupleErrors,
     visit: Callable[[int, TridentTuple], None],
     port: int = 0,
 ) -> None:
-    """Call user code for every row; what it raises names the step and the row. `port`: which input of it the table is."""
+    """Call user code for every row; an error names the step and the row.
+
+    `port` is the number of the input that the table is.
+    """
     for at, row in enumerate(tuples_of(table, fields)):
         try:
             visit(at, row)
         except StepFailed as error:
             raise StepFailed(with_row(error.failure, row)) from error
         except Exception as error:  # noqa: BLE001  user code may raise anything; it becomes data
-            poison(step, row, error, table, at, port)
+            on_error(step, row, error, table, at, port)
 
 
 def as_values(emitted: Any) -> Sequence[Any]:
-    """A plain function's result as a value list: a tuple is one, anything else is its only value."""
+    """Return a plain function's result as a list of values: a tuple is one; anything else is the only value."""
     return emitted if isinstance(emitted, (tuple, TridentTuple)) else (emitted,)
 
 
 def with_row(failure: Failure, row: object) -> Failure:
-    """Name the tuple to blame, if the failure names none yet."""
+    """Add the tuple that caused the failure, if it names none yet."""
     if failure.row is not None:
         return failure
     return Failure(failure.step, shown(row), failure.cause, failure.retry, failure.reported, failure.details)
 
 
 def shown(value: object) -> str:
-    """Return a value as text, cut; without making a text of a huge one first."""
+    """Return a value as text, shortened; of a huge value no full text is made first."""
     if isinstance(value, (str, bytes)) and len(value) > _MAX_SHOWN:
         return f"{_short(repr(value[: _MAX_SHOWN + 1]))} ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
     if isinstance(value, TridentTuple):

@@ -1,4 +1,4 @@
-"""What vectorised user code returned, as typed columns; whatever it should not have returned is named."""
+"""The results of vectorised user code as typed columns; a wrong result raises an error that names it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,10 @@ def _kind(result: Any) -> str:
 
 
 def _elements(lists: Any) -> tuple[Any, Any]:
-    """The elements of all lists, and which list each is of; a null list has none, whatever lies beneath it."""
+    """Return the elements of all lists, and the number of the list that each is in (int64).
+
+    A null list has no elements, whatever its memory holds.
+    """
     if lists.null_count:
         valid = pc.indices_nonzero(lists.is_valid())
         parents, elements = _elements(lists.drop_null())
@@ -176,7 +179,7 @@ def _typed(step: str, name: str, field: str, type_: pa.DataType, column: Any) ->
 
 
 def _family(type_: pa.DataType) -> str:
-    """Types of one family are made each other where the values fit."""
+    """Return the family of a type. Types of one family are converted to each other if the values fit."""
     for family, checks in _FAMILIES.items():
         if any(check(type_) for check in checks):
             return family

@@ -17,18 +17,18 @@ from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
 from trident.runtime.steps.expression_kernels import evaluate
-from trident.runtime.steps.rows import Poison, StepFailed, failure_of, tuples_of
+from trident.runtime.steps.rows import StepFailed, TupleErrors, failure_of, tuples_of
 from trident.runtime.steps.vector_results import flattened, mask_of, rows_of
 
 __all__ = ["each_vectorised", "filter_vectorised", "map_vectorised", "over_halves", "select"]
 
 
 def over_halves(
-    step: str, table: pa.Table, fields: Fields, poison: Poison, call: Callable[[pa.RecordBatch], Any]
+    step: str, table: pa.Table, fields: Fields, on_error: TupleErrors, call: Callable[[pa.RecordBatch], Any]
 ) -> Iterator[tuple[int, int, Any]]:
-    """Call user code for many rows at once; where it raises, for halves of them, down to the rows that are to blame.
+    """Call user code for many rows at once; if it raises, for halves of them, down to the rows that cause it.
 
-    Gives where each piece begins, how many rows it has, and what the call returned; rows that were put aside are missing.
+    Gives for each piece its first row, its number of rows, and what the call returned; rows that are left out are missing.
     """
     start = 0
     for batch in _batches(table, fields):
@@ -37,7 +37,7 @@ def over_halves(
             at, count = waiting.pop()
             rows = batch.slice(at, count)
             try:
-                with counting() as counts:  # what raises has counted nothing
+                with counting() as counts:  # a call that raises counts nothing
                     result = call(rows)
             except StepFailed:
                 raise
@@ -48,7 +48,7 @@ def over_halves(
                     waiting += [(at + count // 2, count - count // 2), (at, count // 2)]
                 else:
                     row = next(tuples_of(pa.Table.from_batches([rows]), fields))
-                    poison(step, row, error, table, start + at)
+                    on_error(step, row, error, table, start + at)
             else:
                 count_again(counts)
                 yield start + at, count, result
@@ -56,7 +56,7 @@ def over_halves(
 
 
 def _batches(table: pa.Table, fields: Fields) -> list[pa.RecordBatch]:
-    """The rows as one batch, or as many as Arrow needs for more than 2 GiB of text; none where there are no rows."""
+    """Return the rows as one batch, or as several if they have more than 2 GiB of text; none if there are no rows."""
     if not table.num_rows:
         return []
     if not len(fields):
@@ -65,17 +65,20 @@ def _batches(table: pa.Table, fields: Fields) -> list[pa.RecordBatch]:
     return batches
 
 
-def each_vectorised(step: str, node: EachNode, table: pa.Table, poison: Poison) -> tuple[Any, list[Any]]:
-    """Run a vectorised function of `each`: the parents of its rows (None: one row per row), and its columns."""
+def each_vectorised(step: str, node: EachNode, table: pa.Table, on_error: TupleErrors) -> tuple[Any, list[Any]]:
+    """Run a vectorised function of `each`.
+
+    Returns the parents of its rows (int64, one per row; None: one row per input row), and its columns.
+    """
     function, name, outputs = node.function, _name(node.function), _declared(node.function, node.outputs)
 
     def call(rows: pa.RecordBatch) -> tuple[Any, list[Any]]:
         result = function.apply(*rows.columns)
         if function.flat:
-            return flattened(step, name, outputs, result, rows.num_rows, poison.bounds, parents_needed=True)
+            return flattened(step, name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=True)
         return None, rows_of(step, name, outputs, result, rows.num_rows)
 
-    pieces = list(over_halves(step, table, node.inputs, poison, call))
+    pieces = list(over_halves(step, table, node.inputs, on_error, call))
     columns = _together(node.outputs, [columns for _, _, (_, columns) in pieces])
     if not function.flat and sum(count for _, count, _ in pieces) == table.num_rows:
         return None, columns
@@ -83,7 +86,7 @@ def each_vectorised(step: str, node: EachNode, table: pa.Table, poison: Poison) 
     return pa.array(np.concatenate([np.array([], np.int64), *parents])), columns
 
 
-def map_vectorised(step: str, node: MapNode, table: pa.Table, poison: Poison) -> pa.Table:
+def map_vectorised(step: str, node: MapNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Run a vectorised function of `map` or `flat_map` over record batches."""
     function, name, outputs = node.function, _name(node.function), _declared(node.function, node.fields)
 
@@ -91,13 +94,13 @@ def map_vectorised(step: str, node: MapNode, table: pa.Table, poison: Poison) ->
         result = function.apply(rows)
         if not node.flat:
             return rows_of(step, name, outputs, result, rows.num_rows)
-        return flattened(step, name, outputs, result, rows.num_rows, poison.bounds, parents_needed=False)[1]
+        return flattened(step, name, outputs, result, rows.num_rows, on_error.bounds, parents_needed=False)[1]
 
-    pieces = [columns for _, _, columns in over_halves(step, table, node.inputs, poison, call)]
+    pieces = [columns for _, _, columns in over_halves(step, table, node.inputs, on_error, call)]
     return pa.table(_together(node.fields, pieces), schema=schema_of(node.fields))
 
 
-def filter_vectorised(step: str, node: FilterNode, table: pa.Table, poison: Poison) -> pa.Table:
+def filter_vectorised(step: str, node: FilterNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     """Keep the rows for which a vectorised filter, or a condition, gives true."""
 
     def call(rows: pa.RecordBatch) -> Any:
@@ -106,13 +109,13 @@ def filter_vectorised(step: str, node: FilterNode, table: pa.Table, poison: Pois
         mask = node.filter.mask(rows) if node.whole else node.filter.mask(*rows.columns)
         return mask_of(step, _name(node.filter), mask, rows.num_rows)
 
-    pieces = over_halves(step, table, node.inputs, poison, call)
+    pieces = over_halves(step, table, node.inputs, on_error, call)
     kept = [table.slice(start, count).filter(mask) for start, count, mask in pieces]
     return pa.concat_tables([table.slice(0, 0), *kept])
 
 
-def select(step: Step, node: SelectNode, table: pa.Table, poison: Poison) -> pa.Table:
-    """Compute the columns that somebody needs; an exploded one has a row per element."""
+def select(step: Step, node: SelectNode, table: pa.Table, on_error: TupleErrors) -> pa.Table:
+    """Compute the columns that later steps need; an exploded one has a row per element."""
     wanted = node.needed(step.keep)
     fields = node.fields.select(list(wanted))
     exploded = next((name for name, expression in wanted.items() if expression.kind == "explode"), None)
@@ -127,14 +130,14 @@ def select(step: Step, node: SelectNode, table: pa.Table, poison: Poison) -> pa.
             node.fields.select([exploded]),
             columns.pop(exploded),
             rows.num_rows,
-            poison.bounds,
+            on_error.bounds,
             True,
         )
         at = pa.array(parents)
         return [elements if name == exploded else columns[name].take(at) for name in wanted]
 
     read = Fields(list(dict.fromkeys(name for expression in wanted.values() for name in expression.fields())))
-    pieces = list(over_halves(step.id, table, read, poison, call))
+    pieces = list(over_halves(step.id, table, read, on_error, call))
     if not wanted:
         return pa.table({"_": pa.nulls(table.num_rows)}).select([])
     together = _together(fields, [columns for _, _, columns in pieces])
@@ -152,7 +155,7 @@ def _together(fields: Fields, pieces: list[list[Any]]) -> list[Any]:
 
 
 def _declared(function: ArrowFunction, outputs: Fields) -> Fields:
-    """The outputs under the names that the function knows, which are those of the columns of a batch that it returns."""
+    """Return the outputs under the function's own names, which are those of the columns of a batch that it returns."""
     return Fields.of(function.output.names, outputs.types)
 
 

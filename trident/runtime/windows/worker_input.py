@@ -80,7 +80,7 @@ def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Tab
     """Aggregate tuples in part by a key; without one they are one row."""
     member = node.member
     aggregation = Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
-    return partial(node.id, aggregation, table, run.poison)
+    return partial(node.id, aggregation, table, run.on_error)
 
 
 def merged(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
