@@ -60,6 +60,10 @@ class TransactionalValue(NamedTuple):
     txid: int
     value: Any
 
+    def includes(self, txid: int) -> bool:
+        """Whether batch `txid` is in the value already, so that a replay of it must not be applied again."""
+        return self.txid == txid
+
 
 def opaque_base(stored: OpaqueValue, txid: int, winners: Winners) -> Any:
     """Return what stood before batch `txid`, given what is stored (with `stored.txid <= txid`)."""

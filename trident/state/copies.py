@@ -1,0 +1,36 @@
+"""Who owns a value: an updater and a reader get objects of their own, so what they change in place is stored nowhere (R13)."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from copy import deepcopy
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from trident.state.interfaces import ValueUpdater
+from trident.state.values import CombinerValueUpdater, ReducerValueUpdater
+
+__all__ = ["kept", "own", "owned"]
+
+_IMMUTABLE: frozenset[type[Any]] = frozenset(
+    (type(None), bool, int, float, complex, str, bytes, Decimal, UUID, dt.date, dt.datetime, dt.time, dt.timedelta)
+)
+
+
+def owned(bases: list[Any]) -> list[Any]:
+    """Return what updaters and readers may change in place."""
+    return bases if _IMMUTABLE.issuperset(map(type, bases)) else list(map(own, bases))
+
+
+def own(base: Any) -> Any:
+    """Return what an updater or a reader may change in place: a copy, unless the value cannot change."""
+    if type(base) in _IMMUTABLE or (type(base) is tuple and all(type(part) in _IMMUTABLE for part in base)):
+        return base
+    return deepcopy(base)
+
+
+def kept(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+    """Return what is stored of new values: copies, unless an aggregate made them, for the user may change the others later."""
+    return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else owned(values)

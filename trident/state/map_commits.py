@@ -1,0 +1,238 @@
+"""The life cycle of a commit, which the three kinds of maps share: the sentinel first, puts that are remembered, the seal last.
+
+The way of one commit::
+
+    begin_commit(txid)   the sentinel is compared, then moved forward: from here on an older writer is fenced
+    multi_update(...)    one read, the rule of the kind, one write (of a TransactionalMap: at the commit)
+    commit(txid)         the backing map makes the puts durable; then the sentinel is sealed
+
+What this very commit wrote is remembered until the commit ends and laid over what the store shows, so a key may be
+updated in several calls.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from trident.errors import CommitOrderError, UnsupportedOperation
+from trident.state.copies import owned
+from trident.state.encoding.equal_keys import one_nan
+from trident.state.interfaces import (
+    BackingMapLifecycle,
+    IBackingMap,
+    Key,
+    ListableMap,
+    Resettable,
+    StateType,
+    ValueUpdater,
+)
+from trident.state.removals import Removals
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced, is_atomic
+from trident.state.txid import Sentinel, Txid
+
+__all__ = ["CommittedMap"]
+
+
+class CommittedMap(ABC):
+    """What the three kinds share: the commit's life cycle, the sentinel, and the keys that it wrote so far."""
+
+    kind: StateType
+    _puts_at_commit = False
+
+    def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
+        self.backing, self.name, self.partition = backing, name, partition
+        self._guard = fenced(backing, partition)
+        self._is_atomic = is_atomic(backing)
+        # Asked once: a look at all methods of a protocol costs as much as a small commit.
+        self._lifecycle = backing if isinstance(backing, BackingMapLifecycle) else None
+        self._decodes = getattr(backing, "gives_copies", False)
+        self._removals = Removals(backing, self.kind)
+        self._txid: Txid | None = None
+        self._written: dict[Key, Any] = {}
+
+    def begin_commit(self, txid: int) -> None:
+        """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""
+        commit = Txid.of(txid)
+        self._forget()
+        if commit.sentinel is not None:
+            check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit, self.name)
+        if isinstance(self._guard, ReservedKeySentinel):
+            self._begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
+            self._lay_sentinel(commit, sealed=self._is_atomic)
+        else:
+            # Before the first put: whoever held the partition until now is fenced from here on.
+            self._lay_sentinel(commit, sealed=self._is_atomic)
+            self._begin(commit)
+        self._removals.begin(commit)
+        self._txid = commit
+
+    def commit(self, txid: int) -> None:
+        """Make the puts durable."""
+        begun = self._begun(txid)
+        if self._puts_at_commit and self._written:
+            self.backing.multi_put(list(self._written), list(self._written.values()))
+        if self._lifecycle is not None:
+            self._lifecycle.end(begun)
+        self._removals.end(begun)
+        if not self._is_atomic:
+            # All is acknowledged: a store that loses any of it from here on loses the seal too, because that came last.
+            self._lay_sentinel(begun, sealed=True)
+        self._forget()
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
+        keys, txid = one_nan(keys), self._txid
+        if txid is not None:
+            return owned(self._bases(keys, txid))
+        current = getattr(self.backing, "multi_get_current", None)  # of a SerializedMap: it decodes no more than that
+        return self._given(self._latest(self._read(keys))) if current is None or not keys else current(keys)
+
+    @abstractmethod
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        """Update distinct keys by the rule of the kind; return the values that now stand."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Replace the values of distinct keys, by the rule of the kind."""
+        self.multi_update(keys, [_Replace(value) for value in values])
+
+    def multi_remove(self, keys: Sequence[Key]) -> None:
+        """Remove keys as part of the current batch; absent keys are ignored.
+
+        A removal is a put of None by the rule of the kind, so a replay undoes it or does it again as it must. A store
+        that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
+        """
+        distinct = list(dict.fromkeys(one_nan(keys)))
+        there = [key for key, value in zip(distinct, self.multi_get(distinct), strict=True) if value is not None]
+        self.multi_put(there, [None] * len(there))
+        self._removals.note(there)
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows: the parts of each key, then the value of the latest write, page by page.
+
+        A key whose value is None is no row: it was removed, or is as good as never written.
+
+        Raises
+        ------
+        UnsupportedOperation
+            The store cannot list its keys.
+        """
+        return self._rows(self.multi_get)
+
+    def _rows(self, read: Callable[[Sequence[Key]], list[Any]]) -> Iterator[tuple[Any, ...]]:
+        for page in self.key_pages():
+            yield from [(*key, value) for key, value in zip(page, read(page), strict=True) if value is not None]
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys that the store holds, removed ones included, page by page."""
+        if not isinstance(self.backing, ListableMap):
+            raise UnsupportedOperation(
+                f"list state {self.name!r}: a {type(self.backing).__name__} cannot list its keys; ask for the keys that "
+                "you know with multi_get, or use a store that can (memory, Delta, Redis, Cassandra)"
+            )
+        if isinstance(self._guard, ReservedKeySentinel):
+            return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in self.backing.key_pages())
+        return self.backing.key_pages()
+
+    @property
+    def place(self) -> str:
+        """What the state is called in its sentinels, so that no other state takes its place."""
+        return self.name
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return what the store says of this partition's last commit."""
+        return self._guard.read_sentinel()
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Lay the sentinel, in the name of this state; `force` also moves it back."""
+        self._guard.move_sentinel(sentinel._replace(place=self.name), force)
+
+    def reset(self) -> None:
+        """Empty the partition, sentinel included; the backing map must be able to."""
+        if not isinstance(self.backing, Resettable):
+            raise UnsupportedOperation(
+                f"empty state {self.name!r}: a {type(self.backing).__name__} has no reset(); empty the store by its "
+                "own means, or give the state a new key prefix"
+            )
+        self._forget()
+        self._removals.forget()
+        self.backing.reset()
+
+    def close(self) -> None:
+        """Close the backing map, if it has something to close."""
+        close = getattr(self.backing, "close", None)
+        if close is not None:
+            close()
+
+    def _begun(self, txid: int) -> Txid:
+        """Return the commit that began; refuse to end another one."""
+        begun = self._txid
+        if begun is None or begun != txid or (isinstance(txid, Txid) and txid.attempt != begun.attempt):
+            found = "no commit began" if begun is None else f"the commit that began is of batch {begun!s}"
+            raise CommitOrderError(f"commit({txid!s}) of state {self.name!r} without its begin_commit: {found}")
+        return begun
+
+    def _lay_sentinel(self, commit: Txid, sealed: bool) -> None:
+        if commit.incarnation is not None:
+            self._guard.move_sentinel(Sentinel(commit.incarnation, int(commit), commit.attempt, self.name, sealed))
+
+    def _begin(self, commit: Txid) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.begin(commit)
+
+    def _forget(self) -> None:
+        """No commit is under way."""
+        self._txid, self._written = None, {}
+
+    @abstractmethod
+    def _latest(self, found: Sequence[Any]) -> list[Any]:
+        """Return the values of the latest writes."""
+
+    @abstractmethod
+    def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
+        """Return the values that the updates of the commit `txid` start from."""
+
+    def _given(self, values: list[Any]) -> list[Any]:
+        """Return what a reader may change in place, of what the backing map gave."""
+        return values if self._decodes else owned(values)
+
+    def _read(self, keys: Sequence[Key]) -> Sequence[Any]:
+        # A store may show a commit's own puts late (buffered until the end) or never (evicted at once).
+        if not keys:
+            return []
+        stored, written = self.backing.multi_get(keys), self._written
+        if not written:
+            return stored
+        return [written.get(key, found) for key, found in zip(keys, stored, strict=True)]
+
+    def _put(self, keys: list[Key], stored: list[Any]) -> None:
+        if keys:
+            # Store first, memory second: a failed put must not look written (R10).
+            if not self._puts_at_commit:
+                self.backing.multi_put(keys, stored)
+            self._written.update(zip(keys, stored, strict=True))
+
+    def _current(self) -> Txid:
+        if self._txid is None:
+            raise CommitOrderError(f"state {self.name!r} was updated outside begin_commit and commit")
+        return self._txid
+
+    def _distinct(self, keys: Sequence[Key]) -> list[Key]:
+        # Two updaters of one key would both see the old value and one of them would be lost (H11).
+        keys = one_nan(keys)
+        if len(set(keys)) != len(keys):
+            seen: set[Key] = set()
+            twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            raise ValueError(f"key {twice!r} occurs more than once in one update of state {self.name!r}")
+        return list(keys)
+
+
+class _Replace:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def update(self, stored: Any) -> Any:
+        return self.value

@@ -1,0 +1,153 @@
+"""OpaqueMap: exact whatever a replay adds or drops, because each value keeps what stood before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import repeat
+from operator import itemgetter
+from typing import Any
+
+from trident.errors import StaleTransactionError
+from trident.state.columns import ColumnarMap, Combine, StoredColumns, fallen
+from trident.state.copies import kept, owned
+from trident.state.encoding.equal_keys import one_nan
+from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
+from trident.state.map_commits import CommittedMap
+from trident.state.txid import Snapshot, Txid, Winners
+from trident.state.values import CombinerUpdates, OpaqueValue
+
+__all__ = ["OpaqueMap"]
+
+_HEAD: Callable[[Any], tuple[int, int]] = itemgetter(0, 1)  # txid and attempt of an OpaqueValue
+
+
+class OpaqueMap(CommittedMap):
+    """Exact with transactional and opaque spouts, whatever a replay adds or drops.
+
+    Different from Storm: values carry the attempt (H1 closed), a stored txid above the current one is an error before
+    anything is written, and the same key twice in one update is refused.
+    """
+
+    kind = StateType.OPAQUE
+
+    def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
+        super().__init__(backing, name, partition)
+        self._columnar = backing if isinstance(backing, ColumnarMap) else None
+        self.keeps_columns = self._columnar is not None  # may `multi_combine` be of use?
+        self._combined: StoredColumns | None = None  # what this commit wrote as columns; not yet in `_written`
+
+    def keeps_attempts(self) -> bool:
+        """Whether the store tells later which attempt wrote a value: unless the backing map says no."""
+        asked = getattr(self.backing, "keeps_attempts", None)
+        return asked is None or bool(asked())
+
+    def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Combine) -> Any | None:
+        """Update distinct keys as `multi_update` does, all at once: numbers in columns.
+
+        Parameters
+        ----------
+        parts
+            The keys: for each grouping field its values, a list or an Arrow array.
+        values
+            A column of what each key is combined with, none of it null.
+        function
+            How.
+
+        Returns
+        -------
+        Any | None
+            The column of new values. None if that cannot be done with this store, these values or this late in the commit:
+            nothing was written, use `multi_update`.
+        """
+        txid = self._current()
+        if self._columnar is None or self._written or self._combined is not None:
+            return None
+        found = self._columnar.multi_get_columns(parts)
+        if found is None:
+            return None
+        new = found.combine(values, function, fallen(found, int(txid), txid.winners, self.name, int(txid)))
+        if new is not None:
+            self._columnar.multi_put_columns(found, int(txid), txid.attempt)
+            self._combined = found  # after the put: a failed one must not look written (R10)
+        return new
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        """Write `[txid, attempt, base, f(base)]` for each key, where base is what stood before this batch."""
+        keys, txid = self._distinct(keys), self._current()
+        bases, written = self._bases(keys, txid), self._written
+        values = _updated(owned(bases), updaters)
+        # What this commit wrote before is a base, but what stood before the batch stays `prev`.
+        prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
+        fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, kept(values, updaters), strict=False)
+        self._put(keys, list(map(tuple.__new__, repeat(OpaqueValue), fields)))  # past OpaqueValue's own slow __new__
+        return values
+
+    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
+        """Read keys as they were after `snapshot.txid` (R12), without a lock, from any process.
+
+        Raises
+        ------
+        StaleTransactionError
+            A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot and read again.
+
+        Notes
+        -----
+        `REMOVAL_LAG` batches after the snapshot a key that was removed since may be gone. Who reads so late looks, after
+        the read, how old the snapshot has become (as `StateView` does).
+        """
+        if not keys:
+            return []
+        found = None if self._columnar is None else self._columnar.multi_find(keys)
+        if found is not None:
+            return found.stood(fallen(found, snapshot.txid + 1, snapshot.winners, self.name, snapshot.txid))
+        # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
+        read = getattr(self.backing, "multi_get_stored", self.backing.multi_get)
+        keys = one_nan(keys)
+        return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, read(keys), behind=snapshot.txid))
+
+    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
+        """Iterate over the rows as they were after `snapshot.txid`, as `get_tuples` does.
+
+        Raises
+        ------
+        StaleTransactionError
+            A key was written by a batch after `snapshot.txid + 1`: take a newer snapshot.
+        """
+        return self._rows(partial(self.multi_get_at, snapshot=snapshot))
+
+    def _latest(self, found: Sequence[OpaqueValue | None]) -> list[Any]:
+        return [None if stored is None else stored[3] for stored in found]
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._combined = None
+
+    def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
+        if self._combined is not None:
+            self._written.update(self._combined.written(int(txid), txid.attempt))
+            self._combined = None
+        bases = self._before(int(txid), txid.winners, keys, self._read(keys), behind=int(txid))
+        written = self._written
+        return [written[k].curr if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
+
+    def _before(
+        self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
+    ) -> list[Any]:
+        """Return what stood before batch `txid`; an error says that batch `behind` is behind a stored one."""
+        # One batch wrote many keys, so each (txid, attempt) is judged once.
+        heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
+        if any(written_by > txid for written_by, _ in heads):
+            later = ((k, s.txid) for k, s in zip(keys, found, strict=True) if s is not None and s.txid > txid)
+            key, stored_txid = next(later)
+            raise StaleTransactionError(self.name, key, behind, stored_txid)
+        fell = {head for head in heads if not OpaqueValue(*head, None, None).stands_before(txid, winners)}
+        if not fell:
+            return [None if stored is None else stored[3] for stored in found]
+        return [None if s is None else s.prev if s[:2] in fell else s.curr for s in found]
+
+
+def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+    if isinstance(updaters, CombinerUpdates):
+        return updaters.update_all(bases)
+    return [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
