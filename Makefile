@@ -17,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo test check lint format types bench soak servers lock clean install java
+.PHONY: help demo test quick check lint format types bench soak servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -26,8 +26,12 @@ help: ## show this list
 demo: install java ## count the words of Python's standard library on Spark, and compare them with a plain count
 	@$(BIN)/trident demo
 
-test: install java servers ## run the test suite (ARGS="-k name" for a part of it)
-	@$(BIN)/python -m pytest $(ARGS)
+# A part of the suite is done before a second process of tests and its JVM have started.
+test: install java servers ## run the test suite (ARGS="-k name" for a part of it, in one process)
+	@$(BIN)/python -m pytest $(if $(strip $(ARGS)),$(ARGS),-n auto)
+
+quick: install ## run the tests that need neither Java nor a server
+	@$(BIN)/python -m pytest -m quick $(if $(strip $(ARGS)),$(ARGS),-n auto)
 
 check: lint types test ## what a change must pass: format, lint, types, tests
 

@@ -1,15 +1,20 @@
-"""What every test may use: both engines, and one Spark session for the whole run, which the first that asks starts."""
+"""What every test may use: both engines, and one Spark session for the whole run, which the first that asks starts.
+
+With `pytest -n` each process of the run has its own session and its own servers.
+"""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
+from tests import quick, workers
 from tests.servers import Server, start_cassandra, start_memcached, start_redis
 from trident.runtime.engine.environment import pin_worker_python
 
@@ -17,6 +22,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pin_worker_python()
+# Tests start some hundred Python processes, which would each compile PySpark and this project for themselves.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # Every Spark of the tests runs for seconds only: it starts in half the time if its code is compiled once, and simply.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A first call may start a JVM or compile a plan, so no time limit per example; a failing example can be replayed.
@@ -24,10 +32,34 @@ settings.register_profile("trident", deadline=None, print_blob=True)
 settings.load_profile("trident")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.spark)
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(quick.Watch())
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    quick.mark(items)
+    if hasattr(config, "workerinput"):
+        workers.longest_first(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return workers.number_of_workers()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.FilesInTurn:
+    return workers.FilesInTurn(config, log)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many runs of the crash matrix there were, in all processes of tests together."""
+    ended = [report for report in terminalreporter.stats.get("", []) if report.when == "teardown"]
+    counts = [value for report in ended for name, value in report.user_properties if name == "crash matrix"]
+    if counts:
+        runs, exact = map(sum, zip(*counts, strict=True))
+        terminalreporter.write_line(f"crash matrix: {runs} runs, {exact} exact")
 
 
 @pytest.fixture(scope="session")

@@ -7,14 +7,20 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import random
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
+
+from tests.quick import refuse_in_quick_tests
 
 __all__ = ["Server", "free_ports", "start_cassandra", "start_memcached", "start_redis"]
 
@@ -22,6 +28,8 @@ ROOT = Path(__file__).parent.parent
 CONFIGURATION = Path(__file__).parent / "services"
 CASSANDRA_JARS = ROOT / "build" / "services" / "cassandra"
 _LAST_JAVA_OF_CASSANDRA = 21
+_draw = random.Random()  # of its own: tests seed the shared one
+_reserved: list[BinaryIO] = []  # a lock lasts as long as its file is open
 
 
 class Server:
@@ -72,6 +80,7 @@ class Server:
     def start(self) -> None:
         """Start it, or start it again on the same data and port; return once it answers."""
         assert self._process is None, f"{self.name} runs already"
+        refuse_in_quick_tests(self.name)
         log = self.work / "server.log"
         with log.open("ab") as out:
             # A session of its own: Ctrl-C at the tests reaches the fixture, which stops it.
@@ -122,15 +131,28 @@ class Server:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many different free ports."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
+    """Return so many free ports, which no other call returns: of this process or of one that runs beside it.
+
+    They lie below those that the system gives to clients, which could take one before the server does.
+    """
+    return [_reserve_port() for _ in range(count)]
+
+
+def _reserve_port() -> int:
+    folder = Path(tempfile.gettempdir()) / f"trident-test-ports-{os.getuid()}"
+    folder.mkdir(exist_ok=True)
+    while True:
+        port = _draw.randrange(10_000, 30_000)
+        lock = (folder / str(port)).open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            lock.close()
+            continue
+        _reserved.append(lock)
+        return port
 
 
 def start_redis(work: Path, *arguments: object) -> Server:

@@ -92,6 +92,7 @@ def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", PROGRAMS)
 def test_a_program_runs(code: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(code, encoding="utf-8")

@@ -17,6 +17,8 @@ import pytest
 
 from tests.test_docs import PACKAGES, ROOT, blocks, environment
 
+pytestmark = pytest.mark.slow
+
 README = ROOT / "README.md"
 _TIMEOUT_S = 110.0
 _EVERY_MODULE = """

@@ -22,6 +22,8 @@ from trident.cli.demo_text import Text, count_words, find_text, standard_library
 from trident.coordination.transaction_log import FileLog
 from trident.errors import LogHeldError, SpoutError, StateError, TridentError
 
+pytestmark = pytest.mark.slow
+
 IN_PROCESS = ("--engine", "in_process")
 LINE = "the cow jumped over the moon, the dog laughed to see such fun\n"
 TEXT = Text(("a.txt",), 100_000, 2000, 0)

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cli.commands import COUNTS, trident, write_module
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:

@@ -28,6 +28,8 @@ from trident.fields import Fields
 from trident.operations import Count
 from trident.topology import TridentTopology
 
+pytestmark = pytest.mark.slow
+
 IN_PROCESS = ("--conf", "engine=in_process")
 Reading = Callable[[Listing], Answer]
 WORDS = ("the", "cow", "the", "man", "the", "moon", "the", "the", "the")

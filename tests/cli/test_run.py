@@ -14,6 +14,8 @@ from trident.cli.run import LineDisplay
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.transaction_log import FileLog
 
+pytestmark = pytest.mark.slow
+
 IN_PROCESS = ("--engine", "in_process")
 ON_SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
 ROOT = Path(__file__).parent.parent.parent

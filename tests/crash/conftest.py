@@ -1,20 +1,21 @@
-"""Counts the runs of the crash matrix and says the count at the end."""
+"""Counts the runs of the crash matrix; tests/conftest.py says the count at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.crash.lives import DriverServer, Outcome
 
-_outcomes = pytest.StashKey[list[Outcome]]()
 
-
-@pytest.fixture(scope="session")
-def outcomes(request: pytest.FixtureRequest) -> list[Outcome]:
-    """Every run of a pairing that must be exact; tests add theirs."""
-    return request.config.stash.setdefault(_outcomes, [])
+@pytest.fixture
+def outcomes(record_property: Callable[[str, object], None]) -> Iterator[list[Outcome]]:
+    """The test's runs of pairings that must be exact; it adds them."""
+    outcomes: list[Outcome] = []
+    yield outcomes
+    exact = sum(outcome.is_exact and not outcome.torn for outcome in outcomes)
+    record_property("crash matrix", [len(outcomes), exact])
 
 
 @pytest.fixture(scope="session")
@@ -22,10 +23,3 @@ def server() -> Iterator[DriverServer]:
     server = DriverServer()
     yield server
     server.close()
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    outcomes = terminalreporter.config.stash.get(_outcomes, [])
-    if outcomes:
-        exact = sum(outcome.is_exact and not outcome.torn for outcome in outcomes)
-        terminalreporter.write_line(f"crash matrix: {len(outcomes)} runs, {exact} exact")

@@ -30,6 +30,8 @@ from trident.coordination.transaction_log import LogReader
 from trident.errors import InexactPairingError
 from trident.runtime.driver.running import start
 
+pytestmark = pytest.mark.slow
+
 BEFORE_COMMIT = {"P0", "P1", "P2"}
 
 

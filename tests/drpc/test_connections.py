@@ -209,6 +209,7 @@ def few_descriptors(most: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+@pytest.mark.slow
 def test_clients_leave_the_topology_its_file_descriptors(tmp_path: Path) -> None:
     write_module(tmp_path, "module", MODULE)
     words = ("run", "module:endless", "--conf", "batch_emit_interval_ms=20", "--drpc-port", "0", *IN_PROCESS)

@@ -13,6 +13,8 @@ from tests.cli.commands import Background, complaints, started, trident, write_m
 from trident.drpc import DRPCClient
 from trident.errors import DRPCExecutionException
 
+pytestmark = pytest.mark.slow
+
 IN_PROCESS = ("--conf", "engine=in_process")
 MODULE = """
     from spouts import FixedBatchSpout

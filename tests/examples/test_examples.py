@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent.parent
 PRINTED = {
     "sqlite_state.py": ["([2, 1, None], 4)", "([3, 1, 1], 6)"],

@@ -13,6 +13,8 @@ import pytest
 
 from tests.test_docs import ROOT, blocks, environment
 
+pytestmark = pytest.mark.slow
+
 README = ROOT / "README.md"
 LINE = "the cow jumped over the moon\n"
 _KILL = "__import__('os').kill(__import__('os').getpid(), 9)"

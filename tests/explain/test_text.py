@@ -79,6 +79,7 @@ def test_a_topology_that_does_nothing_cannot_be_explained() -> None:
         TridentTopology("t").explain()
 
 
+@pytest.mark.slow
 def test_declaring_loads_no_engine_and_explaining_no_spark() -> None:
     script = (
         "import sys; from spouts import FixedBatchSpout; from trident import TridentTopology; t = TridentTopology('t')\n"

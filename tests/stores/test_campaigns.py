@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -12,9 +13,12 @@ from tests.stores.catalog import STORES, Home
 SEED = 7
 
 
-def pairs(full: bool) -> list[tuple[str, str]]:
+def pairs(full: bool) -> list[Any]:
     return [
-        (name, campaign) for name, store in STORES.items() for campaign in CAMPAIGNS if applies(campaign, store, full)
+        pytest.param(name, campaign, marks=pytest.mark.server if store.server else pytest.mark.slow)
+        for name, store in STORES.items()
+        for campaign in CAMPAIGNS
+        if applies(campaign, store, full)
     ]
 
 

@@ -37,6 +37,8 @@ from trident.runtime.steps.rows import TupleErrors
 from trident.state import map_state
 from trident.state.interfaces import Key
 
+pytestmark = pytest.mark.slow
+
 LIMITS: dict[str, Any] = {**QUICK, "engine": "in_process", "message_timeout_s": 0.1, "max_batch_attempts": 2}
 let_go, began, over = threading.Event(), threading.Event(), threading.Event()
 

@@ -9,6 +9,8 @@ import pytest
 
 from trident.runtime.engine.jvm_output import BrokenPipes, JvmOutput
 
+pytestmark = pytest.mark.slow
+
 WORKER = b"""Traceback (most recent call last):
   File "/venv/lib/pyspark/python/lib/pyspark.zip/pyspark/daemon.py", line 262, in manager
   File "/venv/lib/pyspark/python/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker

@@ -244,7 +244,9 @@ def test_a_restart_with_other_partitions_is_followed(tmp_path: Path) -> None:
         assert len(list(state.get_tuples())) == 5
 
 
-@pytest.fixture(params=["delta", "two methods", "redis", "memcached"])
+@pytest.fixture(
+    params=["delta", "two methods", *(pytest.param(name, marks=pytest.mark.server) for name in ("redis", "memcached"))]
+)
 def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Counts:
     """Counts in two partitions of a store."""
     if request.param in ("delta", "two methods"):

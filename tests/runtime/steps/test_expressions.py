@@ -128,7 +128,9 @@ OBVIOUS: list[tuple[Expression, str, Callable[..., Any], str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("expression", "names", "obvious", "type_"), OBVIOUS, ids=lambda one: repr(one)[:60])
+@pytest.mark.parametrize(
+    ("expression", "names", "obvious", "type_"), OBVIOUS, ids=lambda one: None if callable(one) else repr(one)[:60]
+)
 def test_an_expression_is_the_obvious_python(
     expression: Expression, names: str, obvious: Callable[..., Any], type_: str
 ) -> None:

@@ -126,6 +126,7 @@ def test_records_of_this_and_of_earlier_versions_are_read(home: Home) -> None:
     assert backing.read_sentinel() == Sentinel("log", 4, EPOCH)
 
 
+@pytest.mark.server
 def test_a_server_that_lost_the_end_of_a_commit_is_not_taken_for_whole(tmp_path: Path) -> None:
     """With a periodic commit log SIGKILL takes the writes of the last 0.1 s, nine times in ten a part of a commit."""
     server = start_cassandra(tmp_path, durable=False)

@@ -19,6 +19,8 @@ from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_reader_whose_files_were_deleted_moves_on_to_the_newer_version(tmp_path: Path) -> None:
     state, log = state_at(tmp_path, compact_after_commits=4), Log()

@@ -23,6 +23,8 @@ from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel
 
+pytestmark = pytest.mark.slow
+
 
 def notes(path: Path) -> list[str]:
     """The kinds of compaction in the log, oldest first."""

@@ -398,6 +398,7 @@ def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert failed.value.retryable
 
 
+@pytest.mark.server
 def test_a_server_that_hangs_is_given_up_after_the_timeout(tmp_path: Path) -> None:
     server = start_memcached(tmp_path)
     try:
@@ -412,6 +413,7 @@ def test_a_server_that_hangs_is_given_up_after_the_timeout(tmp_path: Path) -> No
         server.kill()
 
 
+@pytest.mark.server
 def test_of_two_servers_the_dead_one_is_named(tmp_path: Path) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     for folder in folders:
@@ -439,6 +441,7 @@ def test_something_else_that_answers_is_refused(redis_server: Server) -> None:
         state.multi_get([("a",)])
 
 
+@pytest.mark.server
 def test_memory_that_is_used_up_is_said(tmp_path: Path) -> None:
     server = start_memcached(tmp_path, "-m", "4", "-M")
     try:
@@ -450,6 +453,7 @@ def test_memory_that_is_used_up_is_said(tmp_path: Path) -> None:
         server.kill()
 
 
+@pytest.mark.server
 def test_a_server_without_cas_is_refused(tmp_path: Path) -> None:
     server = start_memcached(tmp_path, "-C")
     try:

@@ -23,6 +23,8 @@ from trident.state.map_state import MapStateFactory
 from trident.state.wrappers.read_through import ReadThroughMap
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:

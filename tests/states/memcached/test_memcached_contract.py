@@ -13,6 +13,8 @@ from trident.testing.backend.fenced_map_contract import FencedMapContract
 from trident.testing.backend.limits import Limits
 from trident.testing.backend.map_state_contract import MapStateContract
 
+pytestmark = pytest.mark.server
+
 # A writer that is replaced between its look at the sentinel and the arrival of a chunk writes that chunk: see
 # states/memcached/map.py for why that is harmless.
 LIMITS = Limits(durable=True, repartitions=True, fences="written", removes=True, resets=True)

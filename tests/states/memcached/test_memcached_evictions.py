@@ -23,6 +23,8 @@ from trident.errors import BackendError, StateLossDetected
 from trident.state import Sentinel
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 DISK = ("-m", "64", "-M", "-o")
 QUICK = "ext_item_age=0,ext_max_sleep=10000"
 

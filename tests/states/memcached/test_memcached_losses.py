@@ -24,6 +24,8 @@ from trident.operations import Count
 from trident.state import Sentinel
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 WORDS = [f"word{number}" for number in range(300)]  # on two servers, some are on each
 
 

@@ -20,6 +20,8 @@ from trident.errors import BackendError, FencedError, StateLossDetected, StateMi
 from trident.state import Sentinel, StateConf
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:

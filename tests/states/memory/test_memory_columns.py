@@ -118,6 +118,7 @@ def readable(state: OpaqueMap, committed: int, winners: Winners, width: int) -> 
 @pytest.mark.parametrize(("width", "by_arrow"), [(1, False), (1, True), (2, False), (2, True)])
 @settings(max_examples=150, deadline=None)
 @given(st.data())
+@pytest.mark.slow
 def test_columns_and_a_dict_tell_the_same_of_any_schedule(width: int, by_arrow: bool, data: st.DataObject) -> None:
     states = [OpaqueMap(ColumnarMemoryMap(MemoryData())), OpaqueMap(MemoryBackingMap(MemoryData()))]
     winners, committed, number, expected = Winners(), 0, 1 << 20, None

@@ -274,6 +274,7 @@ def test_the_database_of_the_option_is_used_in_place_of_that_of_the_url(open_map
         assert third.dbsize() == 1
 
 
+@pytest.mark.server
 def test_a_unix_socket_is_as_good_as_a_port(tmp_path_factory: pytest.TempPathFactory) -> None:
     work = tmp_path_factory.mktemp("r")
     server = start_redis(work, "--unixsocket", work / "s")
@@ -286,6 +287,7 @@ def test_a_unix_socket_is_as_good_as_a_port(tmp_path_factory: pytest.TempPathFac
         server.stop()
 
 
+@pytest.mark.server
 def test_tls_is_used_and_verified(tmp_path: Path) -> None:
     import ssl
     import subprocess

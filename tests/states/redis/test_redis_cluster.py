@@ -16,6 +16,8 @@ from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 KEYS: list[Key] = [(f"word {number}",) for number in range(500)]
 SENTINEL = Sentinel("inc", 1, 5)
 

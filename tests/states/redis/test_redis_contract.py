@@ -16,6 +16,8 @@ from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
 from trident.testing.backend.map_state_contract import MapStateContract
 
+pytestmark = pytest.mark.server
+
 
 @dataclass(frozen=True)
 class Hashes:

@@ -15,6 +15,8 @@ from trident.errors import BackendError, StateLossDetected
 from trident.state.interfaces import Key, StateConf
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 KEYS: list[Key] = [(f"word {number}",) for number in range(40)]
 PRIMARY, SPARE, REPLICA = range(3)
 

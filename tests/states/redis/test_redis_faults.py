@@ -23,6 +23,8 @@ from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 ATTEMPT = Sentinel("inc", 1, 5)
 
 

@@ -17,6 +17,8 @@ from trident.errors import BackendError
 from trident.state.interfaces import Key, StateConf
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 BUCKET = b"{words/counts:0}"
 LAYOUTS = [{}, {"ttl_s": 90_000}, {"hash_key": "words/counts"}, {"hash_key": "words/counts", "ttl_s": 90_000}]
 

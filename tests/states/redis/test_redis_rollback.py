@@ -17,6 +17,8 @@ from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
 from trident.testing.backend.simulated_log import Log
 
+pytestmark = pytest.mark.server
+
 LAYOUTS = [{}, {"hash_key": "tally"}, {"ttl_s": 90_000, "hash_key": "tally"}]
 SNAPSHOTS = ("--save", "3600 1")
 ONE = Sentinel("inc", 1, 5)

@@ -16,6 +16,8 @@ from trident import TridentTopology
 from trident.errors import StateMismatchError
 from trident.operations import Count, Split
 
+pytestmark = pytest.mark.server
+
 LINES = ["the cow jumped over the moon", "the man went to the store", "four score and seven", "how many apples"]
 
 

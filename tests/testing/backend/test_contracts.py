@@ -143,11 +143,13 @@ def test_memory_keeps_what_it_claims(kind: StateType) -> None:
     assert wanted in (None, report.status(Promise.SNAPSHOT))
 
 
+@pytest.mark.slow
 def test_delta_keeps_what_it_claims(folder: Path) -> None:
     report = check(delta(folder), limits=DELTA, seconds=0)
     assert {report.status(promise) for promise in (Promise.DURABLE, Promise.ATOMIC, Promise.FENCING)} == {Status.OK}
 
 
+@pytest.mark.slow
 def test_sqlite_keeps_what_it_claims(folder: Path) -> None:
     report = check(partial(open_sqlite, str(folder / "state.db")), limits=SQLITE)
     assert report.status(Promise.DURABLE) is Status.OK
@@ -182,7 +184,7 @@ def test_wrappers_keep_what_the_store_claims() -> None:
 # ---- what the suite is told -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("factory", [5, "open_map", object(), {}], ids=repr)
+@pytest.mark.parametrize("factory", [5, "open_map", object(), {}], ids=["int", "str", "object", "dict"])
 def test_what_is_no_factory_is_refused(factory: Any) -> None:
     if isinstance(factory, Mapping):
         assert not backend_suite(factory, out=io.StringIO()).ok  # nothing was checked
@@ -201,6 +203,7 @@ def test_a_spec_is_checked_as_its_own_kind_only() -> None:
         backend_suite(MemoryMapState.transactional(), kinds=["opaque"])
 
 
+@pytest.mark.slow
 def test_the_same_seed_draws_the_same() -> None:
     first, second = (backend_suite(Factory(), seconds=0, seed=7, out=io.StringIO()) for _ in range(2))
     assert first.findings == second.findings

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from tests.testing.backend import wrong_backends
 from trident.testing.__main__ import app
 
+pytestmark = pytest.mark.slow
+
 GOOD, WRONG = wrong_backends.Factory(), wrong_backends.Factory(wrong_backends.TakesNoneForAbsent)
 LIMITS = wrong_backends.LIMITS
 HERE = "tests.testing.backend.test_suite_command"

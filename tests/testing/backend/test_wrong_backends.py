@@ -13,6 +13,8 @@ from tests.testing.backend.wrong_backends import LIMITS, WRONG, Factory, ServerM
 from trident.state import StateType
 from trident.testing import Limits, Promise, Report, Violation, backend_suite
 
+pytestmark = pytest.mark.slow
+
 
 def run(factory: Any, **arguments: Any) -> Report:
     return backend_suite(factory, **{"seconds": 0.5, "out": io.StringIO(), **arguments})

@@ -1,0 +1,81 @@
+"""Which tests are quick: those that start neither a JVM nor a server, and are not slow. `make quick` runs them.
+
+The marks `spark` and `server` follow from the fixtures of a test. A test that starts one in another way has the mark in
+its source, and so has a slow one, which starts other processes or tries cases by the hundred. All others get the mark
+`quick`; one that starts a JVM or a server all the same, by itself or in a process that it starts, fails.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+import pytest
+
+__all__ = ["Watch", "mark", "refuse_in_quick_tests"]
+
+_OTHERS = ("spark", "server", "slow", "soak")
+_NAME = "TRIDENT_QUICK_TEST"
+_JAVA = """#!/bin/sh
+echo "java $*" >>"${0%/*}/../started"
+echo "a quick test must not start Java; mark it with spark" >&2
+exit 1
+"""
+
+
+def mark(items: list[pytest.Item]) -> None:
+    """Mark tests by their fixtures; those without a mark that says otherwise are quick."""
+    for item in items:
+        used = getattr(item, "fixturenames", ())
+        if "spark" in used:
+            item.add_marker("spark")
+        if any(name.endswith(("_server", "_cluster")) for name in used):
+            item.add_marker("server")
+        if _is_quick(item):
+            item.add_marker("quick")
+
+
+def _is_quick(item: pytest.Item) -> bool:
+    return not any(item.get_closest_marker(name) for name in _OTHERS)
+
+
+def refuse_in_quick_tests(server: str) -> None:
+    """Fail the test that starts a server, if it is a quick one."""
+    if _NAME in os.environ:
+        pytest.fail(f"the quick test {os.environ[_NAME]} starts {server}; mark it with server")
+
+
+class Watch:
+    """Has quick tests fail that start a JVM or a server, in this process or in one that they start."""
+
+    def __init__(self) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="trident-no-java-"))
+        program = self._home / "bin" / "java"
+        program.parent.mkdir()
+        program.write_text(_JAVA, encoding="utf-8")
+        program.chmod(0o755)
+        self._started = self._home / "started"
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        with self._without_java(item.nodeid) if _is_quick(item) else nullcontext():
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        yield
+        if self._started.exists():
+            started = self._started.read_text(encoding="utf-8").splitlines()
+            self._started.unlink()
+            pytest.fail(f"a quick test starts a JVM; mark it with spark: {started[0]}")
+
+    @contextmanager
+    def _without_java(self, test: str) -> Iterator[None]:
+        path = f"{self._home / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in (("JAVA_HOME", str(self._home)), ("PATH", path), (_NAME, test)):
+                patch.setenv(name, value)
+            yield

@@ -1,0 +1,50 @@
+"""How tests are shared out among the processes of `pytest -n`: a file is one piece of work, the longest pieces first.
+
+Each process has a Spark session and servers of its own. A Cassandra takes long to start, so all its tests are one piece.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from typing import Any
+
+import psutil
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+__all__ = ["FilesInTurn", "longest_first", "number_of_workers"]
+
+_MEMORY = 4 << 30  # of a process of tests: a session of Spark, what tests start besides, a Cassandra in one of them
+# What a test takes, about, in tenths of a second: the sum over a file decides only when it starts.
+_COSTS = {"spark": 10, "server": 5}
+
+
+class FilesInTurn(LoadScopeScheduling):
+    """Gives a process that has nothing left to do the next file of the collection."""
+
+    def __init__(self, config: pytest.Config, log: Any) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False  # they are in order
+
+    def _split_scope(self, nodeid: str) -> str:
+        return piece(nodeid)
+
+
+def number_of_workers() -> int:
+    """Return how many processes of tests this machine bears."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(4, cores, psutil.virtual_memory().total // _MEMORY))
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Sort tests so that the pieces that take longest come first."""
+    costs: Counter[str] = Counter()
+    for item in items:
+        costs[piece(item.nodeid)] += max((_COSTS.get(mark.name, 1) for mark in item.iter_markers()), default=1)
+    items.sort(key=lambda item: -costs[piece(item.nodeid)])
+
+
+def piece(nodeid: str) -> str:
+    """Return which piece of work a test belongs to."""
+    return "cassandra" if "cassandra" in nodeid else nodeid.split("::")[0]
