@@ -43,6 +43,22 @@ FOR_STORES = ("trident.state", "trident.errors", "trident.fields", "trident.reda
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
 DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka")
 
+RUNTIME = (
+    "cloudpickle",
+    "msgpack",
+    "trident.arrow",
+    "trident.coordination",
+    "trident.planner",
+    *ENGINES,
+    *INTERFACES,
+    *GRAPH,
+)
+
+
+def _rooms(*names: str) -> tuple[str, ...]:
+    return tuple(f"trident.runtime.{name}" for name in names)
+
+
 # The first layer that has a module decides.
 LAYERS = (
     Layer(("trident.errors",)),
@@ -59,20 +75,21 @@ LAYERS = (
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
     Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors")),
     Layer(("trident.drpc.connections",), ("uvicorn",)),
+    # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
+    Layer(("trident.runtime.steps",), RUNTIME),
+    Layer(("trident.runtime.windows",), (*_rooms("steps"), *RUNTIME)),
+    Layer(("trident.runtime.engine",), (*_rooms("steps", "windows"), *RUNTIME)),
+    Layer(("trident.runtime.letters",), (*_rooms("steps", "engine"), *RUNTIME)),
+    Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME)),
     Layer(
-        ("trident.runtime", "trident.drpc"),
-        (
-            "cloudpickle",
-            "msgpack",
-            "trident.arrow",
-            "trident.coordination",
-            "trident.planner",
-            *ENGINES,
-            *INTERFACES,
-            *GRAPH,
-        ),
+        ("trident.runtime.commit",), (*_rooms("steps", "windows", "engine", "reading", "driver.capabilities"), *RUNTIME)
+    ),
+    Layer(
+        ("trident.drpc",),
+        (*_rooms("steps", "engine", "reading"), *RUNTIME),
         deferred=("uvicorn", "trident.drpc.http", "trident.drpc.connections"),
     ),
+    Layer(("trident.runtime",), RUNTIME, deferred=("trident.drpc.local",)),  # the driver, on top of all rooms
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
@@ -236,6 +253,62 @@ def test_a_right_import_is_let_through(tmp_path: Path) -> None:
         "examples/count.py": "from trident import TridentTopology\nfrom states.redis import RedisState",
     }
     assert violations(_tree(tmp_path, files)) == []
+
+
+# Imports that close a circle on purpose: (importer, target, the reason). Each is late or for the type checker only.
+CLOSING: tuple[tuple[str, str, str], ...] = ()
+
+
+def circles(root: Path) -> list[list[str]]:
+    """Return the groups of modules that import each other in a circle, late imports and those for types included."""
+    closing = {(importer, target) for importer, target, _ in CLOSING}
+    imports: dict[str, set[str]] = {}
+    for one in imports_of(root):
+        if (one.importer, one.target) not in closing and one.target != one.importer:
+            imports.setdefault(one.importer, set()).add(one.target)
+    reach = {module: _reached(module, imports) for module in imports}
+    found = {frozenset(other for other in reach[module] if module in reach.get(other, ())) for module in imports}
+    return sorted(sorted(group) for group in found if len(group) > 1)
+
+
+def _reached(module: str, imports: dict[str, set[str]]) -> set[str]:
+    reached: set[str] = set()
+    ahead = [module]
+    while ahead:
+        for target in imports.get(ahead.pop(), ()):
+            if target not in reached:
+                reached.add(target)
+                ahead.append(target)
+    return reached
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    found = circles(ROOT)
+    assert not found, "\n".join(["circles of imports, late ones and those for types included:", *map(str, found)])
+
+
+def test_every_import_that_closes_a_circle_on_purpose_is_there() -> None:
+    there = {(one.importer, one.target) for one in imports_of(ROOT) if one.deferred}
+    assert [cut for *cut, _ in CLOSING if tuple(cut) not in there] == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from trident.stream import Stream",
+        "def f():\n    from trident.stream import Stream",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from trident.stream import Stream",
+    ],
+)
+def test_a_circle_is_found(tmp_path: Path, back: str) -> None:
+    files = {
+        "trident/stream.py": "from trident.fluent.base import B",
+        "trident/fluent/base.py": "from trident.topology import T",
+        "trident/topology.py": back,
+        "trident/errors.py": "",
+        "trident/fields.py": "from trident import errors\nfrom trident.errors import TridentError",
+    }
+    assert circles(_tree(tmp_path, files)) == [["trident.fluent.base", "trident.stream", "trident.topology"]]
 
 
 def test_importing_the_framework_loads_neither_an_engine_nor_a_driver() -> None:

@@ -411,12 +411,14 @@ def test_a_label_that_could_be_another_steps_id_is_refused(label: str, stream: S
 def test_the_largest_hint_counts(stream: Stream) -> None:
     stream.parallelism_hint(2).parallelism_hint(4).parallelism_hint(3)
     counts(stream).parallelism_hint(5)
+    assert isinstance(stream._topology, TridentTopology)
     stream._topology.new_static_state(MemoryMapState(), "towns").parallelism_hint(6)
     assert stream._topology.graph().hints == {"lines": 4, "lines/each/aggregate": 5, "towns": 6}
 
 
 def test_handles_say_what_they_are(stream: Stream) -> None:
     state = counts(stream)
+    assert isinstance(stream._topology, TridentTopology)
     static = stream._topology.new_static_state(StateSpec(MemoryMapState(), 2))
     assert repr(stream.project("n")) == "Stream('lines/project': n: int)"
     assert repr(stream.group_by("n")) == "GroupedStream('lines' by ['n'])"

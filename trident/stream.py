@@ -6,12 +6,13 @@ Handles are cheap and never change: a stream may be used several times, which fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, declare, member_of
 from trident.fluent.base import is_fields, key_of
+from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.drpc_rules import refuse_state
 from trident.fluent.repartitioning import Repartitioning
 from trident.fluent.resources import Resourceful, with_cpu, with_memory
@@ -45,15 +46,11 @@ from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.state.interfaces import StateFactory, StateSpec
-from trident.topology import spec_of
-
-if TYPE_CHECKING:
-    from trident.topology import TridentTopology
 
 __all__ = ["GroupedStream", "Stream", "TridentState"]
 
 
-class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
+class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Stream"]):
     """Tuples of known fields, batch by batch."""
 
     def get_output_fields(self) -> Fields:
@@ -276,7 +273,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing):
         return f"{type(self).__name__}({self.get_name()!r}: {self.fields})"
 
 
-class GroupedStream(Windowing):
+class GroupedStream(Windowing[Stream]):
     """A stream with a key. Each distinct key of a batch is one call to the aggregator and one entry of the state."""
 
     def __init__(self, stream: Stream, group: Fields) -> None:
@@ -345,7 +342,7 @@ class GroupedStream(Windowing):
 class TridentState(TridentNames):
     """A declared state: a handle for `state_query`, for `RunningTopology.state` and for the stream of new values."""
 
-    def __init__(self, topology: TridentTopology, state: StateNode, node: Node | None) -> None:
+    def __init__(self, topology: Declaration, state: StateNode, node: Node | None) -> None:
         self._topology, self._state, self._node = topology, state, node
 
     @property

@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.fluent.resources import merged
-from trident.graph.nodes import DrpcNode, Graph, Node, Resources, SpoutNode, StateNode
-from trident.naming import TridentNames
+from trident.fluent.combining import merge, multi_reduce
+from trident.fluent.declaration import Declaration, is_name, spec_of
+from trident.fluent.joining import join
+from trident.graph.nodes import DrpcNode, SpoutNode
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.state.interfaces import StateFactory, StateSpec
+from trident.stream import Stream, TridentState
 
 if TYPE_CHECKING:
     from trident.config import Config
     from trident.runtime.driver.running import RunningTopology
-    from trident.stream import Stream, TridentState
 
 __all__ = ["TridentTopology"]
 
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _UNNAMED = re.compile(r"static\d+")
 
 
-class TridentTopology(TridentNames):
+class TridentTopology(Declaration):
     """A named topology: streams, states and what connects them. Nothing runs until `start`.
 
     Parameters
@@ -51,20 +50,11 @@ class TridentTopology(TridentNames):
     """
 
     def __init__(self, name: str) -> None:
-        if not is_name(name):
-            raise TopologyError(f"{name!r} cannot name a topology; use letters, digits, '_', '.' and '-'")
-        self.name = name
-        self._nodes: dict[str, Node] = {}
-        self._states: dict[str, StateNode] = {}
-        self._hints: dict[str, int] = {}
-        self._resources: dict[str, Resources] = {}
-        self._assemblies = 0
+        super().__init__(name)
         self._memory_log: Any = None
 
     def new_stream(self, name: str, spout: ITridentSpout | IBatchSpout) -> Stream:
         """Declare a stream from a spout. `name` identifies the spout's progress in the log: keep it across restarts."""
-        from trident.stream import Stream
-
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a stream; use letters, digits, '_', '.' and '-'")
         if not isinstance(spout, (ITridentSpout, IBatchSpout)):
@@ -85,8 +75,6 @@ class TridentTopology(TridentNames):
         order of declaration. The stream may query states and be joined or merged with itself; it meets no other stream
         and feeds no state. Ask with `RunningTopology.drpc`, `LocalDRPC` or `DRPCClient` (trident.drpc).
         """
-        from trident.stream import Stream
-
         if not is_name(function):
             raise TopologyError(f"{function!r} cannot name a DRPC function; use letters, digits, '_', '.' and '-'")
         if f"drpc:{function}" in self._nodes:
@@ -101,9 +89,6 @@ class TridentTopology(TridentNames):
         Different from Storm: the partitions of a merge are those of all its streams, so a step that works partition by
         partition sees each stream's by themselves.
         """
-        from trident.fluent.combining import merge
-        from trident.stream import Stream
-
         return Stream(self, merge(self, args))
 
     def join(self, *args: Any, null_keys_match: bool = True) -> Stream:
@@ -117,9 +102,6 @@ class TridentTopology(TridentNames):
 
         Only tuples of the same batch meet. The order of the rows is not defined.
         """
-        from trident.fluent.joining import join
-        from trident.stream import Stream
-
         return Stream(self, join(self, args, null_keys_match))
 
     def multi_reduce(self, *args: Any) -> Stream:
@@ -130,15 +112,10 @@ class TridentTopology(TridentNames):
 
         Different from Storm: streams that are not grouped are brought into one partition.
         """
-        from trident.fluent.combining import multi_reduce
-        from trident.stream import Stream
-
         return Stream(self, multi_reduce(self, args))
 
     def new_static_state(self, state: StateFactory | StateSpec, name: str | None = None) -> TridentState:
         """Declare a state that no stream updates, for `state_query`."""
-        from trident.stream import TridentState
-
         unnamed = sum(bool(_UNNAMED.fullmatch(one)) for one in self._states)  # whatever else is declared
         return TridentState(self, self._add_state(name or f"static{unnamed}", spec_of(state), static=True), None)
 
@@ -204,75 +181,5 @@ class TridentTopology(TridentNames):
 
         return to_mermaid(self.graph())
 
-    def graph(self) -> Graph:
-        """Return the declaration so far as frozen data."""
-        nodes, states = tuple(self._nodes.values()), tuple(self._states.values())
-        return Graph(self.name, nodes, states, dict(self._hints), dict(self._resources))
-
     def __repr__(self) -> str:
         return f"TridentTopology({self.name!r}: {len(self._nodes)} steps, states {list(self._states)})"
-
-    def _add(self, node: Node) -> Node:
-        if node.id in self._nodes:
-            raise TopologyError(
-                f"topology {self.name!r} already has a stream {node.id!r}; every stream needs its own name"
-            )
-        self._nodes[node.id] = node
-        return node
-
-    def _child_id(self, parent: str, label: str) -> str:
-        """`parent/label`, with `.2`, `.3` … for further children of the same label."""
-        wanted, number = f"{parent}/{label}", 1
-        while (node_id := wanted if number == 1 else f"{wanted}.{number}") in self._nodes:
-            number += 1
-        return node_id
-
-    def _add_state(
-        self,
-        name: str,
-        spec: StateSpec,
-        static: bool = False,
-        key_fields: Fields | None = None,
-        value: Fields | None = None,
-    ) -> StateNode:
-        if not is_name(name):
-            raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-'")
-        if name in self._states:
-            raise TopologyError(
-                f"topology {self.name!r} already has a state {name!r}; give this one a name of its own: state_name=..."
-            )
-        node = StateNode(name, spec, static, key_fields or Fields(), value or Fields())
-        self._states[name] = node
-        return node
-
-    def _hint(self, node_id: str, parallelism: int) -> None:
-        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
-            raise TopologyError(f"parallelism_hint({parallelism!r}): expected a whole number of at least 1")
-        self._hints[node_id] = max(parallelism, self._hints.get(node_id, 0))
-
-    @contextmanager
-    def _inside_assembly(self) -> Iterator[bool]:
-        """Know that an assembly is at work; gives whether it was applied by another one."""
-        self._assemblies += 1
-        try:
-            yield self._assemblies > 1
-        finally:
-            self._assemblies -= 1
-
-    def _resource(self, node_id: str, wanted: Resources) -> None:
-        self._resources[node_id] = merged(self._resources.get(node_id, Resources()), wanted)
-
-
-def is_name(name: object) -> bool:
-    """Whether something can name a topology, a stream, a state or a function; names of folders are made of it."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name not in (".", "..")
-
-
-def spec_of(state: StateFactory | StateSpec) -> StateSpec:
-    if isinstance(state, StateSpec):
-        return state
-    if hasattr(state, "make_state") and not isinstance(state, type):
-        return StateSpec(state)
-    raise TopologyError(
-        f"{state!r} is no state: expected a StateSpec (as MemoryMapState() gives) or an object with make_state(...)"
-    )

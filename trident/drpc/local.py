@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import cloudpickle
 
 from trident.config import Config
 from trident.drpc.batching import Answer, Executor, RequestQueue
-from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog
+from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, Running
 from trident.errors import ConfigError, DRPCExecutionException, TopologyError, describe
+from trident.graph.nodes import Graph
 from trident.planner import RequestPlan, make_request_plan
-from trident.runtime.driver.running import RunningTopology
-
-if TYPE_CHECKING:
-    from trident.topology import TridentTopology
 
 __all__ = ["DRPCFunction", "LocalDRPC"]
+
+
+class Declared(Protocol):
+    """A declared topology; `TridentTopology` is one."""
+
+    def graph(self) -> Graph:
+        """Return the declaration as data."""
 
 
 class LocalDRPC:
@@ -47,7 +51,7 @@ class LocalDRPC:
 
     def __init__(
         self,
-        topology: TridentTopology | RunningTopology,
+        topology: Declared | Running,
         conf: Config | Mapping[str, Any] | None = None,
         *,
         threads: int = 1,
@@ -56,8 +60,8 @@ class LocalDRPC:
     ) -> None:
         if threads < 1 or max_batch < 1:
             raise ConfigError(f"threads={threads}, max_batch={max_batch}: expected whole numbers of at least 1")
-        running: RunningTopology | None = None
-        if isinstance(topology, RunningTopology):
+        running: Running | None = None
+        if isinstance(topology, Running):
             running, graph, config = topology, topology.graph, topology.config
         else:
             graph, config = topology.graph(), Config.of(conf, **settings)

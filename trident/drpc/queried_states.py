@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from trident.config import Config
 from trident.coordination.records import LogState
-from trident.graph.nodes import StateNode
+from trident.graph.nodes import Graph, StateNode
 from trident.planner import RequestPlan
 from trident.runtime.reading.foreign_logs import ForeignLog
 from trident.runtime.reading.open_partitions import open_state
@@ -16,10 +16,32 @@ from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.txid import Snapshot
 
-if TYPE_CHECKING:
-    from trident.runtime.driver.running import RunningTopology
+__all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "RequestStates", "Running"]
 
-__all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "RequestStates"]
+
+@runtime_checkable
+class Running(Protocol):
+    """A topology that runs in this process, as its DRPC functions know it; `RunningTopology` is one."""
+
+    @property
+    def graph(self) -> Graph:
+        """What was declared."""
+
+    @property
+    def config(self) -> Config:
+        """The settings that it was started with."""
+
+    @property
+    def gate(self) -> AbstractContextManager[Any]:
+        """Held, it keeps the next commit from beginning."""
+
+    @property
+    def log_state(self) -> LogState:
+        """What is committed now."""
+
+    @property
+    def partitions(self) -> Mapping[str, int]:
+        """The number of partitions of each state that the topology updates."""
 
 
 class CommittedLog(Protocol):
@@ -43,7 +65,7 @@ class CommittedLog(Protocol):
 class OwnLog:
     """The log of a topology that runs in this process."""
 
-    def __init__(self, running: RunningTopology) -> None:
+    def __init__(self, running: Running) -> None:
         self._running = running
         self.gate: AbstractContextManager[Any] | None = running.gate
 

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
+from trident.fluent.declaration import Declaration
 from trident.graph.nodes import Node
 from trident.naming import TridentNames
 
 if TYPE_CHECKING:
     from typing import Self
-
-    from trident.topology import TridentTopology
 
 __all__ = ["StreamBase", "is_fields", "key_of"]
 
@@ -21,7 +20,7 @@ __all__ = ["StreamBase", "is_fields", "key_of"]
 class StreamBase(TridentNames):
     """A node of the graph, seen as the stream of its tuples."""
 
-    def __init__(self, topology: TridentTopology, node: Node, label: str | None = None) -> None:
+    def __init__(self, topology: Declaration, node: Node, label: str | None = None) -> None:
         self._topology, self._node, self._label = topology, node, label
 
     @property

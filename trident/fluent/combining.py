@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.fluent.base import is_fields
+from trident.fluent.base import StreamBase, is_fields
+from trident.fluent.declaration import Declaration
 from trident.fluent.drpc_rules import check_apart
 from trident.graph.exchanges import MultiReduceNode
 from trident.graph.nodes import MergeNode, Node
 from trident.operations.adapters import output_fields
 from trident.operations.multi import GroupedMultiReducer, MultiReducer
 
-if TYPE_CHECKING:
-    from trident.stream import Stream
-    from trident.topology import TridentTopology
-
 __all__ = ["check_keys", "check_streams", "merge", "multi_reduce", "named"]
 
 
-def merge(topology: TridentTopology, args: Sequence[Any]) -> Node:
+def merge(topology: Declaration, args: Sequence[Any]) -> Node:
     """Add the union of streams; see `TridentTopology.merge`."""
     rest = list(args)
     out = Fields(rest.pop(0)) if rest and rest[0] and is_fields(rest[0]) else None
@@ -42,7 +39,7 @@ def merge(topology: TridentTopology, args: Sequence[Any]) -> Node:
     return topology._add(MergeNode(id_, parents, fields, inputs=tuple(stream.fields for stream in streams)))
 
 
-def multi_reduce(topology: TridentTopology, args: Sequence[Any]) -> Node:
+def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
     """Add a reducer of several streams; see `TridentTopology.multi_reduce`."""
     if len(args) < 3:
         raise TopologyError(f"topology {topology.name!r}: multi_reduce takes (streams, reducer, output fields)")
@@ -99,14 +96,12 @@ def _inputs_and_streams(args: Sequence[Any]) -> tuple[list[Fields], list[Any]]:
     return [Fields(one) for one in args if is_fields(one)], [one for one in args if not is_fields(one)]
 
 
-def check_streams(topology: TridentTopology, call: str, streams: Sequence[Any]) -> list[Stream]:
+def check_streams(topology: Declaration, call: str, streams: Sequence[Any]) -> list[StreamBase]:
     """Return the streams; `TopologyError` if there are none, if one is none, or one is of another topology."""
-    from trident.stream import Stream
-
     if not streams:
         raise TopologyError(f"topology {topology.name!r}: {call} needs at least one stream")
     for stream in streams:
-        if not isinstance(stream, Stream):
+        if not isinstance(stream, StreamBase):
             raise TopologyError(f"topology {topology.name!r}: {call} takes streams, got {stream!r}")
         if stream._topology is not topology:
             raise TopologyError(
@@ -117,7 +112,7 @@ def check_streams(topology: TridentTopology, call: str, streams: Sequence[Any]) 
     return list(streams)
 
 
-def check_keys(call: str, streams: Sequence[Stream], keys: Sequence[Fields]) -> None:
+def check_keys(call: str, streams: Sequence[StreamBase], keys: Sequence[Fields]) -> None:
     """Refuse keys of different lengths or types."""
     for stream, key in zip(streams, keys, strict=True):
         if key.types != keys[0].types:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.fluent.base import is_fields, key_of
+from trident.fluent.base import StreamBase, is_fields, key_of
 from trident.fluent.combining import check_keys, check_streams, named
+from trident.fluent.declaration import Declaration
 from trident.graph.exchanges import JoinNode
 from trident.graph.nodes import Node
-
-if TYPE_CHECKING:
-    from trident.stream import Stream
-    from trident.topology import TridentTopology
 
 __all__ = ["JoinOutFieldsMode", "JoinType", "join"]
 
@@ -39,7 +36,7 @@ class JoinOutFieldsMode(Enum):
     PRESERVE = "preserve"
 
 
-def join(topology: TridentTopology, args: Sequence[Any], null_keys_match: bool) -> Node:
+def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> Node:
     """Add a join; see `TridentTopology.join`."""
     rest, mode = _trailing(list(args), JoinOutFieldsMode, JoinOutFieldsMode.COMPACT)
     rest, types = _trailing(rest, JoinType, JoinType.INNER)
@@ -71,7 +68,7 @@ def _trailing(args: list[Any], kind: type[Enum], default: Any) -> tuple[list[Any
     return args, default
 
 
-def _sides(topology: TridentTopology, args: list[Any]) -> tuple[list[Stream], list[Fields], Fields]:
+def _sides(topology: Declaration, args: list[Any]) -> tuple[list[StreamBase], list[Fields], Fields]:
     if len(args) == 3 and not is_fields(args[0]) and isinstance(args[0], (list, tuple)):
         handles, key_fields = list(args[0]), list(args[1])
     else:

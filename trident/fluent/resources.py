@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trident.errors import TopologyError
@@ -12,7 +11,7 @@ from trident.graph.nodes import Resources
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Resourceful", "merged", "with_cpu", "with_memory"]
+__all__ = ["Resourceful", "with_cpu", "with_memory"]
 
 
 class Resourceful(StreamBase):
@@ -51,11 +50,6 @@ def with_memory(on_heap_mb: float, off_heap_mb: float | None) -> Resources:
     """Return a request for memory."""
     off = None if off_heap_mb is None else _amount("set_memory_load", off_heap_mb)
     return Resources(memory_mb=_amount("set_memory_load", on_heap_mb), off_heap_mb=off)
-
-
-def merged(before: Resources, more: Resources) -> Resources:
-    """Return a request with what `more` says in place of what was said before."""
-    return replace(before, **{name: value for name, value in vars(more).items() if value is not None})
 
 
 def _amount(call: str, value: float) -> float:

@@ -6,12 +6,13 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any, Generic, TypeVar
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import member_of
 from trident.fluent.base import StreamBase
+from trident.fluent.declaration import spec_of
 from trident.fluent.drpc_rules import refuse_state
 from trident.graph.nodes import WindowNode
 from trident.naming import TridentNames
@@ -23,17 +24,15 @@ from trident.operations.windows import (
     WindowConfig,
 )
 from trident.state.interfaces import StateSpec, StateType
-from trident.topology import spec_of
-
-if TYPE_CHECKING:
-    from trident.stream import Stream
 
 __all__ = ["Windowing"]
+
+S = TypeVar("S", bound=StreamBase)
 
 _EVENT_TIMES = {"timestamp": "timestamp", "timestamp_ntz": "timestamp_ntz", "bigint": "timestamp"}
 
 
-class Windowing(TridentNames):
+class Windowing(TridentNames, Generic[S]):
     """The calls of `Stream` and of `GroupedStream` that make windows."""
 
     def window(
@@ -42,7 +41,7 @@ class Windowing(TridentNames):
         *args: Any,
         bounds: FieldsLike | None = None,
         state_name: str | None = None,
-    ) -> Stream:
+    ) -> S:
         """Aggregate each window: `(config, [state,] [in,] aggregator, out)`; gives the grouping fields and the result.
 
         What windows hold is kept in the state, which must be opaque, so it is exact under replays and restarts; without
@@ -78,7 +77,7 @@ class Windowing(TridentNames):
         *args: Any,
         bounds: FieldsLike | None = None,
         state_name: str | None = None,
-    ) -> Stream:
+    ) -> S:
         """Aggregate every `length` tuples, or each duration: `(length, [state,] [in,] aggregator, out)`; as `window`."""
         by_time = isinstance(length, timedelta)
         config = TumblingDurationWindow.of(length) if by_time else TumblingCountWindow.of(length)  # type: ignore[arg-type]
@@ -91,7 +90,7 @@ class Windowing(TridentNames):
         *args: Any,
         bounds: FieldsLike | None = None,
         state_name: str | None = None,
-    ) -> Stream:
+    ) -> S:
         """Aggregate the last `length` after every `slide`: `(length, slide, [state,] [in,] aggregator, out)`; as `window`.
 
         Both are numbers of tuples, or both durations.
@@ -106,20 +105,18 @@ class Windowing(TridentNames):
         return self.window(kind.of(length, slide), *args, bounds=bounds, state_name=state_name)
 
     @abstractmethod
-    def _windowed(self) -> tuple[StreamBase, Fields | None]:
+    def _windowed(self) -> tuple[S, Fields | None]:
         """Return the stream, and the grouping fields if it is grouped."""
 
 
 def _declare(
-    stream: StreamBase,
+    stream: S,
     group: Fields | None,
     config: WindowConfig,
     args: Sequence[Any],
     bounds: FieldsLike | None,
     state_name: str | None,
-) -> Stream:
-    from trident.stream import Stream
-
+) -> S:
     refuse_state(stream, "a window")
     spec, rest = _state(args)
     member = member_of(stream, rest, "window")
@@ -137,7 +134,7 @@ def _declare(
         "window", WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
         grouped=group is not None, member=member, bounds=limits,
     )  # fmt: skip
-    return Stream(stream._topology, node)
+    return type(stream)(stream._topology, node)
 
 
 def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:

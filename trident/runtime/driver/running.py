@@ -11,7 +11,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.config import Config
 from trident.coordination.records import LogState
@@ -32,7 +32,6 @@ from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
-    from trident.stream import TridentState
 
 __all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
 
@@ -43,6 +42,14 @@ Observer = Callable[[str, TransactionAttempt], None]
 _STOP_S = 10.0
 _QUICK_BYTES = 32 << 10
 """Up to this size a batch that meets kernels and memory only is done sooner than it is handed to other threads."""
+
+
+class Named(Protocol):
+    """A handle to a state by its name; `TridentState` is one."""
+
+    @property
+    def state_name(self) -> str:
+        """The state's name in the topology."""
 
 
 class RunningTopology:
@@ -183,7 +190,7 @@ class RunningTopology:
         """Seconds from the first define to the last commit of this run."""
         return self._progress.seconds
 
-    def state(self, state: TridentState | str) -> StateView:
+    def state(self, state: Named | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
         name = state if isinstance(state, str) else state.state_name
         return self._parts.view(name, lambda: self._log.state)
@@ -197,6 +204,7 @@ class RunningTopology:
 
     def local_drpc(self) -> LocalDRPC:
         """Return what answers the DRPC functions in this process; it ends with the topology."""
+        # Here, because most topologies have no function and need nothing of that package.
         from trident.drpc.local import LocalDRPC
 
         with self._drpc_lock:

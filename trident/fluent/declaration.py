@@ -1,0 +1,108 @@
+"""What was declared so far: the nodes and states to which every fluent call adds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from trident.errors import TopologyError
+from trident.fields import Fields
+from trident.graph.nodes import Graph, Node, Resources, StateNode
+from trident.naming import TridentNames
+from trident.state.interfaces import StateFactory, StateSpec
+
+__all__ = ["Declaration", "is_name", "spec_of"]
+
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+
+
+class Declaration(TridentNames):
+    """The nodes and states of a topology by name; streams and states are handles to it.
+
+    Adding is for the fluent calls, which check what they add first; here only names are checked.
+    """
+
+    def __init__(self, name: str) -> None:
+        if not is_name(name):
+            raise TopologyError(f"{name!r} cannot name a topology; use letters, digits, '_', '.' and '-'")
+        self.name = name
+        self._nodes: dict[str, Node] = {}
+        self._states: dict[str, StateNode] = {}
+        self._hints: dict[str, int] = {}
+        self._resources: dict[str, Resources] = {}
+        self._assemblies = 0
+
+    def graph(self) -> Graph:
+        """Return the declaration so far as frozen data."""
+        nodes, states = tuple(self._nodes.values()), tuple(self._states.values())
+        return Graph(self.name, nodes, states, dict(self._hints), dict(self._resources))
+
+    def _add(self, node: Node) -> Node:
+        if node.id in self._nodes:
+            raise TopologyError(
+                f"topology {self.name!r} already has a stream {node.id!r}; every stream needs its own name"
+            )
+        self._nodes[node.id] = node
+        return node
+
+    def _child_id(self, parent: str, label: str) -> str:
+        """`parent/label`, with `.2`, `.3` … for further children of the same label."""
+        wanted, number = f"{parent}/{label}", 1
+        while (node_id := wanted if number == 1 else f"{wanted}.{number}") in self._nodes:
+            number += 1
+        return node_id
+
+    def _add_state(
+        self,
+        name: str,
+        spec: StateSpec,
+        static: bool = False,
+        key_fields: Fields | None = None,
+        value: Fields | None = None,
+    ) -> StateNode:
+        if not is_name(name):
+            raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-'")
+        if name in self._states:
+            raise TopologyError(
+                f"topology {self.name!r} already has a state {name!r}; give this one a name of its own: state_name=..."
+            )
+        node = StateNode(name, spec, static, key_fields or Fields(), value or Fields())
+        self._states[name] = node
+        return node
+
+    def _hint(self, node_id: str, parallelism: int) -> None:
+        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
+            raise TopologyError(f"parallelism_hint({parallelism!r}): expected a whole number of at least 1")
+        self._hints[node_id] = max(parallelism, self._hints.get(node_id, 0))
+
+    @contextmanager
+    def _inside_assembly(self) -> Iterator[bool]:
+        """Know that an assembly is at work; gives whether it was applied by another one."""
+        self._assemblies += 1
+        try:
+            yield self._assemblies > 1
+        finally:
+            self._assemblies -= 1
+
+    def _resource(self, node_id: str, wanted: Resources) -> None:
+        """Note what a step asks for, in place of what was said before."""
+        said = {name: value for name, value in vars(wanted).items() if value is not None}
+        self._resources[node_id] = replace(self._resources.get(node_id, Resources()), **said)
+
+
+def is_name(name: object) -> bool:
+    """Whether something can name a topology, a stream, a state or a function; names of folders are made of it."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None and name not in (".", "..")
+
+
+def spec_of(state: StateFactory | StateSpec) -> StateSpec:
+    """Return the spec of what a call was given as a state; `TopologyError` if it is none."""
+    if isinstance(state, StateSpec):
+        return state
+    if hasattr(state, "make_state") and not isinstance(state, type):
+        return StateSpec(state)
+    raise TopologyError(
+        f"{state!r} is no state: expected a StateSpec (as MemoryMapState() gives) or an object with make_state(...)"
+    )
