@@ -17,7 +17,8 @@ __all__ = ["FilesInTurn", "longest_first", "number_of_workers"]
 
 _MEMORY = 4 << 30  # of a process of tests: a session of Spark, what tests start besides, a Cassandra in one of them
 # What a test takes, about, in tenths of a second: the sum over a file decides only when it starts.
-_COSTS = {"spark": 10, "server": 5}
+_COSTS = {"spark": 10, "server": 5, "slow": 20}
+_OWN_TIMEOUT = 300  # the cost of a test that may take longer than others
 
 
 class FilesInTurn(LoadScopeScheduling):
@@ -41,7 +42,8 @@ def longest_first(items: list[pytest.Item]) -> None:
     """Sort tests so that the pieces that take longest come first."""
     costs: Counter[str] = Counter()
     for item in items:
-        costs[piece(item.nodeid)] += max((_COSTS.get(mark.name, 1) for mark in item.iter_markers()), default=1)
+        marks = {mark.name for mark in item.iter_markers()}
+        costs[piece(item.nodeid)] += max(_OWN_TIMEOUT * ("timeout" in marks), *(_COSTS.get(name, 1) for name in marks))
     items.sort(key=lambda item: -costs[piece(item.nodeid)])
 
 

@@ -9,8 +9,6 @@ import pytest
 
 from trident.runtime.engine.jvm_output import BrokenPipes, JvmOutput
 
-pytestmark = pytest.mark.slow
-
 WORKER = b"""Traceback (most recent call last):
   File "/venv/lib/pyspark/python/lib/pyspark.zip/pyspark/daemon.py", line 262, in manager
   File "/venv/lib/pyspark/python/lib/pyspark.zip/pyspark/daemon.py", line 95, in worker
@@ -50,13 +48,12 @@ def test_a_line_without_an_end_is_shown_at_once_and_half_a_trace_at_the_end() ->
 
 
 def test_what_the_jvm_prints_is_passed_on_without_such_traces(capfd: pytest.CaptureFixture[str]) -> None:
+    others = set(threading.enumerate())
     output = JvmOutput()
+    (reader,) = set(threading.enumerate()) - others
     end = os.dup(output.write_end)
     output.release()
     os.write(end, b"one\n" + WORKER + b"two\n" + WORKER[:60])
     os.close(end)
-    for thread in threading.enumerate():
-        if thread.name == "spark-jvm-stderr":
-            thread.join(0 if not output._closed.wait(10) else 10)
-            break
+    reader.join(10)
     assert capfd.readouterr().err == "one\ntwo\n" + WORKER[:60].decode()
