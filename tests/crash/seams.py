@@ -14,68 +14,75 @@ from trident.coordination.framing import HEAD_BYTES, decode
 from trident.coordination.log_file import LogFile
 from trident.coordination.transaction_log import FileLog
 from trident.runtime.driver import running
-from trident.state import IBackingMap, Key, MapState, OpaqueMap, Sentinel, Snapshot, SnapshottableMap, Txid
+from trident.state import (
+    BackingMapLifecycle,
+    IBackingMap,
+    Key,
+    MapState,
+    OpaqueMap,
+    Sentinel,
+    Snapshot,
+    SnapshottableMap,
+    Txid,
+)
 from trident.state.txid import EVERYTHING_WON
-from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
+from trident.state.wrappers.forwarding import MapWrapper, if_offered
 
 
-class Chunks:
+class Chunks(MapWrapper):
     """Below the chunks of a put: reaches P6 before the second one of a commit."""
 
     def __init__(self, delegate: IBackingMap[Any], fuse: Fuse) -> None:
-        self._delegate, self._fuse = delegate, fuse
+        super().__init__(delegate)
+        self._fuse = fuse
         self._txid = self._puts = 0
         self.multi_get = delegate.multi_get
-        offer(self, delegate, BACKING_ABILITIES)
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         self._txid, self._puts = sentinel.txid, 0
-        self._delegate.move_sentinel(sentinel, force)  # type: ignore[attr-defined]  # all stores here keep one
+        super().move_sentinel(sentinel, force)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         if self._puts:
             self._fuse.reach("P6", self._txid)
         self._puts += 1
-        self._delegate.multi_put(keys, values)
+        self.inner.multi_put(keys, values)
 
 
-class CrashingMap:
+class CrashingMap(MapWrapper):
     """Above the chunks: reaches P5 and P7, P15 before a put, and the second half of P14 when the sentinel is read.
 
     A store that makes its puts durable at the end of the commit loses its answer there, another one after the put.
     """
 
     def __init__(self, delegate: IBackingMap[Any], fuse: Fuse, recovery: Fuse) -> None:
-        self._delegate: Any = delegate
+        super().__init__(delegate)
         self._fuse, self._recovery = fuse, recovery
         self._txid = 0
-        self._late = hasattr(delegate, "end")
-        offer(self, delegate, BACKING_ABILITIES)
-        if self._late:
-            self.end = self._end
+        self._late = isinstance(delegate, BackingMapLifecycle)
 
     def read_sentinel(self) -> Sentinel | None:
         self._recovery.reach(RECONCILING)
-        found: Sentinel | None = self._delegate.read_sentinel()
-        return found
+        return super().read_sentinel()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         self._txid = sentinel.txid
-        self._delegate.move_sentinel(sentinel, force)
+        super().move_sentinel(sentinel, force)
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
-        values: Sequence[Any] = self._delegate.multi_get(keys)
+        values: Sequence[Any] = self.inner.multi_get(keys)
         self._fuse.reach("P5", self._txid)
         return values
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         self._fuse.reach("P15", self._txid)
-        self._delegate.multi_put(keys, values)
+        self.inner.multi_put(keys, values)
         if not self._late:
             self._fuse.reach("P7", self._txid)
 
-    def _end(self, txid: Txid) -> None:
-        self._delegate.end(txid)
+    @if_offered
+    def end(self, txid: Txid) -> None:
+        super().end(txid)
         self._fuse.reach("P7", txid)
 
 

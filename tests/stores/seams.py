@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.state import CachedMap, IBackingMap, Key, MicroBatchIBackingMap, OpaqueMap, Txid
-from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
+from trident.state.wrappers.forwarding import MapWrapper, if_offered
 
 CHUNK = 3
 POINTS = ("begin", "chunk", "commit", "ended")
@@ -19,24 +19,22 @@ def go_on(point: str) -> None:
     """Nothing happens at any point."""
 
 
-class Seam:
+class Seam(MapWrapper):
     """Tells of every chunk before it is written, and of a delete."""
 
     def __init__(self, delegate: IBackingMap[Any], reach: Reach) -> None:
-        self._delegate: Any = delegate
+        super().__init__(delegate)
         self._reach = reach
         self.multi_get = delegate.multi_get
-        offer(self, delegate, [name for name in BACKING_ABILITIES if name != "multi_delete"])
-        if hasattr(delegate, "multi_delete"):
-            self.multi_delete = self._multi_delete
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         self._reach("chunk")
-        self._delegate.multi_put(keys, values)
+        self.inner.multi_put(keys, values)
 
-    def _multi_delete(self, keys: Sequence[Key]) -> None:
+    @if_offered
+    def multi_delete(self, keys: Sequence[Key]) -> None:
         self._reach("delete")
-        self._delegate.multi_delete(keys)
+        super().multi_delete(keys)
 
 
 class SeamedState:

@@ -6,16 +6,34 @@ answer them always have the same length and order; None in an answer means "neve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
+from trident.abilities import Ability
 from trident.errors import ConfigError
 from trident.redaction import Redacted
+from trident.state.abilities import (
+    DeclaresAttempts,
+    DeclaresKind,
+    Forgetting,
+    ITupleCollection,
+    KeptInMemory,
+    OverBackingMap,
+    Resettable,
+    SnapshotReadable,
+)
+from trident.state.map_abilities import (
+    AtomicMap,
+    BackingMapLifecycle,
+    FencedMap,
+    ListableMap,
+    RemovableMap,
+    StreamedMap,
+)
 
 if TYPE_CHECKING:
-    from trident.state.txid import Sentinel, Snapshot, Txid
     from trident.tuples import TridentCollector, TridentTuple
 
 __all__ = [
@@ -85,7 +103,8 @@ def kind_of(*declaring: Any) -> StateType | None:
     ConfigError
         There is no such kind, or they do not declare the same one.
     """
-    kinds = {state_type(kind): None for kind in (getattr(one, "kind", None) for one in declaring) if kind is not None}
+    declared = (one.kind for one in declaring if isinstance(one, DeclaresKind))
+    kinds = {state_type(kind): None for kind in declared if kind is not None}
     if len(kinds) > 1:
         raise ConfigError(f"two kinds are declared, {' and '.join(repr(kind.value) for kind in kinds)}; declare one")
     return next(iter(kinds), None)
@@ -154,7 +173,8 @@ class State(Protocol):
         """All updates of batch `txid` to this partition were made; return once they are durable."""
 
 
-class StateFactory(Protocol):
+@runtime_checkable
+class StateFactory(Ability, Protocol):
     """Makes one partition of a state. Pickled to where it is used, so it connects in `make_state`, not before."""
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
@@ -176,8 +196,18 @@ class StateSpec:
     @property
     def keeps_attempts(self) -> bool | None:
         """Whether stored values say which attempt wrote them, as far as the factory knows; None: not known yet."""
-        known: bool | None = getattr(getattr(self.factory, "backing_map_factory", None), "keeps_attempts", None)
-        return known
+        maps = self.factory.backing_map_factory if isinstance(self.factory, OverBackingMap) else None
+        return maps.keeps_attempts if isinstance(maps, DeclaresAttempts) else None
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the states are in the memory of the process that commits them; see `KeptInMemory`."""
+        return isinstance(self.factory, KeptInMemory) and self.factory.in_memory
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the states drop what they were given; see `Forgetting`."""
+        return isinstance(self.factory, Forgetting) and self.factory.forgets
 
 
 class ValueUpdater(Protocol[V]):
@@ -198,7 +228,8 @@ class IBackingMap(Protocol[V]):
         """Write many keys; `keys` are distinct. Return once all are written; on an error any part may be."""
 
 
-class ReadOnlyMapState(Protocol[V]):
+@runtime_checkable
+class ReadOnlyMapState(Ability, Protocol[V]):
     """A map that can be read in bulk."""
 
     def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
@@ -218,7 +249,8 @@ class MapState(State, Protocol[V]):
         """Replace the values of distinct keys."""
 
 
-class RemovableMapState(State, Protocol):
+@runtime_checkable
+class RemovableMapState(State, Ability, Protocol):
     """A map whose keys can be removed; exact under replay."""
 
     def multi_remove(self, keys: Sequence[Key]) -> None:
@@ -226,14 +258,7 @@ class RemovableMapState(State, Protocol):
 
 
 @runtime_checkable
-class ITupleCollection(Protocol):
-    """A state that can list what it holds."""
-
-    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over rows: the parts of the key, then the value. No order is promised."""
-
-
-class ReadOnlySnapshottable(Protocol[V_co]):
+class ReadOnlySnapshottable(Ability, Protocol[V_co]):
     """A single value that can be read."""
 
     def get(self) -> V_co | None:
@@ -268,112 +293,3 @@ class QueryFunction(Protocol[S_contra, V]):
 
     def execute(self, tuple: TridentTuple, result: V, collector: TridentCollector) -> None:
         """Emit 0 … n value lists for one tuple and its result; each is appended to the tuple."""
-
-
-# ---- what a backing map may offer besides its two methods ----------------------------------------------------------
-
-
-@runtime_checkable
-class BackingMapLifecycle(Protocol):
-    """A backing map that is told about commits: to write all puts of a commit at once, or to drop a stale cache.
-
-    A put outside of `begin` and `end` is written when it returns; the seal of a commit is one.
-    """
-
-    def begin(self, txid: Txid) -> None:
-        """A commit begins; unfinished business of an earlier one is void."""
-
-    def end(self, txid: Txid) -> None:
-        """The commit's puts are complete; return once they are durable."""
-
-
-@runtime_checkable
-class AtomicMap(Protocol):
-    """A backing map whose class says whether a commit is written whole or not at all.
-
-    The sentinel of any other map is sealed when the whole commit is acknowledged, so that a store that lost the end of a
-    commit is found.
-    """
-
-    commits_atomically: bool
-
-
-@runtime_checkable
-class FencedMap(Protocol):
-    """A backing map that keeps the sentinel itself, so that a writer that was replaced cannot write (R9).
-
-    All five fields of a `Sentinel` are kept; it is laid unsealed when a commit begins and again, sealed, when all puts
-    are acknowledged (see `AtomicMap`).
-    """
-
-    def read_sentinel(self) -> Sentinel | None:
-        """Return the sentinel of this partition, None if there is none."""
-
-    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Replace the sentinel that this instance read or laid last; from now on puts succeed only while it stands.
-
-        It is a compare-and-set, "none" included: a store that was emptied, rolled back or taken over since the read is
-        not written to. Without a read before it, the move reads by itself. A move that is sent again, because no answer
-        came, finds what was read or its own record.
-
-        Parameters
-        ----------
-        force
-            Also move it back, or to another incarnation; what was read is compared all the same.
-
-        Raises
-        ------
-        FencedError, StateLossDetected, StatePlaceError
-            The store has another sentinel; see `trident.state.sentinel.displaced`. Nothing was written.
-        """
-
-
-@runtime_checkable
-class RemovableMap(Protocol):
-    """A backing map that can delete keys. In any other, a removed key stays as a stored None."""
-
-    def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete keys; absent ones are ignored. Fenced as `multi_put` is."""
-
-
-@runtime_checkable
-class ListableMap(Protocol):
-    """A backing map that can list its keys."""
-
-    def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys, in pages of a size that the store finds right.
-
-        A key that is there from the first page to the last comes exactly once; the sentinel's key does not come.
-        Partitions that share a store may each list the keys of all.
-        """
-
-
-@runtime_checkable
-class StreamedMap(Protocol):
-    """A backing map of bytes that makes and reads values chunk by chunk, while the store works on the chunk before."""
-
-    def multi_get_as(
-        self, keys: Sequence[Key], decode: Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
-    ) -> list[Any]:
-        """Read as `multi_get`; give what `decode` makes of each chunk."""
-
-    def multi_put_as(
-        self, keys: Sequence[Key], values: Sequence[Any], encode: Callable[[Sequence[Key], Sequence[Any]], list[bytes]]
-    ) -> None:
-        """Write as `multi_put` what `encode` makes of each chunk; where it raises, earlier chunks may be written."""
-
-
-@runtime_checkable
-class Resettable(Protocol):
-    """A state or backing map that can be emptied, for `state_recovery="restart"`."""
-
-    def reset(self) -> None:
-        """Forget every key and the sentinel of this partition."""
-
-
-@runtime_checkable
-class SnapshotReadable(Protocol):
-    """A map that can be read as of a committed txid while a later batch is being written (R12)."""
-
-    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
-        """Read many keys as they were after `snapshot.txid`; raise `StaleTransactionError` if it is too old."""

@@ -5,13 +5,23 @@ It lets one store serve grouped and ungrouped `persistent_aggregate` alike.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trident.errors import UnsupportedOperation
-from trident.state.interfaces import Key, MapState, SnapshotReadable, StateType, ValueUpdater, kind_of
-from trident.state.txid import Sentinel, Snapshot
-from trident.state.wrappers.forwarding import STATE_ABILITIES, offer
+from trident.state.abilities import (
+    Closable,
+    ColumnarState,
+    ITupleCollection,
+    KeepsAttempts,
+    Resettable,
+    SnapshotListable,
+    SnapshotReadable,
+)
+from trident.state.interfaces import Key, MapState, RemovableMapState, StateType, ValueUpdater, kind_of
+from trident.state.map_abilities import FencedMap, ListableMap
+from trident.state.txid import Snapshot
+from trident.state.wrappers.forwarding import passed_on
 
 __all__ = ["DEFAULT_SNAPSHOT_KEY", "SnapshottableMap"]
 
@@ -33,21 +43,34 @@ class SnapshottableMap:
         The key of the single value: a tuple, or its only part.
     """
 
-    # Declared for readers and type checkers; there only where the map has them.
-    multi_get_at: Callable[[Sequence[Key], Snapshot], list[Any]]
-    read_sentinel: Callable[[], Sentinel | None]
-    move_sentinel: Callable[..., None]
-    multi_remove: Callable[[Sequence[Key]], None]
-    key_pages: Callable[[], Iterator[Sequence[Key]]]
-    get_tuples: Callable[[], Iterator[tuple[Any, ...]]]
-    get_tuples_at: Callable[[Snapshot], Iterator[tuple[Any, ...]]]
-    reset: Callable[[], None]
-    close: Callable[[], None]
-
     def __init__(self, map_state: MapState[Any], snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY) -> None:
         self.map_state = map_state
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
-        offer(self, map_state, STATE_ABILITIES)
+        self.inner: Any = map_state
+
+    multi_get_at = passed_on(SnapshotReadable.multi_get_at)
+    multi_combine = passed_on(ColumnarState.multi_combine)
+    multi_remove = passed_on(RemovableMapState.multi_remove)
+    get_tuples = passed_on(ITupleCollection.get_tuples)
+    get_tuples_at = passed_on(SnapshotListable.get_tuples_at)
+    key_pages = passed_on(ListableMap.key_pages)
+    read_sentinel = passed_on(FencedMap.read_sentinel)
+    move_sentinel = passed_on(FencedMap.move_sentinel)
+    keeps_attempts = passed_on(KeepsAttempts.keeps_attempts)
+    reset = passed_on(Resettable.reset)
+    close = passed_on(Closable.close)
+
+    @property
+    def keeps_columns(self) -> bool:
+        """As the map says; there only if it says so."""
+        keeps: bool = self.inner.keeps_columns
+        return keeps
+
+    @property
+    def place(self) -> str:
+        """What the map is called in its sentinels; there only if it says so."""
+        place: str = self.inner.place
+        return place
 
     @property
     def kind(self) -> StateType | None:

@@ -188,10 +188,9 @@ class Racing(SnapshottableMap):
     def __init__(self, entries: dict[Any, Any], commits: int, committed: Callable[[int], None]) -> None:
         super().__init__(OpaqueMap(DictMap(entries)), "all")
         self.commits, self.committed = commits, committed
-        self.multi_get_at = self.read_after_commit
         self.txid = 1
 
-    def read_after_commit(self, keys: Sequence[Any], snapshot: Snapshot) -> list[Any]:
+    def multi_get_at(self, keys: Sequence[Any], snapshot: Snapshot) -> list[Any]:
         for _ in range(2 if self.commits else 0):  # two, so that the snapshot is too old
             self.txid += 1
             self.begin_commit(Txid(self.txid))

@@ -116,4 +116,4 @@ def test_a_wrapped_map_says_of_its_commits_what_the_map_says() -> None:
     assert [is_atomic(FaultyMap(store, Faults())) for store in (MemoryBackingMap[int](), Torn(), DictMap())] == [
         True, False, False,
     ]  # fmt: skip
-    assert FaultyMap(Torn(), Faults()).commits_atomically is False  # type: ignore[attr-defined]
+    assert FaultyMap(Torn(), Faults()).commits_atomically is False

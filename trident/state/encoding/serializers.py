@@ -13,8 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
+from trident.abilities import Ability
 from trident.errors import ConfigError
 from trident.state.encoding.codec import decode, decode_columns, decode_many, encode, encode_lists, encode_many
 from trident.state.encoding.json_serializers import (
@@ -30,22 +31,25 @@ from trident.state.values import OpaqueValue, TransactionalValue
 
 __all__ = [
     "CodecSerializer",
+    "DeserializesCurrent",
+    "DeserializesMany",
     "JSONNonTransactionalSerializer",
     "JSONOpaqueSerializer",
     "JSONTransactionalSerializer",
     "Serializer",
+    "SerializesMany",
     "StormOpaqueSerializer",
     "keeps_attempts",
     "serializer_for",
 ]
 
 
-class Serializer(Protocol):
+@runtime_checkable
+class Serializer(Ability, Protocol):
     """Turns what a map stores into bytes and back.
 
-    It may also have `serialize_many(objs) -> list[bytes]` and `deserialize_many(data) -> list`, which do the same for
-    many at once; `SerializedMap` uses them. It may have `kind`, the `StateType` whose values it writes. Whether it keeps the
-    attempt of an opaque value is found out by trying (`keeps_attempts`).
+    What it may offer besides are the protocols below and `DeclaresKind`: the kind whose values it writes. Whether it keeps
+    the attempt of an opaque value is found out by trying (`keeps_attempts`).
     """
 
     def serialize(self, obj: Any) -> bytes:
@@ -53,6 +57,30 @@ class Serializer(Protocol):
 
     def deserialize(self, data: bytes) -> Any:
         """Return the object of `data`; raise `CorruptValueError` if it is damaged or foreign."""
+
+
+@runtime_checkable
+class SerializesMany(Ability, Protocol):
+    """A serializer that is quicker with many objects at once."""
+
+    def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
+        """Return the bytes of each."""
+
+
+@runtime_checkable
+class DeserializesMany(Ability, Protocol):
+    """A serializer that is quicker with the bytes of many objects at once."""
+
+    def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
+        """Return the object of each."""
+
+
+@runtime_checkable
+class DeserializesCurrent(Ability, Protocol):
+    """A serializer that can read the bare value of the last write alone."""
+
+    def deserialize_current(self, data: Sequence[bytes]) -> list[Any]:
+        """Return of each stored value the last field, or the bare value."""
 
 
 class CodecSerializer:
@@ -128,7 +156,7 @@ def serializer_for(name: str | Serializer, kind: StateType) -> Serializer:
             known = ", ".join(map(repr, _NAMED))
             raise ConfigError(f"serializer {name!r} is unknown; use one of {known}, or a serializer of your own")
         return _NAMED[name](kind)
-    if not (callable(getattr(name, "serialize", None)) and callable(getattr(name, "deserialize", None))):
+    if not isinstance(name, Serializer):
         raise ConfigError(f"serializer {name!r} has no serialize(obj) and deserialize(data); use an object that has")
     own = kind_of(name) or kind
     if own is not kind:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
-from trident.state.interfaces import IBackingMap, Key, RemovableMap, Resettable
+from trident.state.interfaces import IBackingMap, Key
 from trident.state.wrappers.commit_memory import CommitMemory
-from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
+from trident.state.wrappers.forwarding import if_offered
 
 __all__ = ["CachedBatchReadsMap", "CachedMap"]
 
@@ -41,11 +40,6 @@ class CachedMap(CommitMemory):
         super().__init__(delegate)
         self.delegate, self.size = delegate, size
         self._cache: OrderedDict[Key, Any] = OrderedDict()
-        offer(self, delegate, [name for name in BACKING_ABILITIES if name not in ("reset", "multi_delete")])
-        if isinstance(delegate, Resettable):
-            self.reset = partial(self._reset, delegate)
-        if isinstance(delegate, RemovableMap):
-            self.multi_delete = partial(self._multi_delete, delegate)
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
         """Read what is remembered from memory and the rest, if any, with one request."""
@@ -94,18 +88,22 @@ class CachedMap(CommitMemory):
             for key in keys:
                 cache.pop(key, None)
 
-    def _multi_delete(self, delegate: RemovableMap, keys: Sequence[Key]) -> None:
+    @if_offered
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Forget the keys and delete them."""
         for key in keys:
             self._cache.pop(key, None)
-        delegate.multi_delete(keys)
+        super().multi_delete(keys)
+
+    @if_offered
+    def reset(self) -> None:
+        """Forget everything and empty the store."""
+        self._cache.clear()
+        self._ended = None
+        super().reset()
 
     def _forget(self) -> None:
         self._cache.clear()
-
-    def _reset(self, delegate: Resettable) -> None:
-        self._cache.clear()
-        self._ended = None
-        delegate.reset()
 
     def _evict(self) -> None:
         cache = self._cache

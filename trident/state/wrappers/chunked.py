@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from trident.state.interfaces import IBackingMap, Key
-from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
+from trident.state.wrappers.forwarding import MapWrapper
 
 __all__ = ["MicroBatchIBackingMap"]
 
 
-class MicroBatchIBackingMap:
+class MicroBatchIBackingMap(MapWrapper):
     """Splits reads and writes of a map into chunks, in order.
 
     An error in a chunk leaves the chunks before it written, which the value rules undo at the replay.
@@ -30,8 +30,8 @@ class MicroBatchIBackingMap:
                 f"chunk sizes are {max_multi_get} (get) and {max_multi_put} (put); give the largest number of keys in "
                 "one request, or 0 for no limit"
             )
+        super().__init__(delegate)
         self.delegate, self.max_multi_get, self.max_multi_put = delegate, max_multi_get, max_multi_put
-        offer(self, delegate, BACKING_ABILITIES)
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
         """Read chunk by chunk; one entry per key, in the order asked."""

@@ -22,15 +22,15 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from trident.errors import StateError
-from trident.state.interfaces import IBackingMap, Key, RemovableMap, Resettable
+from trident.state.abilities import Closable
+from trident.state.interfaces import IBackingMap, Key
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
 from trident.state.wrappers.commit_memory import CommitMemory
-from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
+from trident.state.wrappers.forwarding import if_offered
 
 __all__ = ["ReadThroughMap", "SpacedCache"]
 
@@ -67,12 +67,6 @@ class ReadThroughMap(CommitMemory):
         super().__init__(durable)
         self.durable, self.cache = durable, cache
         self._space: str | None = None  # None: the cache is not used
-        own = ("reset", "multi_delete", "close")
-        offer(self, durable, [name for name in BACKING_ABILITIES if name not in own])
-        if isinstance(durable, Resettable):
-            self.reset = partial(self._reset, durable)
-        if isinstance(durable, RemovableMap):
-            self.multi_delete = partial(self._multi_delete, durable)
 
     def begin(self, txid: Txid) -> None:
         """Keep the space if this commit follows directly on this instance's last one; else begin another."""
@@ -112,12 +106,30 @@ class ReadThroughMap(CommitMemory):
         elif not is_sentinel_key(keys):
             self._space = None
 
+    @if_offered
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete from the durable map, then note in the cache that the keys are absent."""
+        if not self._in_use(keys):
+            self._space = None
+        try:
+            super().multi_delete(keys)
+        except BaseException:
+            self._space = None
+            raise
+        if keys:
+            self._fill(keys, [None] * len(keys))
+
+    @if_offered
+    def reset(self) -> None:
+        """Empty the durable map and leave the space."""
+        self._space, self._ended = None, None
+        super().reset()
+
     def close(self) -> None:
         """Close both."""
         for one in (self.cache, self.durable):
-            close = getattr(one, "close", None)
-            if close is not None:
-                close()
+            if isinstance(one, Closable):
+                one.close()
 
     def _in_use(self, keys: Sequence[Key]) -> bool:
         return self._space is not None and self._remembers(keys)
@@ -144,20 +156,5 @@ class ReadThroughMap(CommitMemory):
         self._space = None
         _LOGGER.warning("the cache fails, and is not used until the next commit: %s", error)
 
-    def _multi_delete(self, durable: RemovableMap, keys: Sequence[Key]) -> None:
-        if not self._in_use(keys):
-            self._space = None
-        try:
-            durable.multi_delete(keys)
-        except BaseException:
-            self._space = None
-            raise
-        if keys:
-            self._fill(keys, [None] * len(keys))
-
     def _forget(self) -> None:
         self._space = secrets.token_hex(8)
-
-    def _reset(self, durable: Resettable) -> None:
-        self._space, self._ended = None, None
-        durable.reset()

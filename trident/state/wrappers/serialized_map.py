@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from trident.errors import CorruptValueError
-from trident.state.encoding.serializers import Serializer, keeps_attempts
+from trident.state.encoding.serializers import (
+    DeserializesCurrent,
+    DeserializesMany,
+    Serializer,
+    SerializesMany,
+    keeps_attempts,
+)
 from trident.state.interfaces import IBackingMap, Key, StreamedMap
-from trident.state.wrappers.forwarding import BACKING_ABILITIES, offer
+from trident.state.wrappers.forwarding import MapWrapper
 
 __all__ = ["SerializedMap"]
 
 
-class SerializedMap:
+class SerializedMap(MapWrapper):
     """An `IBackingMap` of objects over one of bytes.
 
     It takes part in commits, keeps a sentinel, can be emptied and closed exactly if the map of bytes can.
@@ -24,12 +29,14 @@ class SerializedMap:
     gives_copies = True  # what is read was decoded for this very call
 
     def __init__(self, backing: IBackingMap[bytes], serializer: Serializer) -> None:
+        super().__init__(backing)
         self.backing, self.serializer = backing, serializer
-        self._serialize_many = getattr(serializer, "serialize_many", None)
-        self._deserialize_many = getattr(serializer, "deserialize_many", None)
-        offer(self, backing, BACKING_ABILITIES)
-        if hasattr(serializer, "deserialize_current"):
-            self.multi_get_current = partial(self._get_current, serializer.deserialize_current)
+        self._streamed = backing if isinstance(backing, StreamedMap) else None
+        self._serialize_many = serializer.serialize_many if isinstance(serializer, SerializesMany) else None
+        self._deserialize_many = serializer.deserialize_many if isinstance(serializer, DeserializesMany) else None
+        self._deserialize_current = (
+            serializer.deserialize_current if isinstance(serializer, DeserializesCurrent) else None
+        )
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read and deserialize; a value that cannot be read raises `CorruptValueError` with its key."""
@@ -39,19 +46,23 @@ class SerializedMap:
         """Whether the serializer gives an opaque value back with its attempt."""
         return keeps_attempts(self.serializer)
 
+    @property
+    def multi_get_current(self) -> Callable[[Sequence[Key]], list[Any]]:
+        """What reads only the value that each key was last written with; there only if the serializer can tell it apart."""
+        current = self._deserialize_current
+        if current is None:
+            raise AttributeError(f"a {type(self.serializer).__name__} has no deserialize_current")
+        return lambda keys: self._get(keys, lambda data: current([data])[0], current)
+
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Serialize and write; a value that cannot be serialized raises `CorruptValueError` with its key.
 
         Nothing is written then, unless the map of bytes is a `StreamedMap`: what comes before it may be.
         """
-        if isinstance(self.backing, StreamedMap):
-            self.backing.multi_put_as(keys, values, self._encode)
+        if self._streamed is not None:
+            self._streamed.multi_put_as(keys, values, self._encode)
         else:
             self.backing.multi_put(keys, self._encode(keys, values))
-
-    def _get_current(self, deserialize: Callable[[Sequence[Any]], list[Any]], keys: Sequence[Key]) -> list[Any]:
-        """Read only the value that each key was last written with, where the rest of what is stored does not matter."""
-        return self._get(keys, lambda data: deserialize([data])[0], deserialize)
 
     def _get(
         self, keys: Sequence[Key], one: Callable[[Any], Any], many: Callable[[Any], list[Any]] | None
@@ -59,8 +70,8 @@ class SerializedMap:
         def decode(keys: Sequence[Key], stored: Sequence[bytes | None]) -> list[Any]:
             return _present(keys, stored, lambda some, data: _each("read", some, data, one, many))
 
-        if isinstance(self.backing, StreamedMap):
-            return self.backing.multi_get_as(keys, decode)
+        if self._streamed is not None:
+            return self._streamed.multi_get_as(keys, decode)
         return decode(keys, self.backing.multi_get(keys))
 
     def _encode(self, keys: Sequence[Key], values: Sequence[Any]) -> list[bytes]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, get_args
 
 from trident.errors import BackendError
 from trident.state.interfaces import IBackingMap, Key
-from trident.state.wrappers.forwarding import BACKING_ABILITIES
+from trident.state.txid import Sentinel, Txid
+from trident.state.wrappers.forwarding import MapWrapper, if_offered
 
 __all__ = ["Faults", "FaultyMap", "How", "InjectedFault"]
 
@@ -74,60 +75,86 @@ class Faults:
         return how
 
 
-class FaultyMap:
+class FaultyMap(MapWrapper):
     """Passes every call to a map and fails as `faults` says.
 
     It takes part in commits, keeps a sentinel, deletes, lists and is emptied exactly if the map can.
     """
 
     def __init__(self, delegate: IBackingMap[Any], faults: Faults) -> None:
+        super().__init__(delegate)
         self.delegate, self.faults = delegate, faults
-        for name in BACKING_ABILITIES:
-            method = getattr(delegate, name, None)
-            if method is not None and name not in ("multi_delete", "close"):
-                # A fact, such as `commits_atomically`, is no call that could fail.
-                setattr(self, name, self._failing(name, method) if callable(method) else method)
-        if hasattr(delegate, "multi_delete"):
-            self.multi_delete = self._failing(
-                "multi_delete", delegate.multi_delete, self._half_of(delegate.multi_delete)
-            )
-        if hasattr(delegate, "close"):
-            self.close: Callable[[], None] = delegate.close
 
     def multi_get(self, keys: Sequence[Key]) -> Sequence[Any]:
         """Read, or fail."""
-        answer: Sequence[Any] = self._failing("multi_get", self.delegate.multi_get)(keys)
+        answer: Sequence[Any] = self._call("multi_get", self.delegate.multi_get, None, keys)
         return answer
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write, or fail; in the middle means the first half of the keys."""
         put = self.delegate.multi_put
-        self._failing("multi_put", put, self._half_of(put))(keys, values)
+        self._call("multi_put", put, _half_of(put), keys, values)
 
-    @staticmethod
-    def _half_of(method: Callable[..., Any]) -> Callable[..., None]:
-        def half(*lists: Sequence[Any]) -> None:
-            some = [one[: len(one) // 2] for one in lists]
-            if some[0]:
-                method(*some)
+    @if_offered
+    def begin(self, txid: Txid) -> None:
+        """Begin a commit, or fail."""
+        self._call("begin", super().begin, None, txid)
 
-        return half
+    @if_offered
+    def end(self, txid: Txid) -> None:
+        """End a commit, or fail."""
+        self._call("end", super().end, None, txid)
 
-    def _failing(
-        self, name: str, method: Callable[..., Any], half: Callable[..., None] | None = None
-    ) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            how = self.faults.next_call(name)
-            if how is None:
-                return method(*args, **kwargs)
-            if how == "middle" and half is not None:
-                half(*args)
-            elif how in ("after", "lost_reply"):
-                method(*args, **kwargs)
-            if how == "lost_reply":
-                raise InjectedFault(f"{name}: no answer within the time allowed; the store may have done it")
-            raise InjectedFault(
-                f"{name}: failed {how} the call" if how != "middle" else f"{name}: failed in the middle"
-            )
+    @if_offered
+    def read_sentinel(self) -> Sentinel | None:
+        """Read the sentinel, or fail."""
+        sentinel: Sentinel | None = self._call("read_sentinel", super().read_sentinel, None)
+        return sentinel
 
-        return call
+    @if_offered
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Move the sentinel, or fail."""
+        self._call("move_sentinel", super().move_sentinel, None, sentinel, force)
+
+    @if_offered
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """List the keys, or fail."""
+        pages: Iterator[Sequence[Key]] = self._call("key_pages", super().key_pages, None)
+        return pages
+
+    @if_offered
+    def reset(self) -> None:
+        """Empty the map, or fail."""
+        self._call("reset", super().reset, None)
+
+    @if_offered
+    def keeps_attempts(self) -> bool:
+        """Ask the map, or fail."""
+        return bool(self._call("keeps_attempts", super().keeps_attempts, None))
+
+    @if_offered
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete, or fail; in the middle means the first half of the keys."""
+        delete = super().multi_delete
+        self._call("multi_delete", delete, _half_of(delete), keys)
+
+    def _call(self, name: str, method: Callable[..., Any], half: Callable[..., None] | None, *args: Any) -> Any:
+        how = self.faults.next_call(name)
+        if how is None:
+            return method(*args)
+        if how == "middle" and half is not None:
+            half(*args)
+        elif how in ("after", "lost_reply"):
+            method(*args)
+        if how == "lost_reply":
+            raise InjectedFault(f"{name}: no answer within the time allowed; the store may have done it")
+        raise InjectedFault(f"{name}: failed {how} the call" if how != "middle" else f"{name}: failed in the middle")
+
+
+def _half_of(method: Callable[..., Any]) -> Callable[..., None]:
+    def half(*lists: Sequence[Any]) -> None:
+        some = [one[: len(one) // 2] for one in lists]
+        if some[0]:
+            method(*some)
+
+    return half

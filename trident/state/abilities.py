@@ -1,0 +1,189 @@
+"""What a state or its factory may offer besides its interface (`trident/state/interfaces.py`).
+
+What a factory says of itself is asked by the properties of `StateSpec`. docs/writing-a-state.md tells what each ability is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from trident.abilities import Ability
+
+if TYPE_CHECKING:
+    from trident.state.interfaces import Key, StateType
+    from trident.state.txid import Sentinel, Snapshot
+
+__all__ = [
+    "Closable",
+    "ColumnarState",
+    "DeclaresAttempts",
+    "DeclaresKind",
+    "Forgetting",
+    "ITupleCollection",
+    "KeepsAttempts",
+    "KeptInMemory",
+    "OverBackingMap",
+    "Placed",
+    "Resettable",
+    "SentinelReadable",
+    "SnapshotGettable",
+    "SnapshotListable",
+    "SnapshotReadable",
+    "TableState",
+    "TimeTravelling",
+]
+
+# ---- states and maps --------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Closable(Ability, Protocol):
+    """A state, a backing map or a cache that holds something to let go of."""
+
+    def close(self) -> None:
+        """Release it."""
+
+
+@runtime_checkable
+class KeepsAttempts(Ability, Protocol):
+    """A state or backing map that knows whether its opaque values tell which attempt wrote them."""
+
+    def keeps_attempts(self) -> bool:
+        """Whether they do. Of a backing map that does not say, an `OpaqueMap` takes it that they do."""
+
+
+@runtime_checkable
+class SentinelReadable(Ability, Protocol):
+    """A state or backing map that shows the sentinel of its partition."""
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return the sentinel of this partition, None if there is none."""
+
+
+@runtime_checkable
+class Resettable(Ability, Protocol):
+    """A state or backing map that can be emptied, for `state_recovery="restart"`."""
+
+    def reset(self) -> None:
+        """Forget every key and the sentinel of this partition."""
+
+
+# ---- states -----------------------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Placed(Ability, Protocol):
+    """A state with a sentinel that says what the state is called there, so that no other state takes its place."""
+
+    @property
+    def place(self) -> str:
+        """Its name in its sentinels."""
+
+
+@runtime_checkable
+class ITupleCollection(Ability, Protocol):
+    """A state that can list what it holds."""
+
+    def get_tuples(self) -> Iterator[tuple[Any, ...]]:
+        """Iterate over rows: the parts of the key, then the value. No order is promised."""
+
+
+@runtime_checkable
+class SnapshotListable(Ability, Protocol):
+    """A state that can list what it held after a committed batch."""
+
+    def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
+        """Iterate over rows as `ITupleCollection.get_tuples`, as they were after `snapshot.txid`."""
+
+
+@runtime_checkable
+class SnapshotReadable(Ability, Protocol):
+    """A map that can be read as of a committed txid while a later batch is being written (R12)."""
+
+    def multi_get_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
+        """Read many keys as they were after `snapshot.txid`; raise `StaleTransactionError` if it is too old."""
+
+
+@runtime_checkable
+class SnapshotGettable(Ability, Protocol):
+    """A single value that can be read as of a committed txid while a later batch is being written."""
+
+    def get_at(self, snapshot: Snapshot) -> Any:
+        """Return the value as it was after `snapshot.txid`, None if not yet written then."""
+
+
+@runtime_checkable
+class ColumnarState(Ability, Protocol):
+    """A map state that may combine numbers with what it holds in columns, all keys of a batch at once."""
+
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether `multi_combine` may be of use with the store below."""
+
+    def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Any) -> Any | None:
+        """Update distinct keys; return the column of new values, or None: use `multi_update`. See `OpaqueMap`."""
+
+
+@runtime_checkable
+class TimeTravelling(Ability, Protocol):
+    """A state whose store keeps earlier batches."""
+
+    def at(self, txid: Snapshot) -> Any:
+        """Return the state as it was after that batch, to be read with `multi_get` or `get`."""
+
+
+@runtime_checkable
+class TableState(Ability, Protocol):
+    """A state whose store is a table that Spark can read."""
+
+    def to_dataframe(self, spark: Any) -> Any:
+        """Return the table as a DataFrame of its key columns and `value`."""
+
+
+# ---- what a factory may say before anything is opened -------------------------------------------------------------------
+
+
+@runtime_checkable
+class DeclaresKind(Ability, Protocol):
+    """A state, a factory or a serializer that says which kind of values it is for."""
+
+    @property
+    def kind(self) -> StateType | str | None:
+        """The `StateType`, or its name; None says nothing."""
+
+
+@runtime_checkable
+class KeptInMemory(Ability, Protocol):
+    """A factory that says whether its states are in the memory of the process that commits them."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether they are: then the log may be in memory too, and no other process can read them."""
+
+
+@runtime_checkable
+class Forgetting(Ability, Protocol):
+    """A factory that says whether its states drop what they were given."""
+
+    @property
+    def forgets(self) -> bool:
+        """Whether they do: then no window is kept there."""
+
+
+@runtime_checkable
+class DeclaresAttempts(Ability, Protocol):
+    """A factory of backing maps that knows whether opaque values will tell which attempt wrote them."""
+
+    @property
+    def keeps_attempts(self) -> bool | None:
+        """Whether they will; None if that is not known yet."""
+
+
+@runtime_checkable
+class OverBackingMap(Ability, Protocol):
+    """A factory of states over a backing map, as `map_state` makes it."""
+
+    @property
+    def backing_map_factory(self) -> Callable[..., Any]:
+        """What opens the backing map of a partition."""
