@@ -1,8 +1,11 @@
 """States in Redis: strings or one hash, on one server or a cluster.
 
-Begin with `state.py`; `scripts.py` has the Lua that writes, `wire.py` and `calls.py` how it is sent.
+Begin with `map.py`, the way of a commit: `fence.py` has the sentinel and its Lua, `wire.py` sends, `evictions.py` looks for
+evicted keys. The rest makes names and connections, lists keys, or is for clusters only. `state.py` is what users call.
 """
 
-from states.redis.state import RedisBackingMap, RedisOptions, RedisState
+from states.redis.map import RedisBackingMap
+from states.redis.options import RedisOptions
+from states.redis.state import RedisState
 
 __all__ = ["RedisBackingMap", "RedisOptions", "RedisState"]

@@ -9,34 +9,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 from states.redis.cluster_nodes import Node, nodes_in
-from states.redis.connecting import DEFAULT_PORT, connection_of, name_of
 from states.redis.faults import driver
-from states.redis.wire import Link
+from states.redis.options import RedisOptions
+from states.redis.servers import DEFAULT_PORT, Server, arguments_of, link_of, name_of
+from states.redis.wire import Call, Link
 
 __all__ = ["Cluster"]
 
 Address = tuple[str, int]
+_ASKING = Call(-1, lambda: (b"ASKING",), lambda _answer: None)
 _SLOTS, _NODES = (b"CLUSTER", b"SLOTS"), (b"CLUSTER", b"NODES")
 
 
-class Cluster:
+class Cluster(Server):
     """Asks any node which node has which slots, and keeps a connection to each that is needed.
 
     Parameters
     ----------
-    seeds
-        The arguments of a connection to each of the nodes that the URL names.
+    options
+        The URL, which names some of the nodes.
     stems
         What the names of each bucket start with.
     greet
         Called with each link that was opened.
     """
 
-    def __init__(self, seeds: list[dict[str, Any]], stems: Sequence[bytes], greet: Callable[[Link], None]) -> None:
-        self._seeds, self._greet = seeds, greet
-        self.name = ", ".join(map(name_of, seeds))
+    def __init__(self, options: RedisOptions, stems: Sequence[bytes], greet: Callable[[Link], None]) -> None:
+        user, at, hosts = urlsplit(options.url).netloc.rpartition("@")
+        self._seeds, self._greet = [arguments_of(options, user + at + host) for host in hosts.split(",")], greet
+        self.name = ", ".join(map(name_of, self._seeds))
         self._slots = [driver().crc.key_slot(stem) for stem in stems]
         self._links: dict[Address, Link] = {}
         self._ranges: list[tuple[int, int, Address, str]] = []  # first and last slot, the node and its id
@@ -49,14 +53,6 @@ class Cluster:
             self._find()
         return self._of_bucket[bucket]
 
-    def link_at(self, host: str, port: int) -> Link:
-        """Return the connection to a node."""
-        found = self._links.get((host, port))
-        if found is None:
-            arguments = {**self._seeds[0], "host": host, "port": port}
-            found = self._links[host, port] = Link(connection_of(arguments), name_of(arguments), self._greet)
-        return found
-
     def links(self) -> Sequence[Link]:
         """Return the connections in use."""
         return list(self._links.values())
@@ -65,7 +61,7 @@ class Cluster:
         """Return one connection to each node that has slots."""
         if not self._of_bucket:
             self._find()
-        return [self.link_at(*address) for address in dict.fromkeys(address for _, _, address, _ in self._ranges)]
+        return [self._link_at(*address) for address in dict.fromkeys(address for _, _, address, _ in self._ranges)]
 
     def placement(self) -> Hashable:
         """Return which nodes have the slots of the buckets, and since when.
@@ -84,6 +80,14 @@ class Cluster:
         served = frozenset((node.id, node.epoch, tuple(sorted(filter(node.serves, ours)))) for node in nodes)
         return (self._broken, served)
 
+    def redirect(self, call: Call, error: Any) -> None:
+        """Ask where a slot is being moved to, if all keys of a call that reads have moved already."""
+        if type(error) is not driver().exceptions.AskError or not call.reads:
+            raise error
+        target = self._link_at(error.host, error.port)
+        target.open()
+        target.send(_ASKING, call)
+
     def forget(self) -> None:
         """Close all connections; look the nodes up again before the next call."""
         for link in self._links.values():
@@ -93,6 +97,15 @@ class Cluster:
         self._broken += 1
 
     # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _link_at(self, host: str, port: int) -> Link:
+        found = self._links.get((host, port))
+        if found is None:
+            found = self._links[host, port] = self._new_link(host, port, self._greet)
+        return found
+
+    def _new_link(self, host: str, port: int, greet: Callable[[Link], None]) -> Link:
+        return link_of({**self._seeds[0], "host": host, "port": port}, greet)
 
     def _find(self) -> list[Node]:
         """Look up where the buckets are; return what each node says of itself."""
@@ -113,14 +126,13 @@ class Cluster:
             ]
             found = list(self._survey(host, nodes))
             self._refuse_stranded(found)
-            self._of_bucket = [self.link_at(*self._owner(slot)[0]) for slot in self._slots]
+            self._of_bucket = [self._link_at(*self._owner(slot)[0]) for slot in self._slots]
             return found
         raise failure
 
     def _ask(self, address: Address, *commands: tuple[bytes, ...]) -> list[Any]:
         # A connection for this one question: a link would be greeted as one that is written to.
-        host, port = address
-        link = Link(connection_of({**self._seeds[0], "host": host, "port": port}), f"{host}:{port}", lambda _link: None)
+        link = self._new_link(*address, lambda _link: None)
         try:
             answers = link.ask(*commands)
         finally:

@@ -1,7 +1,8 @@
-"""The sentinel of one partition: read, moved, and compared by every write (R8, R9).
+"""The sentinel of one partition: read, moved, and compared by every write (R8, R9). The Lua stands beside what calls it.
 
-A copy of it lies in each bucket. Bucket 0 decides between two writers: both move it there first. A read returns the copy that
-is farthest behind, so what a node lost is found. A move replaces what was read in each bucket, and nothing else.
+A copy of the sentinel is in each bucket; one server has one bucket. Bucket 0 decides between two writers: both move it there
+first. A read returns the copy that is farthest behind, so what a node lost is found. A move replaces what was read in each
+bucket, and nothing else; which sentinel may follow which is asked of `trident.state.sentinel` before it.
 
 Two more things than the sentinel's own fields guard a commit through broken connections. The record has a renewal: the old
 connection may still deliver writes, after what this writer did since, so before they are sent again the record gets the next
@@ -15,15 +16,74 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from states.redis.calls import Exchange
-from states.redis.layout import BUCKETS_FIELD, Layout, sentinel_of, sentinel_record
-from states.redis.scripts import DROP, MOVE, RENEW
-from states.redis.wire import Call
-from trident.errors import BackendError, ConfigError, StateLossDetected
+from states.redis.layout import Layout, sentinel_of, sentinel_record
+from states.redis.wire import Call, Command, Wire, script
+from trident.errors import BackendError, StateLossDetected
 from trident.state.sentinel import displaced, is_forward
 from trident.state.txid import Sentinel
 
-__all__ = ["Fence"]
+__all__ = ["Fence", "fenced"]
+
+# Each script has the hash of the sentinels as KEYS[1], the field of the partition's sentinel as ARGV[1] and the writer's own
+# record as ARGV[2]. It answers 1, or the record that it found instead, or nil where there was none. Redis runs it as a whole.
+# KEYS[2 …] are all other keys that it touches. Only so does a node of a cluster know, while their slot is being moved, whether
+# it still has all of them: it runs the script with all of them or not at all.
+
+_FENCE = """\
+if ARGV[2] ~= '' then
+  local found = redis.call('HGET', KEYS[1], ARGV[1])
+  if found ~= ARGV[2] then return found end
+  redis.call('HINCRBY', KEYS[1], ARGV[1] .. ':calls', 1)
+end
+"""
+
+_LOST = """\
+local calls = ARGV[1] .. ':calls'
+if ARGV[3] ~= '' and tonumber(redis.call('HGET', KEYS[1], calls) or '0') < tonumber(ARGV[3]) then return 0 end
+"""
+
+
+def fenced(source: str) -> bytes:
+    """Return a script that acts only while the sentinel is the writer's own, and counts its calls.
+
+    A writer without a sentinel has '' for its record and is not compared.
+    """
+    return script(f"{_FENCE}{source} return 1")
+
+
+_DROP = fenced("redis.call('HDEL', KEYS[1], ARGV[1], ARGV[1] .. ':calls')")
+
+# Writes the record in place of the one in ARGV[4] ('': of none), and begins to count the calls of its writer. The record may
+# be there already: then the answer to an earlier move was lost. ARGV[3]: how many calls of the writer are acknowledged, or ''
+# where another writer's record, or an earlier commit's, is replaced; if the server knows of fewer calls, it has lost some,
+# and the answer is 0. ARGV[5]: the number of buckets that is recorded with it, '' for none; the answer is a list of the
+# recorded number where another one was found.
+_MOVE = script(
+    f"""\
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+if found == ARGV[2] then return 1 end
+if (found or '') ~= ARGV[4] then return found end
+{_LOST}\
+local buckets = redis.call('HGET', KEYS[1], 'buckets')
+if buckets and ARGV[5] ~= '' and buckets ~= ARGV[5] then return {{buckets}} end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+redis.call('HDEL', KEYS[1], calls)
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'buckets', ARGV[5]) end
+return 1"""
+)
+
+# Replaces the writer's own record of an earlier renewal by ARGV[2]. ARGV[3]: as for a move, never ''.
+_RENEW = script(
+    f"""\
+local found = redis.call('HGET', KEYS[1], ARGV[1])
+if not found then return found end
+local own, there = cjson.decode(ARGV[2]), cjson.decode(found)
+for i = 1, 3 do if there[i] ~= own[i] then return found end end
+if there[4] > own[4] or there[5] ~= own[5] then return found end
+{_LOST}\
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], calls, ARGV[3])
+return 1"""
+)
 
 
 class Fence:
@@ -31,41 +91,34 @@ class Fence:
 
     Parameters
     ----------
-    exchange, layout
+    wire, layout
         Where the sentinel is.
     partition
         Its number.
-    what, server
-        The state and partition, and the server's address, for messages.
+    what
+        The state and partition, for messages.
     """
 
-    def __init__(self, exchange: Exchange, layout: Layout, partition: int, what: str, server: str) -> None:
-        self._exchange, self._layout, self._what = exchange, layout, what
-        self._place = f"{what} on Redis {server}"
+    def __init__(self, wire: Wire, layout: Layout, partition: int, what: str) -> None:
+        self._wire, self._layout, self._what = wire, layout, what
+        self._place = f"{what} on Redis {wire.servers.name}"
         self._field = layout.sentinel_field(partition)
-        self._own: Sentinel | None = None
-        self._renewal = 0
-        self._record = b""  # of `_own`
-        self._acknowledged = [0] * layout.buckets  # the writes of the commit
-        self._seen: list[bytes | None] | None = None  # the records that were read or laid last
+        self.forget()
 
-    def command(
-        self, script: bytes, bucket: int, names: Sequence[bytes], arguments: Sequence[bytes] = ()
-    ) -> tuple[Any, ...]:
-        """Return the call of a script that writes under these names while the sentinel is this writer's own."""
+    def forget(self) -> None:
+        """Stop being the writer."""
+        self._own: Sentinel | None = None
+        self._renewal, self._record = 0, b""  # of `_own`
+        self._acknowledged = [0] * self._layout.buckets  # the writes of the commit
+        self._seen: list[bytes | None] | None = None  # the records that were read or written last
+
+    def command(self, script: bytes, bucket: int, names: Sequence[bytes], arguments: Sequence[bytes] = ()) -> Command:
+        """Return the call of a `fenced` script that writes under these names."""
         keys = [self._layout.sentinel_keys[bucket], *names]
         return (b"EVALSHA", script, len(keys), *keys, self._field, self._record, *arguments)
 
     def written(self, doing: str, bucket: int, answer: Any) -> None:
-        """Check what a script answered that writes values.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel. The call wrote nothing.
-        StateLossDetected
-            The sentinel that this writer laid is gone, or an earlier one stands in its place. The call wrote nothing.
-        """
+        """Check what a `fenced` script answered, and count the call; where this raises, the call wrote nothing."""
         self._check(doing, self._own, answer)
         self._acknowledged[bucket] += 1
 
@@ -75,11 +128,11 @@ class Fence:
         records: list[bytes | None] = [None] * layout.buckets
 
         def take(bucket: int, answer: list[bytes | None]) -> None:
-            records[bucket], buckets = answer
-            self._check_buckets(buckets)
+            records[bucket], recorded = answer
+            layout.check_buckets(recorded, self._place)
 
         def call(bucket: int) -> Call:
-            command = (b"HMGET", layout.sentinel_keys[bucket], self._field, BUCKETS_FIELD)
+            command = (b"HMGET", layout.sentinel_keys[bucket], self._field, b"buckets")
             return Call(bucket, lambda: command, partial(take, bucket), reads=True)
 
         self._run("read the sentinel", map(call, range(layout.buckets)))
@@ -93,12 +146,14 @@ class Fence:
 
     def check_layout(self) -> None:
         """Check that the state is spread over as many buckets as the options say, if it was ever written."""
-        if self._layout.clustered:
-            key = self._layout.sentinel_keys[0]
-            self._run("read the layout", [Call(0, lambda: (b"HGET", key, BUCKETS_FIELD), self._check_buckets, True)])
+        layout = self._layout
+        if layout.recorded_buckets:
+            command = (b"HGET", layout.sentinel_keys[0], b"buckets")
+            check = partial(layout.check_buckets, place=self._place)
+            self._run("read the layout", [Call(0, lambda: command, check, True)])
 
     def move(self, sentinel: Sentinel, force: bool) -> None:
-        """Replace what was read or laid last by this sentinel, in each bucket; this is the writer from now on.
+        """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on.
 
         Raises
         ------
@@ -108,19 +163,20 @@ class Fence:
             It seals a commit, and Redis has lost writes of it.
         """
         doing, mine = "move the sentinel", self._own == sentinel
-        seen = self._seen_by_now()
-        for found in () if force else map(self._sentinel, {record for record in seen if record is not None}):
-            if not is_forward(found, sentinel):
-                raise displaced(f"{doing} of {self._place}", sentinel, found, found)
+        if self._seen is None:
+            self.read()
+        seen = self._seen or []
+        if not force:
+            self._check_forward(doing, sentinel, seen)
         renewal = self._renewal if mine else 0
         record = sentinel_record(sentinel, renewal)
-        buckets = range(self._layout.buckets)
-        calls = [self._move_of(bucket, sentinel, record, seen[bucket], mine) for bucket in buckets]
+        calls = [self._move_of(bucket, sentinel, record, before, mine) for bucket, before in enumerate(seen)]
         if not mine:
             self._run(doing, [calls.pop(0)])
         self._run(doing, calls)
+        self.forget()
         self._own, self._renewal, self._record = sentinel, renewal, record
-        self._seen, self._acknowledged = [record for _ in buckets], [0 for _ in buckets]
+        self._seen = [record for _ in seen]
 
     def renewals(self) -> Iterable[Call]:
         """Make the calls after which only what is sent from now on can write."""
@@ -129,8 +185,8 @@ class Fence:
         self._renewal += 1
         self._record = record = sentinel_record(self._own, self._renewal)
 
-        def command(bucket: int) -> tuple[Any, ...]:
-            return self.command(RENEW, bucket, (), [b"%d" % self._acknowledged[bucket]])
+        def command(bucket: int) -> Command:
+            return self.command(_RENEW, bucket, (), [b"%d" % self._acknowledged[bucket]])
 
         def take(bucket: int, answer: Any) -> None:
             self._check("write again", self._own, answer)
@@ -143,41 +199,37 @@ class Fence:
     def drop(self) -> None:
         """Remove this writer's sentinel, so that no commit can go on as if nothing had been lost."""
         if self._own is not None:
-            drops = (partial(self.command, DROP, bucket, ()) for bucket in range(self._layout.buckets))
-            self._run("remove the sentinel", [Call(b, drop, lambda _answer: None) for b, drop in enumerate(drops)])
+            buckets = range(self._layout.buckets)
+            calls = [Call(b, partial(self.command, _DROP, b, ()), lambda _answer: None) for b in buckets]
+            self._run("remove the sentinel", calls)
         self.forget()
-
-    def forget(self) -> None:
-        """Stop being the writer."""
-        self._own, self._renewal, self._record, self._seen = None, 0, b"", None
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
     def _run(self, doing: str, calls: Iterable[Call]) -> None:
-        self._exchange.run(f"{doing} of {self._what}", calls)
-
-    def _seen_by_now(self) -> list[bytes | None]:
-        if self._seen is None:
-            self.read()
-            assert self._seen is not None
-        return self._seen
+        self._wire.run(f"{doing} of {self._what}", calls)
 
     def _move_of(self, bucket: int, sentinel: Sentinel, record: bytes, seen: bytes | None, mine: bool) -> Call:
-        """Make the call that lays a record in one bucket; it seals a commit if the sentinel is `mine`."""
+        """Make the call that writes a record in one bucket; it seals a commit if the sentinel is `mine`."""
         layout = self._layout
 
         def take(answer: Any) -> None:
             if isinstance(answer, list):
-                self._check_buckets(answer[0])
+                layout.check_buckets(answer[0], self._place)
             else:
                 self._check("move the sentinel", sentinel, answer, None if seen is None else self._sentinel(seen))
 
-        calls = b"%d" % self._acknowledged[bucket] if mine else b""
-        buckets = b"%d" % layout.buckets if layout.clustered else b""
+        acknowledged = b"%d" % self._acknowledged[bucket] if mine else b""
         command = (
-            b"EVALSHA", MOVE, 1, layout.sentinel_keys[bucket], self._field, record, calls, seen or b"", buckets,
+            b"EVALSHA", _MOVE, 1, layout.sentinel_keys[bucket], self._field, record, acknowledged, seen or b"",
+            layout.recorded_buckets,
         )  # fmt: skip
         return Call(bucket, lambda: command, take)
+
+    def _check_forward(self, doing: str, sentinel: Sentinel, seen: list[bytes | None]) -> None:
+        for found in map(self._sentinel, {record for record in seen if record is not None}):
+            if not is_forward(found, sentinel):
+                raise displaced(f"{doing} of {self._place}", sentinel, found, found)
 
     def _check(self, doing: str, own: Sentinel | None, answer: Any, seen: Sentinel | None = None) -> None:
         if answer == 1:
@@ -189,20 +241,10 @@ class Fence:
                 "without its latest data. The batch may be replayed"
             )
         if answer is None:
-            raise StateLossDetected(
-                what,
-                f"the sentinel that was read or laid there ({seen}) is gone; Redis was emptied, was restarted without its "
-                "data, or evicted the key",
-            )
+            gone = f"the sentinel that was read or laid there ({seen}) is gone; Redis was emptied, was restarted without its "
+            raise StateLossDetected(what, gone + "data, or evicted the key")
         assert own is not None
         raise displaced(what, own, self._sentinel(answer), seen)
 
     def _sentinel(self, record: bytes) -> Sentinel:
         return sentinel_of(record, f"the sentinel of {self._place} (key {self._layout.sentinel_keys[0]!r})")
-
-    def _check_buckets(self, recorded: bytes | None) -> None:
-        if self._layout.clustered and recorded is not None and recorded != b"%d" % self._layout.buckets:
-            raise ConfigError(
-                f"{self._place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
-                f"{self._layout.buckets}; its keys would not be found. Give the recorded number"
-            )

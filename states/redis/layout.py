@@ -1,4 +1,4 @@
-"""What a Redis state stores under which key. Nothing here talks to a server.
+"""What the keys of a Redis state are called. Nothing here talks to a server.
 
 One string for each key, P being the prefix::
 
@@ -11,9 +11,8 @@ One hash H for the whole state::
     H                    hash: <key> -> value, and "sentinel:<partition>" -> JSON, "sentinel:<partition>:calls"
     H:sentinels          hash: where the sentinels are if H may expire
 
-In a cluster there are these keys for each bucket b, with the hash tag `{P:b}` (`{H:b}`) in place of P (H). The sentinels
-are copied to each bucket, because a write is fenced in the slot where it happens; the hash of sentinels also has the
-field "buckets" there. No name has control characters, so no state's keys start like another's.
+In a cluster there are these keys for each bucket, see `states/redis/cluster_layout.py`; one server has one bucket. No name
+has control characters, so no state's keys start like another's.
 """
 
 from __future__ import annotations
@@ -23,27 +22,13 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
-from zlib import crc32
 
 from trident.errors import CorruptValueError
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.state.txid import Sentinel
 
-__all__ = [
-    "BUCKETS_FIELD",
-    "Layout",
-    "Part",
-    "Where",
-    "default_prefix",
-    "interleaved",
-    "lay",
-    "pick",
-    "sentinel_of",
-    "sentinel_record",
-]
-
-BUCKETS_FIELD = b"buckets"
+__all__ = ["Layout", "Part", "Where", "default_prefix", "escaped", "lay", "pick", "sentinel_of", "sentinel_record"]
 
 Where = slice | list[int]
 """The positions of some keys in the list that was asked for."""
@@ -66,29 +51,25 @@ class Layout:
 
     Parameters
     ----------
-    prefix
-        P, or H if `hashed`.
+    stems
+        What the names of each bucket start with: P, or H if `hashed`.
     hashed
         One hash in place of a string for each key.
     expires
         The data expire, so the sentinels need a key of their own.
-    buckets, clustered
-        Number of buckets, and whether names have hash tags.
     """
 
-    def __init__(self, prefix: str, hashed: bool, expires: bool, buckets: int, clustered: bool) -> None:
-        self.prefix, self.hashed, self.buckets, self.clustered = prefix, hashed, buckets, clustered
-        self._apart = expires or not hashed
-        self.stems = [self._stem(bucket) for bucket in range(buckets)]
-        self._starts = [b"" if hashed else stem + b":" for stem in self.stems]
-        self.sentinel_keys = [stem + b":sentinels" if self._apart else stem for stem in self.stems]
+    recorded_buckets = b""
+    """What is recorded with each sentinel, so that no other number of buckets is taken; one server records nothing."""
 
-    def _stem(self, bucket: int) -> bytes:
-        if not self.clustered:
-            return self.prefix.encode()
-        # A closing brace would end the tag too early.
-        tag = self.prefix.replace("%", "%25").replace("}", "%7D")
-        return f"{{{tag}:{bucket}}}".encode()
+    def __init__(self, stems: Sequence[bytes], hashed: bool, expires: bool) -> None:
+        self.stems, self.hashed, self.buckets = list(stems), hashed, len(stems)
+        self._apart = expires or not hashed
+        self._starts = [b"" if hashed else stem + b":" for stem in stems]
+        self.sentinel_keys = [stem + b":sentinels" if self._apart else stem for stem in stems]
+
+    def check_buckets(self, recorded: bytes | None, place: str) -> None:
+        """Refuse another number of buckets than the one that is recorded with the sentinels of `place`."""
 
     def sentinel_field(self, partition: int) -> bytes:
         """Return the field of a partition's sentinel."""
@@ -96,44 +77,19 @@ class Layout:
 
     def parts(self, keys: Sequence[Key], size: int) -> Iterator[Part]:
         """Cut keys into calls of at most `size`, encoding them as the calls are made."""
-        if self.buckets == 1:
-            for first in range(0, len(keys), size):
-                names = encode_keys(keys[first : first + size], self._starts[0])
-                yield Part(0, slice(first, first + len(names)), names)
-            return
-        # Enough keys at a time to fill a call for each bucket, and no more, for the memory's sake.
-        stride = size * self.buckets
-        for first in range(0, len(keys), stride):
-            yield from self._bucketed(first, encode_keys(keys[first : first + stride]), size)
-
-    def _bucketed(self, first: int, encoded: list[bytes], size: int) -> Iterator[Part]:
-        places: dict[int, list[int]] = {}
-        for place, key in enumerate(encoded):
-            places.setdefault(crc32(key) % self.buckets, []).append(place)
-        for bucket, found in places.items():
-            start = self._starts[bucket]
-            for at in range(0, len(found), size):
-                some = found[at : at + size]
-                yield Part(bucket, [first + place for place in some], [start + encoded[place] for place in some])
+        for first in range(0, len(keys), size):
+            names = encode_keys(keys[first : first + size], self._starts[0])
+            yield Part(0, slice(first, first + len(names)), names)
 
     def scan_pattern(self) -> bytes:
-        """Return the glob that the names of all keys match (and, in a cluster, few others)."""
-        if not self.clustered:
-            return _GLOB.sub(rb"\\\1", self.stems[0]) + b":[\x01-\x1f]*"
-        stem = _GLOB.sub(rb"\\\1", self.stems[0][: -len(b"0}")])
-        return stem + b"*}:[\x01-\x1f]*"
+        """Return the glob that the names of all keys match."""
+        return escaped(self.stems[0]) + b":[\x01-\x1f]*"
 
     def place_of(self, name: bytes) -> tuple[int, bytes] | None:
         """Return the bucket and the encoded key of a name that a scan found; None if it is something else."""
-        bucket = self._bucket_in(name) if self.clustered and not self.hashed else 0
-        if bucket is None or not name.startswith(self._starts[bucket]):
-            return None
-        key = name[len(self._starts[bucket]) :]
-        return (bucket, key) if b"" < key[:1] < b" " else None
-
-    def _bucket_in(self, name: bytes) -> int | None:
-        number = name[len(self.stems[0]) - len(b"0}") :].partition(b"}")[0]
-        return int(number) if number.isdigit() and int(number) < self.buckets else None
+        start = self._starts[0]
+        key = name[len(start) :]
+        return (0, key) if name.startswith(start) and b"" < key[:1] < b" " else None
 
 
 def default_prefix(topology: str, state: str) -> str:
@@ -143,6 +99,11 @@ def default_prefix(topology: str, state: str) -> str:
 
 def _percent(found: re.Match[str]) -> str:
     return f"%{ord(found[0]):02X}"
+
+
+def escaped(name: bytes) -> bytes:
+    """Return the glob that matches this name alone."""
+    return _GLOB.sub(rb"\\\1", name)
 
 
 def sentinel_record(sentinel: Sentinel, renewal: int) -> bytes:
@@ -184,10 +145,3 @@ def lay(out: list[Any], where: Where, values: Sequence[Any]) -> None:
     else:
         for place, value in zip(where, values, strict=True):
             out[place] = value
-
-
-def interleaved(names: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
-    """Return one list: a name, its value, the next name and so on."""
-    pairs = [b""] * (2 * len(names))
-    pairs[::2], pairs[1::2] = names, values
-    return pairs

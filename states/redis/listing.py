@@ -1,4 +1,4 @@
-"""Lists what a state has: SCAN over the servers for strings, HSCAN for hashes.
+"""Lists what a state has, and empties it: SCAN over the servers for strings, HSCAN for hashes.
 
 A cursor means nothing to another process, and a key may move from a server that is still to come to one that is done. So
 where a connection broke or a slot was moved meanwhile, all is listed once more.
@@ -6,16 +6,17 @@ where a connection broke or a slot was moved meanwhile, all is listed once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from states.redis.calls import Exchange
 from states.redis.layout import Layout
-from states.redis.wire import Call, Link, Servers
+from states.redis.wire import Call, Command, Wire
 from trident.errors import BackendError
+from trident.state.encoding.codec import decode_keys
+from trident.state.interfaces import Key
 
-__all__ = ["Names", "names_of"]
+__all__ = ["empty", "key_pages"]
 
 Names = list[bytes]
 
@@ -24,58 +25,83 @@ _START = b"0"
 _PASSES = 5
 
 
-def names_of(exchange: Exchange, servers: Servers, layout: Layout, what: str) -> Iterator[Names]:
+def key_pages(wire: Wire, layout: Layout, what: str) -> Iterator[Sequence[Key]]:
+    """Iterate over pages of distinct keys."""
+    seen: set[bytes] = set()
+    for names in _names_of(wire, layout, what):
+        places = map(layout.place_of, names)
+        encoded = list(dict.fromkeys(place[1] for place in places if place is not None and place[1] not in seen))
+        if encoded:
+            seen.update(encoded)
+            yield decode_keys(encoded)
+
+
+def empty(wire: Wire, layout: Layout, what: str) -> None:
+    """Remove all keys. The sentinels go first: then no writer can write between the keys that are removed."""
+    doing = f"empty {what}"
+    wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.sentinel_keys)])
+    if layout.hashed:
+        wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.stems)])
+        return
+    for names in _names_of(wire, layout, what):
+        buckets: dict[int, Names] = {}
+        for name in names:
+            place = layout.place_of(name)
+            if place is not None:
+                buckets.setdefault(place[0], []).append(name)
+        wire.run(doing, [_removal(bucket, found) for bucket, found in buckets.items()])
+
+
+def _removal(bucket: int, names: Names) -> Call:
+    command = (b"UNLINK", *names)
+    return Call(bucket, lambda: command, lambda _answer: None)
+
+
+def _names_of(wire: Wire, layout: Layout, what: str) -> Iterator[Names]:
     """Iterate over pages of names; a name may come twice, and names of something else may come too."""
     doing = f"list the keys of {what}"
     for _ in range(_PASSES):
-        before = exchange.look(doing, servers.placement)
-        yield from _pass(exchange, servers, layout, doing)
-        if exchange.look(doing, servers.placement) == before:
+        before = wire.persist(doing, wire.servers.placement)
+        if layout.hashed:
+            for bucket, key in enumerate(layout.stems):
+                yield from _fields(wire, bucket, key, doing)
+        else:
+            for server in wire.persist(doing, lambda: [link.name for link in wire.servers.primaries()]):
+                yield from _names(wire, server, layout.scan_pattern(), doing)
+        if wire.persist(doing, wire.servers.placement) == before:
             return
     raise BackendError(f"{doing}: slots were moved or connections broke each of {_PASSES} times; list them again")
 
 
-def _pass(exchange: Exchange, servers: Servers, layout: Layout, doing: str) -> Iterator[Names]:
-    if layout.hashed:
-        for bucket in range(layout.buckets):
-            yield from _fields(exchange, bucket, layout.stems[bucket], doing)
-        return
-    for server in exchange.each(doing, lambda link: link.name, servers.primaries):
-        yield from _names(exchange, servers, server, layout.scan_pattern(), doing)
-
-
-def _fields(exchange: Exchange, bucket: int, key: bytes, doing: str) -> Iterator[Names]:
+def _fields(wire: Wire, bucket: int, key: bytes, doing: str) -> Iterator[Names]:
     answers: list[list[Any]] = []
     cursor = _START
     while True:
-        exchange.run(doing, [Call(bucket, partial(_hscan, key, cursor), answers.append, True)])
+        wire.run(doing, [Call(bucket, partial(_hscan, key, cursor), answers.append, True)])
         cursor, pairs = answers.pop()
         yield pairs[::2]
         if cursor == _START:
             return
 
 
-def _hscan(key: bytes, cursor: bytes) -> tuple[Any, ...]:
+def _hscan(key: bytes, cursor: bytes) -> Command:
     return (b"HSCAN", key, cursor, b"COUNT", _PAGE)
 
 
-def _names(exchange: Exchange, servers: Servers, server: str, pattern: bytes, doing: str) -> Iterator[Names]:
+def _names(wire: Wire, server: str, pattern: bytes, doing: str) -> Iterator[Names]:
     cursor = _START
 
-    def page(link: Link) -> list[Any]:
-        (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
-        if isinstance(answer, Exception):
-            raise answer
-        return list(answer)
+    def page() -> tuple[bytes, Names] | None:
+        for link in wire.servers.primaries():
+            if link.name == server:
+                (answer,) = link.ask((b"SCAN", cursor, b"MATCH", pattern, b"COUNT", _PAGE))
+                if isinstance(answer, Exception):
+                    raise answer
+                return answer[0], answer[1]
+        return None  # it has left the cluster, so there will be another pass
 
-    def that_server() -> list[Link]:
-        return [link for link in servers.primaries() if link.name == server]
-
-    while True:
-        pages = exchange.each(doing, page, that_server)
-        if not pages:
-            return  # it has left the cluster, so there will be another pass
-        ((cursor, names),) = pages
+    while (found := wire.persist(doing, page)) is not None:
+        cursor, names = found
         yield names
         if cursor == _START:
             return

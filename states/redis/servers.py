@@ -1,49 +1,100 @@
-"""Where a state's buckets live: one server, or the nodes of a cluster."""
+"""One Redis server; and how redis-py is told of it, out of the options of a state."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
-from states.redis.cluster import Cluster
-from states.redis.connecting import arguments_of, connection_of, name_of
-from states.redis.layout import Layout
+from states.redis.faults import driver
 from states.redis.options import RedisOptions
-from states.redis.wire import Link, Servers
+from states.redis.wire import Call, Link
+from trident.errors import ConfigError
 
-__all__ = ["servers_of"]
+__all__ = ["DEFAULT_PORT", "Server", "arguments_of", "link_of", "name_of"]
 
-
-def servers_of(options: RedisOptions, layout: Layout, greet: Callable[[Link], None]) -> Servers:
-    """Return the servers that the options name. Nothing is connected yet."""
-    netloc = urlsplit(options.url).netloc
-    if options.clustered:
-        user, at, hosts = netloc.rpartition("@")
-        seeds = [arguments_of(options, user + at + host) for host in hosts.split(",")]
-        return Cluster(seeds, layout.stems, greet)
-    arguments = arguments_of(options, netloc)
-    return _OneServer(Link(connection_of(arguments), name_of(arguments), greet))
+_OWN_TIMEOUTS = {"socket_timeout": "timeout_s", "socket_connect_timeout": "connect_timeout_s"}
+_OVERRIDES = {"username": "username", "password": "password", "db": "database"}
+_TLS_FILES = {"ssl_ca_certs": "tls_ca_file", "ssl_certfile": "tls_cert_file", "ssl_keyfile": "tls_key_file"}
+DEFAULT_PORT = 6379
 
 
-class _OneServer:
-    def __init__(self, link: Link) -> None:
-        self.name, self._link, self._broken = link.name, link, 0
+class Server:
+    """Where the buckets of a state are: all of them on one server. `states.redis.cluster.Cluster` is many."""
+
+    def __init__(self, options: RedisOptions, greet: Callable[[Link], None]) -> None:
+        self._one = link_of(arguments_of(options, urlsplit(options.url).netloc), greet)
+        self.name, self._broken = self._one.name, 0
 
     def link(self, bucket: int) -> Link:
-        return self._link
-
-    def link_at(self, host: str, port: int) -> Link:
-        return self._link
+        """Return the connection to the server of a bucket."""
+        return self._one
 
     def links(self) -> Sequence[Link]:
-        return (self._link,)
+        """Return the connections in use."""
+        return (self._one,)
 
     def primaries(self) -> Sequence[Link]:
-        return (self._link,)
+        """Return one connection to each server that holds keys."""
+        return (self._one,)
 
     def placement(self) -> Hashable:
+        """Return which servers have the buckets, something else whenever one was moved; an error while one is."""
         return self._broken
 
+    def redirect(self, call: Call, error: Exception) -> None:
+        """Send a call that a server refused to the one that has the keys; raise the error if there is none."""
+        raise error
+
     def forget(self) -> None:
-        self._link.drop()
+        """Close the connections, because something moved or broke; look for the buckets before the next call."""
+        self._one.drop()
         self._broken += 1
+
+
+def arguments_of(options: RedisOptions, netloc: str) -> dict[str, Any]:
+    """Return the arguments of a connection to the server at `netloc`, `connection_class` among them."""
+    url = _plain_url(options, netloc)
+    connections: Any = driver().connection
+    try:
+        arguments: dict[str, Any] = connections.parse_url(url)
+    except ValueError as error:  # its text may have the URL, and so the password
+        raise ConfigError("the URL of a Redis state cannot be read: write redis://user:password@host:port/0") from error
+    for argument, option in _OWN_TIMEOUTS.items():
+        arguments.setdefault(argument, getattr(options, option))
+    given = {argument: getattr(options, option) for argument, option in {**_OVERRIDES, **_TLS_FILES}.items()}
+    arguments.update({argument: value for argument, value in given.items() if value is not None})
+    if not options.tls_verify:
+        arguments.update(ssl_cert_reqs="none", ssl_check_hostname=False)
+    arguments.setdefault("connection_class", connections.Connection)
+    return arguments
+
+
+def link_of(arguments: dict[str, Any], greet: Callable[[Link], None]) -> Link:
+    """Return a link to a server, not connected yet; `greet` is called with it whenever it was connected."""
+    from redis.backoff import NoBackoff
+    from redis.retry import Retry
+
+    others = {name: value for name, value in arguments.items() if name != "connection_class"}
+    try:
+        # `Wire` alone sends again. Protocol 2 has no messages between the answers.
+        connection = arguments["connection_class"](
+            **{**others, "retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": False}
+        )
+    except TypeError as error:
+        raise ConfigError(f"the URL of a Redis state has a query that redis-py does not know: {error}") from error
+    return Link(connection, name_of(arguments), greet)
+
+
+def name_of(arguments: dict[str, Any]) -> str:
+    """Return the server's address for messages, without user and password."""
+    if "path" in arguments:
+        return str(arguments["path"])
+    place = f"{arguments.get('host', 'localhost')}:{arguments.get('port', DEFAULT_PORT)}"
+    return f"{place}/{arguments['db']}" if arguments.get("db") else place
+
+
+def _plain_url(options: RedisOptions, netloc: str) -> str:
+    scheme = "rediss" if options.tls else options.scheme.removesuffix("+cluster")
+    rest = options.url.partition("://")[2]
+    return f"{scheme}://{netloc}{rest[len(urlsplit(options.url).netloc) :]}"

@@ -1,15 +1,51 @@
-"""One connection to a Redis server, with calls packed by hiredis and several of them in flight."""
+"""Calls to Redis: packed by hiredis, several in flight on each connection, sent again when a connection breaks.
+
+A call that is sent again may run twice on the server. Reads and fenced writes of the same values allow that.
+"""
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from hashlib import sha1
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from states.redis.faults import driver
+from states.redis.faults import driver, is_moving, is_transient, refused
+from states.redis.options import RedisOptions
 
-__all__ = ["Call", "Link", "Servers"]
+if TYPE_CHECKING:
+    from states.redis.servers import Server  # it makes the links of this module
+
+__all__ = ["Call", "Command", "Link", "Wire", "eval_of", "script"]
+
+Result = TypeVar("Result")
+Command = tuple[Any, ...]
+
+_SHORTEST_PAUSE_S = 0.01
+_DOUBLED = 30
+"""After so many failures a pause no longer grows, whatever `max_backoff_s`: its computation would overflow."""
+
+_WINDOW = 8
+"""Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
+
+_LUA: dict[bytes, bytes] = {}
+
+
+def script(source: str) -> bytes:
+    """Return the digest of a Lua script, by which EVALSHA calls it."""
+    text = source.encode()
+    digest = sha1(text, usedforsecurity=False).hexdigest().encode()
+    _LUA[digest] = text
+    return digest
+
+
+def eval_of(command: Command) -> Command:
+    """Return the EVAL that does what an EVALSHA does, for a server that has not seen the script."""
+    _evalsha, digest, *rest = command
+    return (b"EVAL", _LUA[digest], *rest)
 
 
 @dataclass(eq=False)
@@ -19,7 +55,7 @@ class Call:
     Attributes
     ----------
     bucket
-        Whose slot it belongs to.
+        Whose slot it belongs to; below 0: of none, and it is not sent again.
     command
         Makes the command's parts, each time that it is sent.
     take
@@ -30,12 +66,9 @@ class Call:
     """
 
     bucket: int
-    command: Callable[[], tuple[Any, ...]]
-    take: Callable[[Any], None]
+    command: Callable[[], Command]
+    take: Callable[[Any], object]
     reads: bool = False
-
-
-_ASKING = Call(-1, lambda: (b"ASKING",), lambda _answer: None)
 
 
 class Link:
@@ -66,54 +99,144 @@ class Link:
             self._connected = True
             self._greet(self)
 
-    def send(self, call: Call, asking: bool = False) -> None:
-        """Send a call over the open link; its answer is outstanding from before the first byte goes out."""
-        calls = (_ASKING, call) if asking else (call,)
+    def send(self, *calls: Call) -> None:
+        """Send calls over the open link; their answers are outstanding from before the first byte goes out."""
         self.waiting.extend(calls)
-        self._connection.send_packed_command([b"".join(self._pack(each.command()) for each in calls)], False)
+        self._connection.send_packed_command([b"".join(self._pack(call.command()) for call in calls)], False)
 
     def read(self) -> Any:
         """Return the next answer, which may be an error of the server."""
-        errors = driver().exceptions
         try:
             return self._connection.read_response()
-        except errors.ResponseError as error:
+        except driver().exceptions.ResponseError as error:
             return error
 
-    def ask(self, *commands: tuple[Any, ...]) -> list[Any]:
+    def ask(self, *commands: Command) -> list[Any]:
         """Send commands and return their answers; an error of the server is an answer. Nothing else is outstanding."""
         self.open()
-        self._connection.send_packed_command([b"".join(map(self._pack, commands))], False)
-        return [self.read() for _ in commands]
+        try:
+            self._connection.send_packed_command([b"".join(map(self._pack, commands))], False)
+            return [self.read() for _ in commands]
+        except BaseException:
+            self.drop()  # what is still outstanding would be taken for the answers of later calls
+            raise
 
     def drop(self) -> list[Call]:
         """Close the connection; return the calls without an answer."""
-        lost = [call for call in self.waiting if call is not _ASKING]
+        lost = [call for call in self.waiting if call.bucket >= 0]
         self.waiting.clear()
         self._connected = False
         self._connection.disconnect()
         return lost
 
 
-class Servers(Protocol):
-    """Where the buckets live: one server, or a cluster."""
+class Wire:
+    """Runs calls to their end, through lost connections.
 
-    name: str
+    Parameters
+    ----------
+    servers
+        Where to.
+    options
+        How often, and how long to wait in between.
+    """
 
-    def link(self, bucket: int) -> Link:
-        """Return the connection to the server of a bucket."""
+    def __init__(self, servers: Server, options: RedisOptions) -> None:
+        from redis.backoff import ExponentialWithJitterBackoff
 
-    def link_at(self, host: str, port: int) -> Link:
-        """Return the connection to a server that another one named."""
+        self.servers, self._at = servers, servers.name
+        self._backoff = ExponentialWithJitterBackoff(cap=options.max_backoff_s, base=options.backoff_s)
+        self._retries, self._patience_s = options.retries, options.timeout_s
 
-    def links(self) -> Sequence[Link]:
-        """Return the connections in use."""
+    def run(self, doing: str, calls: Iterable[Call], renew: Callable[[], Iterable[Call]] | None = None) -> None:
+        """Run all calls; their answers are taken in no certain order, but in the order of the calls on each server.
 
-    def primaries(self) -> Sequence[Link]:
-        """Return one connection to each server that holds keys."""
+        Parameters
+        ----------
+        doing
+            For messages: "read 10 keys".
+        calls
+            Made one by one, a few before they are sent.
+        renew
+            Makes calls that must run before lost calls are sent again.
 
-    def placement(self) -> Hashable:
-        """Return which servers have the buckets, something else whenever one was moved; an error while one is."""
+        Raises
+        ------
+        BackendError
+            A server refused or did not answer. Any of the calls may have run.
+        """
+        lost: deque[Call] = deque()
+        source = iter(calls)
+        broken = False
 
-    def forget(self) -> None:
-        """Something moved or broke: find out anew where the buckets live."""
+        def attempt() -> None:
+            nonlocal broken
+            if broken and renew is not None:
+                self._attempt(iter(list(renew())), deque())
+            broken = True
+            self._attempt(_all(lost, source), lost)
+
+        self.persist(doing, attempt)
+
+    def persist(self, doing: str, attempt: Callable[[], Result]) -> Result:
+        """Return what `attempt` returns; it is called again, on new connections, while they break."""
+        waited_s = 0.0
+        for failures in count(1):
+            self._at = self.servers.name
+            try:
+                return attempt()
+            except driver().exceptions.RedisError as error:
+                transient = is_transient(error)
+                if transient:
+                    self.servers.forget()
+                # A slot that is being moved, or a node that is replaced, takes longer than a broken connection.
+                patient = is_moving(error) and waited_s < self._patience_s
+                if not transient or (failures > self._retries and not patient):
+                    raise refused(error, doing, self._at) from error
+            pause_s = max(self._backoff.compute(min(failures, _DOUBLED)), _SHORTEST_PAUSE_S)
+            time.sleep(pause_s)
+            waited_s += pause_s
+        raise AssertionError("unreachable")
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _attempt(self, calls: Iterator[Call], lost: deque[Call]) -> None:
+        link: Link | None = None
+        try:
+            for call in calls:
+                lost.append(call)  # until it is outstanding on a link
+                link = None
+                link = self.servers.link(call.bucket)
+                link.open()
+                lost.pop()
+                link.send(call)
+                if len(link.waiting) >= _WINDOW:
+                    self._receive(link)
+            while busy := [each for each in self.servers.links() if each.waiting]:
+                for link in busy:
+                    self._receive(link)
+        except BaseException:
+            # What is still outstanding would be taken for the answers of later calls.
+            for each in self.servers.links():
+                if each.waiting or each is link:
+                    lost.extend(each.drop())
+            self._at = self.servers.name if link is None else link.name
+            raise
+
+    def _receive(self, link: Link) -> None:
+        call, answer = link.waiting[0], link.read()
+        if not isinstance(answer, Exception):
+            call.take(answer)
+        elif isinstance(answer, driver().exceptions.NoScriptError):
+            link.send(Call(call.bucket, lambda: eval_of(call.command()), call.take))  # which also loads it
+        else:
+            self.servers.redirect(call, answer)
+        link.waiting.popleft()
+
+
+def _all(lost: deque[Call], source: Iterator[Call]) -> Iterator[Call]:
+    while lost:
+        yield lost.popleft()
+    # Not `yield from`: an attempt that breaks closes this iterator, which must leave the rest of the source for the next.
+    for call in source:  # noqa: UP028
+        yield call

@@ -153,7 +153,7 @@ def test_a_key_that_moves_during_a_listing_is_listed_once(cluster: Cluster) -> N
 
 def test_a_slot_that_is_being_moved_is_asked_for_at_its_target(cluster: Cluster) -> None:
     backing = map_at(cluster)
-    backing._exchange._patience_s = 0.1
+    backing._wire._patience_s = 0.1
     backing.move_sentinel(SENTINEL)
     move = Move(cluster, redis.crc.key_slot(b"{words/counts:0}"))
     move.open()

@@ -90,7 +90,7 @@ def test_keys_that_left_a_node_which_was_then_replaced_are_not_taken_for_absent(
     state, log = state_at(cluster), Log()
     count(state, log)
     backing = state.map_state.backing.backing
-    backing._exchange._patience_s = 0.05
+    backing._wire._patience_s = 0.05
     move = Move(cluster, redis.crc.key_slot(b"{words/counts:0}"), SPARE)
     move.open()
     values = [key for key in move.left() if not key.endswith(b":sentinels")]

@@ -14,7 +14,8 @@ import redis
 
 from states.redis import RedisBackingMap, RedisOptions
 from states.redis.health import persistence_risk
-from states.redis.scripts import PUT, eval_of
+from states.redis.map import PUT
+from states.redis.wire import eval_of
 from tests.servers import Server
 from tests.states.redis.redis_support import CONF, KEYS, Interrupted, count, interrupting, map_at, restart, state_at
 from tests.stores.proxy import Point, Proxy

@@ -1,0 +1,146 @@
+"""Looks at the end of each commit whether Redis has evicted keys since this writer connected."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from functools import partial
+from typing import Any, NamedTuple
+
+from states.redis.options import RedisOptions
+from states.redis.wire import Call, Wire
+from trident.errors import StateLossDetected
+
+__all__ = ["Evictions", "info_of", "warn_once"]
+
+_LOGGER = logging.getLogger(__name__)
+_warned: set[tuple[str, str]] = set()
+_STATS = (b"INFO", b"stats")
+_COUNTED = re.compile(rb"^(evicted_keys|total_commands_processed):(\d+)", re.MULTILINE)
+
+
+class _Counters(NamedTuple):
+    """How many keys a server has evicted, and how many commands it has had, which tells whether both restarted at 0."""
+
+    evicted: int
+    commands: int
+
+    @classmethod
+    def of(cls, info: Any) -> _Counters | None:
+        """Read them from the answer to INFO; None where the server does not say."""
+        found = dict(_COUNTED.findall(info)) if isinstance(info, bytes) else {}
+        return cls(int(found[b"evicted_keys"]), int(found[b"total_commands_processed"])) if len(found) == 2 else None
+
+    def differ(self, before: _Counters) -> bool:
+        """Whether keys were evicted since, or may have been."""
+        return self.evicted != before.evicted or self.commands < before.commands
+
+
+_OF_A_NEW_RUN = _Counters(0, sys.maxsize)
+
+
+class Evictions:
+    """What is known of the evictions of each server.
+
+    Parameters
+    ----------
+    options
+        Whether keys expire, and whether evictions are accepted.
+    what
+        The state, for messages.
+    """
+
+    def __init__(self, options: RedisOptions, what: str) -> None:
+        self._options, self._what = options, what
+        self._seen: dict[str, tuple[str, _Counters]] = {}  # server -> its run, and its counters at the last look
+
+    def connected(self, server: str, info: Any) -> None:
+        """Note what a server says of itself (INFO) when a connection was made."""
+        counted = _Counters.of(info)
+        if counted is not None:
+            run, before = info_of(info).get("run_id", ""), self._seen.get(server)
+            # What was evicted before the first look is not of this state's making. A new run of the server does not know
+            # how many keys the last run evicted.
+            if before is None or before[0] != run:
+                self._seen[server] = (run, counted if before is None else _OF_A_NEW_RUN)
+
+    def check(self, wire: Wire) -> None:
+        """Ask each server, all at once, how many keys it has evicted. Memory may be bounded at any time: so at each commit.
+
+        Raises
+        ------
+        StateLossDetected
+            Keys were evicted since this writer connected, or the counters restarted so that it cannot be known; and
+            `allow_eviction` was not given.
+        """
+        doing = f"look for evictions of {self._what}"
+        now = self._counters(wire, doing)
+        suspect = {name for name, counted in now.items() if counted.differ(self._seen[name][1])}
+        memory = wire.persist(doing, partial(_memory, wire)) if suspect else {}
+        for name, counted in now.items():
+            run, before = self._seen[name]
+            if name in suspect:
+                self._judge(name, counted, before, memory.get(name, {}))
+            self._seen[name] = (run, counted)
+
+    def may_evict(self, info: dict[str, str]) -> bool:
+        """Whether a server that says this of itself may evict keys of the state."""
+        policy = info.get("maxmemory_policy", "noeviction")
+        if info.get("maxmemory", "0") == "0":
+            return False
+        return policy.startswith("allkeys") or (policy.startswith("volatile") and self._options.ttl_s is not None)
+
+    # ---- inside ------------------------------------------------------------------------------------------------------
+
+    def _counters(self, wire: Wire, doing: str) -> dict[str, _Counters]:
+        """Ask each server that was asked when a connection was made."""
+        now: dict[str, _Counters] = {}
+        servers = wire.servers
+
+        def take(bucket: int, answer: bytes) -> None:
+            counted = _Counters.of(answer)
+            if counted is not None:
+                now[servers.link(bucket).name] = counted
+
+        def one_of_each() -> dict[str, int]:
+            return {servers.link(bucket).name: bucket for bucket in reversed(range(self._options.buckets))}
+
+        asked = [bucket for name, bucket in wire.persist(doing, one_of_each).items() if name in self._seen]
+        wire.run(doing, [Call(bucket, lambda: _STATS, partial(take, bucket), True) for bucket in asked])
+        return now
+
+    def _judge(self, name: str, now: _Counters, before: _Counters, memory: dict[str, str]) -> None:
+        # A volatile policy takes keys that expire. Any other may have been set back by now.
+        if memory.get("maxmemory_policy", "").startswith("volatile") and self._options.ttl_s is None:
+            return
+        found = f"{now.evicted - before.evicted} keys were evicted (maxmemory-policy); the evicted ones start anew"
+        if now.commands < before.commands:
+            if not now.evicted and not self.may_evict(memory):
+                return
+            found = (
+                "it may evict keys (maxmemory-policy), and its counters began anew (a restart, or CONFIG RESETSTAT), so nobody "
+                "knows whether it did"
+            )
+        if not self._options.allow_eviction:
+            raise StateLossDetected(f"state {self._what} on Redis {name}", found)
+        warn_once(f"{name}, state {self._what}", found)
+
+
+def info_of(answer: Any) -> dict[str, str]:
+    """Read the answer to INFO."""
+    if not isinstance(answer, bytes):
+        return {}
+    lines = answer.decode(errors="replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line)
+
+
+def warn_once(server: str, text: str) -> None:
+    """Warn of a server, once in this process."""
+    if (server, text) not in _warned:
+        _warned.add((server, text))
+        _LOGGER.warning("Redis %s: %s", server, text)
+
+
+def _memory(wire: Wire) -> dict[str, dict[str, str]]:
+    return {link.name: info_of(link.ask((b"INFO", b"memory"))[0]) for link in wire.servers.links()}
