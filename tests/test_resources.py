@@ -16,7 +16,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import Stream, TopologyError, TridentTopology
-from trident.graph.nodes import Resources
+from trident.graph import Resources
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.planner.loads import StageLoad, commit_loads, stage_loads

@@ -18,7 +18,7 @@ from trident.fluent.repartitioning import Repartitioning
 from trident.fluent.resources import Resourceful, with_cpu, with_memory
 from trident.fluent.selecting import Selecting
 from trident.fluent.windowing import Windowing
-from trident.graph.nodes import (
+from trident.graph import (
     Aggregation,
     EachNode,
     FilterNode,

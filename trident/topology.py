@@ -11,7 +11,7 @@ from trident.fields import Fields
 from trident.fluent.combining import merge, multi_reduce
 from trident.fluent.declaration import Declaration, is_name, spec_of
 from trident.fluent.joining import join
-from trident.graph.nodes import DrpcNode, SpoutNode
+from trident.graph import DrpcNode, SpoutNode
 from trident.spout.interfaces import IBatchSpout, ITridentSpout
 from trident.state.interfaces import StateFactory, StateSpec
 from trident.stream import Stream, TridentState

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.coordination.support import TOPOLOGY, commit
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import FileLog
 
 

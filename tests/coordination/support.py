@@ -7,7 +7,8 @@ from typing import Any
 
 from trident.coordination import framing, lock
 from trident.coordination.framing import read_frames
-from trident.coordination.records import CommitRecord, LogState
+from trident.coordination.log_state import LogState
+from trident.coordination.records import CommitRecord
 from trident.coordination.transaction_log import FileLog
 
 TOPOLOGY = "word-count"

@@ -14,7 +14,8 @@ from tests.coordination.support import TOPOLOGY, commit, files, frames_of, newes
 from trident.coordination import lock
 from trident.coordination import log_reader as reader_module
 from trident.coordination.framing import HEAD_BYTES, decode, encode, frame
-from trident.coordination.records import DefineRecord, LogState
+from trident.coordination.log_state import LogState
+from trident.coordination.records import DefineRecord
 from trident.coordination.transaction_log import FileLog, LogReader
 from trident.errors import CorruptLogError, LogError
 

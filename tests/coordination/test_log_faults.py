@@ -13,7 +13,7 @@ import pytest
 
 from tests.coordination.support import TOPOLOGY, commit, files, reopened, without_epoch
 from trident.coordination.log_file import LogFile
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import FileLog, LogReader, exists
 from trident.errors import FencedError, LogError
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.coordination.support import ATTEMPT, TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
-from trident.coordination.records import AdoptRecord, DefineRecord, LayoutRecord, LogState, ResetRecord
+from trident.coordination.log_state import LogState
+from trident.coordination.records import AdoptRecord, DefineRecord, LayoutRecord, ResetRecord
 from trident.coordination.transaction_log import FileLog, LogReader, exists
 from trident.errors import ForeignLogError, LogError, LogHeldError
 from trident.state.txid import Sentinel

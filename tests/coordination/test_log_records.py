@@ -10,18 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trident.coordination.framing import decode, encode
+from trident.coordination.log_state import HISTORY, LogState
+from trident.coordination.memory_log import MemoryLog
 from trident.coordination.records import (
-    HISTORY,
     AdoptRecord,
     CommitRecord,
     DefineRecord,
     LayoutRecord,
-    LogState,
     Record,
     ResetRecord,
     record_from_data,
 )
-from trident.coordination.transaction_log import MemoryLog
 from trident.errors import FencedError, LogError
 from trident.state.txid import Sentinel, Snapshot, Txid, Winners
 

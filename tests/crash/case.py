@@ -15,7 +15,7 @@ from tests.crash.fuse import Arm, Fuse
 from tests.crash.seams import Chunks, CrashingMap, CrashingState, StormOpaqueMap
 from tests.crash.spout import SHELVES, WORDS, Row, ScriptedSpout, rows_of
 from trident.config import Config
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.operations import Count, Sum
 from trident.runtime.reading.open_partitions import open_view
 from trident.state import CachedMap, Key, MicroBatchIBackingMap, StateConf, StateSpec, StateType, map_for

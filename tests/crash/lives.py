@@ -29,8 +29,9 @@ from tests.crash.case import (
 from tests.crash.driver import observer
 from tests.crash.fuse import OPENING, RECONCILING, Arm, Died, Fuse
 from tests.crash.seams import crashing_log
-from trident.coordination.records import LogState
-from trident.coordination.transaction_log import LogReader, MemoryLog, exists
+from trident.coordination.log_state import LogState
+from trident.coordination.memory_log import MemoryLog
+from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import FencedError
 from trident.runtime.driver.running import RunningTopology, start
 

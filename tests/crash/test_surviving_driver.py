@@ -15,7 +15,7 @@ from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.crash.case import Case, Pairing
 from tests.crash.lives import run_here
 from trident.config import Config
-from trident.coordination.transaction_log import MemoryLog
+from trident.coordination.memory_log import MemoryLog
 from trident.errors import BackendError, FencedError, LogHeldError
 from trident.operations import Count, ReducerAggregator
 from trident.runtime.driver.running import start

@@ -17,7 +17,7 @@ from states.memory import MemoryMapState
 from tests.drpc.support import word_counts, words
 from tests.runtime.support import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.drpc import LocalDRPC
 from trident.drpc.batching import Executor
 from trident.drpc.queried_states import OwnLog

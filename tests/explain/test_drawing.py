@@ -10,7 +10,7 @@ import pytest
 
 from tests.explain.topologies import everything, rows, stock, word_count
 from trident import TopologyError, TridentTopology
-from trident.graph.nodes import Graph, PersistNode, QueryNode
+from trident.graph import Graph, PersistNode, QueryNode
 
 TOPOLOGIES = [word_count, stock, everything]
 _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|->|[{}\[\];,=]|\w+)', re.DOTALL)

@@ -21,12 +21,12 @@ from tests.state.samples import same
 from trident.coordination import framing, log_file
 from trident.coordination.lock import SegmentName
 from trident.coordination.log_reader import LogReader
+from trident.coordination.log_state import LogState
 from trident.coordination.records import (
     AdoptRecord,
     CommitRecord,
     DefineRecord,
     LayoutRecord,
-    LogState,
     Record,
     ResetRecord,
     StartRecord,

@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.stores.catalog import TOPOLOGY, Home
 from tests.stores.seams import Reach, SeamedState, go_on
+from trident.coordination.memory_log import MemoryLog
 from trident.coordination.records import CommitRecord, ResetRecord
-from trident.coordination.transaction_log import MemoryLog
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.partitions import partitions_of
 from trident.state import Key, OpaqueMap, Txid

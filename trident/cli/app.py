@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from trident import __version__
-from trident.cli import dead_letter_commands as dead_letters_commands
+from trident.cli import dead_letter_commands
+from trident.cli.arguments import AsJson, Conf, Debug, Engine, LogDir, Recovery, Target, Token, local_folder
 from trident.cli.console import reporting, say
-from trident.config import NO_URL, is_url
 
 __all__ = ["app", "main"]
 
@@ -27,67 +26,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(dead_letters_commands.app, name="dead-letters")
-
-
-class Recovery(StrEnum):
-    """What to do when the log and a store do not belong together."""
-
-    refuse = "refuse"
-    adopt = "adopt"
-    restart = "restart"
-
-
-class Engine(StrEnum):
-    """What runs the stages."""
-
-    spark = "spark"
-    in_process = "in_process"
-    auto = "auto"
-
-
-def _local(folder: Path | None) -> Path | None:
-    if folder is not None and is_url(str(folder)):
-        raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
-    return folder
-
-
-Target = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE:TOPOLOGY",
-        help="A topology, or a function without arguments that returns one. MODULE is a module (the working directory "
-        "is searched first) or the path of a .py file.",
-        show_default=False,
-    ),
-]
-Conf = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--conf",
-        "-c",
-        metavar="KEY=VALUE",
-        help="A setting of trident.Config; keys that begin with spark. are Spark's. Repeatable.",
-        show_default=False,
-    ),
-]
-LogDir = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Folder of the transaction log.", show_default="trident-log/TOPOLOGY"),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Token = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TEXT",
-        envvar="TRIDENT_DRPC_TOKEN",
-        help="What DRPC requests must carry, as Authorization: Bearer TEXT. Rather set the variable than this option: "
-        "arguments are seen by all users of a machine.",
-        show_default="everybody may ask",
-        show_envvar=True,
-    ),
-]
+app.add_typer(dead_letter_commands.app, name="dead-letters")
 
 
 def _version(asked: bool) -> None:
@@ -270,7 +209,7 @@ def get_command(
 @app.command("log", epilog="Example: `trident log trident-log/word-count --last 3`")
 def log_command(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", callback=_local, help="Folder of the log.", show_default=False)
+        Path, typer.Argument(metavar="DIR", callback=local_folder, help="Folder of the log.", show_default=False)
     ],
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
     as_json: AsJson = False,
@@ -319,14 +258,14 @@ def demo_command(
         Path | None,
         typer.Option(
             metavar="DIR",
-            callback=_local,
+            callback=local_folder,
             help="Where the counts and the log are kept. Default: trident-demo, with --crash trident-demo-crash.",
             show_default=False,
         ),
     ] = None,
     engine: Annotated[Engine, typer.Option(help="What runs the stages; in_process needs no Java.")] = Engine.spark,
     crash: Annotated[
-        bool, typer.Option("--crash", help="Begin anew, in a process that is killed (SIGKILL) and started again.")
+        bool, typer.Option("--crash", help="Start afresh, in a process that is killed (SIGKILL) and started again.")
     ] = False,
     crashes: Annotated[int, typer.Option(metavar="N", min=1, help="How often, with --crash.")] = 5,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget what an earlier demo has counted.")] = False,
@@ -335,7 +274,7 @@ def demo_command(
     """Count the words of real text and compare every count with a plain Python program's.
 
     The counts live in a Delta table. A second run goes on where the first one ended. With --crash the job is killed in
-    the middle of its commits, and the counts must come out exact all the same; it always begins anew.
+    the middle of its commits, and the counts must come out exact all the same; it always starts afresh.
 
     Exit codes: 0 exact, 1 not exact, killed less often than asked for, or failed, 2 wrong usage, 130 ended by Ctrl-C.
     """

@@ -14,7 +14,7 @@ import typer
 from trident.cli.console import problems, results, say, table
 from trident.coordination.letter_records import count_of, numbers_of, ranges_of
 from trident.coordination.lock import held_by, list_log
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogError
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters, waiting

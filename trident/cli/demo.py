@@ -21,7 +21,7 @@ from trident.cli.demo_text import Text, count_words, find_text, standard_library
 from trident.cli.run import drive
 from trident.cli.target import load_topology
 from trident.config import Config
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.errors import EnvironmentProblem
 from trident.planner import make_plan
 from trident.reading import open_state

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import NoReturn
 
 from trident.cli.demo_folder import DemoFolder
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import TridentError
 

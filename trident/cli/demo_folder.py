@@ -13,7 +13,7 @@ from typing import Any
 
 from trident.cli.demo_text import Text
 from trident.coordination.lock import held_by, list_log
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogHeldError, StateError
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from trident.cli.console import results, say, table
 from trident.cli.key_arguments import parse_key, parse_prefix
 from trident.config import Config
-from trident.graph.nodes import StateNode
+from trident.graph import StateNode
 from trident.reading import open_state
 from trident.runtime.reading.state_reader import StateReader
 from trident.state.interfaces import Key

@@ -16,7 +16,8 @@ from rich.table import Table
 from trident.cli.console import is_wide, results, table
 from trident.coordination.letter_records import LETTERS, numbers_of
 from trident.coordination.lock import held_by, list_log
-from trident.coordination.records import CommitRecord, LogState
+from trident.coordination.log_state import LogState
+from trident.coordination.records import CommitRecord
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogError
 from trident.runtime.driver.batch_time import TIME

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from trident.coordination.framing import Frame, decode, read_frames
 from trident.coordination.lock import Listing, SegmentName, held_by, list_log, os_error_text
-from trident.coordination.records import LogState, record_from_data
+from trident.coordination.log_state import LogState
+from trident.coordination.records import record_from_data
 from trident.errors import CorruptLogError, LogError
 
 __all__ = ["FORMAT", "VERSION", "LogReader", "exists"]

@@ -10,7 +10,7 @@ from trident.coordination.framing import encode, frame
 from trident.coordination.lock import SegmentName, list_log
 from trident.coordination.log_file import LogFile, sync_directory
 from trident.coordination.log_reader import FORMAT, VERSION
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 
 __all__ = ["SegmentWriter"]
 

@@ -15,102 +15,22 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from copy import copy
 from pathlib import Path
-from typing import NoReturn, Protocol, Self
+from typing import NoReturn, Self
 
 from trident.coordination.framing import decode, encode
 from trident.coordination.lock import Claim, os_error_text
 from trident.coordination.log_file import LogFile, make_directory
 from trident.coordination.log_reader import LogReader, exists
-from trident.coordination.records import LogState, Record, record_from_data
+from trident.coordination.log_state import LogState
+from trident.coordination.records import Record, record_from_data
 from trident.coordination.segment import SegmentWriter
-from trident.errors import AlreadyRunningError, FencedError, ForeignLogError, LogError
+from trident.errors import FencedError, ForeignLogError, LogError
 from trident.state.txid import Epochs
 
-__all__ = ["FileLog", "LogReader", "MemoryLog", "TransactionLog", "exists"]
+__all__ = ["FileLog", "LogReader", "exists"]
 
 logger = logging.getLogger(__name__)
-
-
-class TransactionLog(Protocol):
-    """What the coordinator asks of a log."""
-
-    state: LogState
-    epoch: int
-
-    def append(self, record: Record, durable: bool = True) -> None:
-        """Write a record. When it returns the record is applied to `state`, and it and all before it are durable.
-
-        Parameters
-        ----------
-        durable
-            False: it survives the end of this process, but not that of the machine until a later record is durable, and
-            it is that one which looks whether another driver has claimed the log.
-
-        Raises
-        ------
-        ValueError
-            The record cannot come next, or is not plain data. Nothing was written; the log goes on.
-        FencedError
-            Another driver has claimed the log; the record does not count. Every later append fails as well.
-        LogError
-            The record could not be made durable. Every later append fails as well.
-        """
-
-    def check_owner(self) -> None:
-        """Raise `FencedError` if another driver has claimed a later epoch."""
-
-    def close(self) -> None:
-        """Let go of the log."""
-
-
-class MemoryLog:
-    """A log in this process, for topologies whose states live in memory as well."""
-
-    def __init__(self, topology: str) -> None:
-        self.epoch = 1
-        self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=1, epochs=Epochs())
-        self.closed = False
-        self._lock = threading.Lock()
-        self._holders: set[int] = set()  # epochs of writers that are not closed; shared by all writers of the log
-
-    def reopened(self, takeover: bool = False) -> MemoryLog:
-        """Return the writer of the next epoch of the same log; every earlier one is fenced.
-
-        Raises `AlreadyRunningError` if a topology of this process still writes it, unless `takeover`.
-        """
-        successor = copy(self)
-        with self._lock:
-            if self._holders and not takeover:
-                where, holder = f"of topology {self.state.topology!r} in memory", f"epoch {self.state.epoch}"
-                raise AlreadyRunningError(where, holder)
-            self.state.epoch += 1
-            successor.epoch, successor.closed = self.state.epoch, False
-            self._holders.clear()
-            self._holders.add(successor.epoch)
-        return successor
-
-    def append(self, record: Record, durable: bool = True) -> None:
-        """Apply a record to `state`."""
-        with self._lock:
-            self.check_owner()
-            if self.closed:
-                raise LogError(f"the transaction log of topology {self.state.topology!r} is closed")
-            # Through the codec, as in a file: what is kept is a copy, and what a file would refuse is refused here.
-            self.state.apply(record_from_data(decode(encode(record.to_data()))))
-
-    def check_owner(self) -> None:
-        """Raise `FencedError` if the log was reopened since."""
-        if self.state.epoch != self.epoch:
-            what = f"transaction log of topology {self.state.topology!r} in memory"
-            raise FencedError(what, f"epoch {self.epoch}", f"epoch {self.state.epoch}")
-
-    def close(self) -> None:
-        """Refuse further records, and let the next writer in."""
-        self.closed = True
-        with self._lock:
-            self._holders.discard(self.epoch)
 
 
 class FileLog:

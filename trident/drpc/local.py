@@ -12,7 +12,7 @@ from trident.config import Config
 from trident.drpc.batching import Answer, Executor, RequestQueue
 from trident.drpc.queried_states import CommittedLog, LogOfOthers, OwnLog, Running
 from trident.errors import ConfigError, DRPCExecutionException, TopologyError, describe
-from trident.graph.nodes import Graph
+from trident.graph import Graph
 from trident.planner import RequestPlan, make_request_plan
 
 __all__ = ["DRPCFunction", "LocalDRPC"]

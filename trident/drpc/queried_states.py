@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from trident.config import Config
-from trident.coordination.records import LogState
-from trident.graph.nodes import Graph, StateNode
+from trident.coordination.log_state import LogState
+from trident.graph import Graph, StateNode
 from trident.planner import RequestPlan
 from trident.runtime.reading.foreign_logs import ForeignLog
 from trident.runtime.reading.open_partitions import open_state

@@ -16,8 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.fields import Fields
-from trident.graph.exchanges import JoinNode, MultiReduceNode, RepartitionNode
-from trident.graph.nodes import AggregateNode, MapNode, MergeNode, Node, SelectNode
+from trident.graph import (
+    AggregateNode,
+    JoinNode,
+    MapNode,
+    MergeNode,
+    MultiReduceNode,
+    Node,
+    RepartitionNode,
+    SelectNode,
+)
 from trident.operations.expressions import col
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Exchange, RequestPlan, Sink, Step

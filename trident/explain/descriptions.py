@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph.nodes import Graph, PersistNode, SpoutNode, StateNode, WindowNode
+from trident.graph import Graph, PersistNode, SpoutNode, StateNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner import Plan, make_plan
 from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from trident.explain.labels import what
 from trident.explain.stages import stages_of
-from trident.graph.nodes import Graph, Node, PersistNode, QueryNode
+from trident.graph import Graph, Node, PersistNode, QueryNode
 from trident.planner import make_plan
 
 __all__ = ["to_dot", "to_mermaid"]

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph.exchanges import JoinNode, MultiReduceNode, RepartitionNode, Routing
-from trident.graph.nodes import (
+from trident.graph import (
     AggregateNode,
     EachNode,
     FilterNode,
+    JoinNode,
     MapNode,
     Member,
     MergeNode,
+    MultiReduceNode,
     Node,
     PeekNode,
     PersistNode,
     ProjectNode,
     QueryNode,
+    RepartitionNode,
+    Routing,
     SelectNode,
     SpoutNode,
     WindowNode,

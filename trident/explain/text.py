@@ -8,8 +8,7 @@ from typing import Any
 from trident.explain.descriptions import describe
 from trident.explain.labels import names_of, routing_text, what
 from trident.explain.stages import Stage, stages_of
-from trident.graph.exchanges import RepartitionNode
-from trident.graph.nodes import Graph, Node, PersistNode, SpoutNode
+from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from trident.errors import TopologyError
 from trident.fields import Fields, is_nested
 from trident.fluent.base import StreamBase
-from trident.graph.exchanges import RepartitionNode, Routing
-from trident.graph.nodes import AggregateNode, Member
+from trident.graph import AggregateNode, Member, RepartitionNode, Routing
 from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields
 from trident.operations.combined_values import merging_member

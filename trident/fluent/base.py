@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
 from trident.fluent.declaration import Declaration
-from trident.graph.nodes import Node
+from trident.graph import Node
 from trident.naming import TridentNames
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from trident.fields import Fields
 from trident.fluent.base import StreamBase, is_fields
 from trident.fluent.declaration import Declaration
 from trident.fluent.drpc_rules import check_apart
-from trident.graph.exchanges import MultiReduceNode
-from trident.graph.nodes import MergeNode, Node
+from trident.graph import MergeNode, MultiReduceNode, Node
 from trident.operations.adapters import output_fields
 from trident.operations.multi import GroupedMultiReducer, MultiReducer
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from trident.errors import TopologyError
 from trident.fields import Fields
-from trident.graph.nodes import Graph, Node, Resources, StateNode
+from trident.graph import Graph, Node, Resources, StateNode
 from trident.naming import TridentNames
 from trident.state.interfaces import StateFactory, StateSpec
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from trident.errors import TopologyError
-from trident.graph.nodes import DrpcNode, Node, SpoutNode
+from trident.graph import DrpcNode, Node, SpoutNode
 
 if TYPE_CHECKING:
     from trident.fluent.base import StreamBase

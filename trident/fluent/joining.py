@@ -11,8 +11,7 @@ from trident.fields import Fields
 from trident.fluent.base import StreamBase, is_fields, key_of
 from trident.fluent.combining import check_keys, check_streams, named
 from trident.fluent.declaration import Declaration
-from trident.graph.exchanges import JoinNode
-from trident.graph.nodes import Node
+from trident.graph import JoinNode, Node
 
 __all__ = ["JoinOutFieldsMode", "JoinType", "join"]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.base import StreamBase, key_of
-from trident.graph.exchanges import RepartitionNode, Routing
+from trident.graph import RepartitionNode, Routing
 
 if TYPE_CHECKING:
     from typing import Self

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trident.errors import TopologyError
 from trident.fluent.base import StreamBase
-from trident.graph.nodes import Resources
+from trident.graph import Resources
 
 if TYPE_CHECKING:
     from typing import Self

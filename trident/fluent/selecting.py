@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.base import StreamBase, is_fields
-from trident.graph.nodes import FilterNode, SelectNode
+from trident.graph import FilterNode, SelectNode
 from trident.operations.expression_types import type_of
 from trident.operations.expressions import Expression, col
 

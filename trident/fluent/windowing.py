@@ -14,7 +14,7 @@ from trident.fluent.aggregating import member_of
 from trident.fluent.base import StreamBase
 from trident.fluent.declaration import spec_of
 from trident.fluent.drpc_rules import refuse_state
-from trident.graph.nodes import WindowNode
+from trident.graph import WindowNode
 from trident.naming import TridentNames
 from trident.operations.windows import (
     SlidingCountWindow,

@@ -1,4 +1,48 @@
 """The declared topology as frozen nodes; no engine object is in them.
 
-Begin with `nodes.py`; `exchanges.py` has the nodes that bring tuples to other partitions.
+Begin with `nodes.py`, then `declared.py` (`Graph`); `aggregations.py` has the nodes of aggregates and states, `exchanges.py`
+those that bring tuples to other partitions.
 """
+
+from trident.graph.aggregations import AggregateNode, Aggregation, Member, PersistNode, QueryNode, StateNode, WindowNode
+from trident.graph.declared import Graph, Resources
+from trident.graph.exchanges import ExchangeNode, JoinNode, MultiReduceNode, RepartitionNode, Routing
+from trident.graph.nodes import (
+    DrpcNode,
+    EachNode,
+    FilterNode,
+    MapNode,
+    MergeNode,
+    Node,
+    PeekNode,
+    ProjectNode,
+    SelectNode,
+    SpoutNode,
+)
+
+__all__ = [
+    "AggregateNode",
+    "Aggregation",
+    "DrpcNode",
+    "EachNode",
+    "ExchangeNode",
+    "FilterNode",
+    "Graph",
+    "JoinNode",
+    "MapNode",
+    "Member",
+    "MergeNode",
+    "MultiReduceNode",
+    "Node",
+    "PeekNode",
+    "PersistNode",
+    "ProjectNode",
+    "QueryNode",
+    "RepartitionNode",
+    "Resources",
+    "Routing",
+    "SelectNode",
+    "SpoutNode",
+    "StateNode",
+    "WindowNode",
+]

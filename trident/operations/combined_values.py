@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from trident.graph.nodes import Member
+from trident.graph import Member
 from trident.operations.builtin import Count, Max, Min, Sum
 from trident.operations.interfaces import CombinerAggregator
 from trident.tuples import TridentTuple

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 
 from trident.fields import Fields
-from trident.graph.exchanges import ExchangeNode, RepartitionNode, Routing
-from trident.graph.nodes import (
+from trident.graph import (
     AggregateNode,
     EachNode,
+    ExchangeNode,
     FilterNode,
     Graph,
     MapNode,
@@ -19,6 +19,8 @@ from trident.graph.nodes import (
     PersistNode,
     ProjectNode,
     QueryNode,
+    RepartitionNode,
+    Routing,
     SelectNode,
     SpoutNode,
     WindowNode,

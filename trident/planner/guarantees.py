@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from trident.errors import TopologyError
-from trident.graph.nodes import Graph, Node, PersistNode, QueryNode
+from trident.graph import Graph, Node, PersistNode, QueryNode
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateType
 

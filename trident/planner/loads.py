@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from trident.graph.nodes import Resources
+from trident.graph import Resources
 from trident.planner.plan import Plan
 
 __all__ = ["StageLoad", "commit_loads", "stage_loads"]

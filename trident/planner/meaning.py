@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph.nodes import Graph, PersistNode, WindowNode
+from trident.graph import Graph, PersistNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner.guarantees import spout_type_of
 

@@ -12,13 +12,14 @@ from functools import cached_property
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph.exchanges import ExchangeNode, Routing
-from trident.graph.nodes import (
+from trident.graph import (
     AggregateNode,
     Aggregation,
+    ExchangeNode,
     PersistNode,
     QueryNode,
     Resources,
+    Routing,
     SpoutNode,
     StateNode,
     WindowNode,

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trident.errors import TopologyError
-from trident.graph.exchanges import ExchangeNode
-from trident.graph.nodes import Graph, Node, PeekNode, PersistNode, QueryNode
+from trident.graph import ExchangeNode, Graph, Node, PeekNode, PersistNode, QueryNode
 from trident.planner.fragments import fragment_of, inputs_of, is_entry
 from trident.planner.plan import Exchange, Fragment, Plan
 from trident.planner.widths import width_of

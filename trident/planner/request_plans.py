@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trident.errors import TopologyError
-from trident.graph.exchanges import RepartitionNode
-from trident.graph.nodes import AggregateNode, Graph, Node, QueryNode, StateNode
+from trident.graph import AggregateNode, Graph, Node, QueryNode, RepartitionNode, StateNode
 
 __all__ = ["RequestPlan", "make_request_plan"]
 

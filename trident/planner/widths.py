@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from trident.errors import TopologyError
-from trident.graph.exchanges import JoinNode, MultiReduceNode, RepartitionNode
-from trident.graph.nodes import Graph, Node
+from trident.graph import Graph, JoinNode, MultiReduceNode, Node, RepartitionNode
 from trident.planner.plan import Fragment
 
 __all__ = ["width_of"]

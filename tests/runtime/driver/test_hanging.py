@@ -19,7 +19,7 @@ from tests.runtime.support import QUICK, RowsSpout, RowsState, dict_state, keep
 from tests.state.faults import DictMap
 from trident import TridentTopology, TridentTuple
 from trident.errors import BatchFailedError, SpoutError
-from trident.graph.nodes import EachNode
+from trident.graph import EachNode
 from trident.operations import (
     BaseAggregator,
     BaseQueryFunction,

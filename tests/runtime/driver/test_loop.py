@@ -31,7 +31,7 @@ from tests.runtime.support import (
     touch,
 )
 from trident import BatchFailedError, Config, FailedException, ReportedFailedException, TridentTopology
-from trident.coordination.transaction_log import MemoryLog
+from trident.coordination.memory_log import MemoryLog
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan

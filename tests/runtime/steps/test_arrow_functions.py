@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from tests.runtime.support import keep, run_all, start, touch
 from trident import BatchFailedError, FailedException, Fields, Stream, TopologyError, TridentTopology, TridentTuple
-from trident.graph.nodes import EachNode, FilterNode, MapNode
+from trident.graph import EachNode, FilterNode, MapNode
 from trident.operations import (
     ArrowFilter,
     ArrowFunction,

@@ -28,7 +28,7 @@ from trident import (
 )
 from trident.arrow import table_of
 from trident.errors import InexactPairingError
-from trident.graph.exchanges import JoinNode
+from trident.graph import JoinNode
 from trident.operations import Count, GroupedMultiReducer, MultiReducer, Sum
 from trident.runtime.steps.joins import join
 from trident.spout.interfaces import SpoutType

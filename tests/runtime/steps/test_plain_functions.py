@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from tests.runtime.support import keep, run_all
 from trident import Fields, TopologyError, TridentCollector, TridentTopology, TridentTuple
-from trident.graph.nodes import EachNode
+from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
 from trident.planner import Step
 from trident.runtime.steps.applying import apply_step

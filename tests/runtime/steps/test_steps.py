@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from trident import Fields, TridentCollector, TridentTuple
 from trident.arrow import arrow_type
-from trident.graph.nodes import Aggregation, EachNode, FilterNode
+from trident.graph import Aggregation, EachNode, FilterNode
 from trident.operations import CombinerAggregator, Count, FilterNull, Max, Min, Split, Sum
 from trident.planner import Step
 from trident.runtime.steps.aggregates import merge_partials, partial

@@ -15,7 +15,7 @@ from tests.state.faults import DictMap
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
-from trident.graph.nodes import WindowNode
+from trident.graph import WindowNode
 from trident.operations import Count, ReducerAggregator, Sum, TumblingDurationWindow
 from trident.runtime.steps.rows import Run as Running
 from trident.runtime.steps.rows import TupleErrors

@@ -13,8 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph.exchanges import ExchangeNode
-from trident.graph.nodes import PersistNode, QueryNode, WindowNode
+from trident.graph import ExchangeNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from trident.arrow import one_array, schema_of
-from trident.graph.nodes import Aggregation, PersistNode
+from trident.graph import Aggregation, PersistNode
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
 from trident.runtime.steps.partitions import partitions_of
 from trident.runtime.steps.rows import failing_at, tuples_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from trident.graph.nodes import WindowNode
+from trident.graph import WindowNode
 from trident.planner import Plan
 from trident.runtime.windows.grid import Grid
 

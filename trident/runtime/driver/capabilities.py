@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
-from trident.graph.nodes import Graph, PersistNode, WindowNode
+from trident.graph import Graph, PersistNode, WindowNode
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
 from trident.state.interfaces import SnapshotReadable, StateType, kind_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import TopologyRecord
-from trident.coordination.transaction_log import TransactionLog
 from trident.errors import TopologyChangedError
 from trident.planner.meaning import Meaning, changes, dropped
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from trident.config import Config
 from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.coordination.letter_records import LETTERS
+from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import CommitRecord, DefineRecord
-from trident.coordination.transaction_log import TransactionLog
 from trident.errors import BatchFailedError, FencedError, RetriesUsedUpError, describe
 from trident.operations.metrics import add_counts
 from trident.planner import Plan

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.records import LogState
-from trident.coordination.transaction_log import TransactionLog
+from trident.coordination.log_state import LogState
+from trident.coordination.memory_log import TransactionLog
 from trident.errors import TridentError
-from trident.graph.nodes import Graph
+from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import stage_loads

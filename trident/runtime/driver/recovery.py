@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord, StartRecord
-from trident.coordination.transaction_log import TransactionLog
 from trident.errors import BackendError, FencedError, StateMismatchError, StatePlaceError
 from trident.planner import Plan
 from trident.runtime.driver.capabilities import kinds_of

@@ -14,10 +14,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trident.config import Config
-from trident.coordination.records import LogState
-from trident.coordination.transaction_log import FileLog, MemoryLog, TransactionLog
+from trident.coordination.log_state import LogState
+from trident.coordination.memory_log import MemoryLog, TransactionLog
+from trident.coordination.transaction_log import FileLog
 from trident.errors import TridentError
-from trident.graph.nodes import Graph, PersistNode
+from trident.graph import Graph, PersistNode
 from trident.planner import Plan, make_plan
 from trident.planner.loads import commit_loads
 from trident.runtime.driver.daemon_pool import DaemonPool

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph.exchanges import RepartitionNode
-from trident.graph.nodes import AggregateNode, MergeNode
+from trident.graph import AggregateNode, MergeNode, RepartitionNode
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.put_back import PutBacks, check_places, with_rows
 from trident.runtime.steps.aggregates import partial

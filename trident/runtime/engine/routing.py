@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph.exchanges import JoinNode, RepartitionNode, Routing
+from trident.graph import JoinNode, RepartitionNode, Routing
 from trident.planner import Exchange, Sink
 from trident.runtime.steps.groups import Ints, places_of
 from trident.runtime.steps.joins import join

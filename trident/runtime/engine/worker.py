@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph.nodes import StateNode
+from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment

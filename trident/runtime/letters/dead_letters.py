@@ -22,7 +22,7 @@ from typing import Any
 from trident.config import Config
 from trident.coordination.letter_records import Ranges, count_of
 from trident.coordination.log_file import make_directory, sync_directory
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.errors import CorruptValueError, LogError
 from trident.runtime.steps.rows import Failure, LeftOut
 from trident.spout.interfaces import TransactionAttempt

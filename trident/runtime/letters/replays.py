@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.coordination.letter_records import LETTERS, Ranges, numbers_of, ranges_of, with_letters
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.errors import LogError
 from trident.fields import Fields
-from trident.graph.exchanges import RepartitionNode
-from trident.graph.nodes import QueryNode
+from trident.graph import QueryNode, RepartitionNode
 from trident.planner import Exchange, Plan
 from trident.runtime.engine.put_back import PutBack
 from trident.runtime.engine.routing import Frame

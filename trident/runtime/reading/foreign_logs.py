@@ -6,10 +6,10 @@ import threading
 from collections.abc import Iterable
 
 from trident.config import Config
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import ForeignLogError, LogError, UnsupportedOperation
-from trident.graph.nodes import StateNode
+from trident.graph import StateNode
 
 __all__ = ["ForeignLog"]
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.records import LogState
-from trident.graph.nodes import Graph, StateNode
+from trident.coordination.log_state import LogState
+from trident.graph import Graph, StateNode
 from trident.planner import Plan, make_plan
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from trident.config import Config
-from trident.graph.nodes import Graph
+from trident.graph import Graph
 from trident.runtime.reading.foreign_logs import ForeignLog
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.views import StateView

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trident.coordination.records import LogState
+from trident.coordination.log_state import LogState
 from trident.errors import StateReadError
 from trident.state.reader_check import check_reading
 from trident.state.txid import Txid

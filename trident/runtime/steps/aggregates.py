@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import arrow_type, schema_of
 from trident.fields import Fields
-from trident.graph.nodes import Aggregation
+from trident.graph import Aggregation
 from trident.operations import Count, Max, Min, Sum
 from trident.runtime.steps.rows import TupleErrors, columns_of, iterate
 from trident.state.encoding.equal_keys import one_nan

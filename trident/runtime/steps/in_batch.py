@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.graph.nodes import AggregateNode, Aggregation, Member
+from trident.graph import AggregateNode, Aggregation, Member
 from trident.operations.assemblies import FirstRows
 from trident.operations.comparators import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import schema_of
-from trident.graph.exchanges import JoinNode
+from trident.graph import JoinNode
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.groups import Ints, group_ids
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from trident.graph.exchanges import MultiReduceNode, RepartitionNode
-from trident.graph.nodes import (
+from trident.graph import (
     AggregateNode,
     Aggregation,
     EachNode,
     FilterNode,
     MapNode,
+    MultiReduceNode,
     Node,
     PeekNode,
     QueryNode,
+    RepartitionNode,
     WindowNode,
 )
 from trident.operations.expressions import Expression

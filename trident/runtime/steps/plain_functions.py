@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from trident.graph.nodes import EachNode
+from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
 from trident.runtime.steps.rows import StepFailed, TupleErrors, as_values, column_of, columns_of, with_row, wrong_arity
 from trident.tuples import TridentTuple

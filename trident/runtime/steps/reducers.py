@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph.exchanges import MultiReduceNode
+from trident.graph import MultiReduceNode
 from trident.runtime.steps.groups import group_ids
 from trident.runtime.steps.rows import Emitted, Run, failing_at, iterate, tuples_of
 from trident.tuples import TridentTuple

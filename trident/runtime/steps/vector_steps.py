@@ -11,7 +11,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import FailedException
 from trident.fields import Fields
-from trident.graph.nodes import EachNode, FilterNode, MapNode, SelectNode
+from trident.graph import EachNode, FilterNode, MapNode, SelectNode
 from trident.operations.expressions import Expression
 from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction

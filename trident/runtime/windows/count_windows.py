@@ -18,7 +18,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
-from trident.graph.nodes import WindowNode
+from trident.graph import WindowNode
 from trident.operations.windows import WindowConfig
 from trident.runtime.steps.groups import Ints, group_ids
 from trident.runtime.steps.rows import Run

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import arrow_type, schema_of
-from trident.graph.nodes import WindowNode
+from trident.graph import WindowNode
 from trident.operations.combined_values import merging_member
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import Run

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph.nodes import WindowNode
+from trident.graph import WindowNode
 from trident.operations.metrics import count_again
 from trident.runtime.steps.groups import Ints
 from trident.runtime.steps.rows import Run

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
-from trident.graph.nodes import AggregateNode, Aggregation, Member, WindowNode
+from trident.graph import AggregateNode, Aggregation, Member, WindowNode
 from trident.operations.combined_values import merging_member
 from trident.operations.metrics import count_again
 from trident.runtime.steps.aggregates import partial

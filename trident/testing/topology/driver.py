@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any, Self
 
 from trident.config import Config
-from trident.coordination.transaction_log import FileLog, TransactionLog
+from trident.coordination.memory_log import TransactionLog
+from trident.coordination.transaction_log import FileLog
 from trident.errors import ConfigError, TridentError
-from trident.graph.nodes import Graph, PersistNode, SpoutNode
+from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.runtime.driver.loop import BatchLoop

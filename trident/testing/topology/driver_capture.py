@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from trident.graph.nodes import Graph, Node, PeekNode
+from trident.graph import Graph, Node, PeekNode
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 

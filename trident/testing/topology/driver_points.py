@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import CommitRecord, Record
-from trident.coordination.transaction_log import TransactionLog
 from trident.errors import TridentError
 from trident.runtime.engine.runners import Part, Runner
 from trident.runtime.engine.worker import TaskOutput

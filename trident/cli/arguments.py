@@ -1,0 +1,74 @@
+"""Arguments and options that several commands have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from trident.config import NO_URL, is_url
+
+__all__ = ["AsJson", "Conf", "Debug", "Engine", "LogDir", "Recovery", "Target", "Token", "local_folder"]
+
+
+class Recovery(StrEnum):
+    """What to do when the log and a store do not belong together."""
+
+    refuse = "refuse"
+    adopt = "adopt"
+    restart = "restart"
+
+
+class Engine(StrEnum):
+    """What runs the stages."""
+
+    spark = "spark"
+    in_process = "in_process"
+    auto = "auto"
+
+
+def local_folder(folder: Path | None) -> Path | None:
+    """Refuse a URL where only a folder of this machine will do (a callback of typer)."""
+    if folder is not None and is_url(str(folder)):
+        raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
+    return folder
+
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODULE:TOPOLOGY",
+        help="A topology, or a function without arguments that returns one. MODULE is a module (the working directory "
+        "is searched first) or the path of a .py file.",
+        show_default=False,
+    ),
+]
+Conf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--conf",
+        "-c",
+        metavar="KEY=VALUE",
+        help="A setting of trident.Config; keys that begin with spark. are Spark's. Repeatable.",
+        show_default=False,
+    ),
+]
+LogDir = Annotated[
+    str | None,
+    typer.Option(metavar="DIR", help="Folder of the transaction log.", show_default="trident-log/TOPOLOGY"),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Token = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        envvar="TRIDENT_DRPC_TOKEN",
+        help="What DRPC requests must carry, as Authorization: Bearer TEXT. Rather set the variable than this option: "
+        "arguments are seen by all users of a machine.",
+        show_default="everybody may ask",
+        show_envvar=True,
+    ),
+]

@@ -1,0 +1,221 @@
+"""What the log says, taken together: the state that folding its records gives.
+
+Nothing here reads a file or the time. `LogState.apply` alone gives records their meaning.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from trident.coordination.letter_records import LETTERS, with_letters
+from trident.coordination.records import (
+    AdoptRecord,
+    CommitRecord,
+    DefineRecord,
+    LayoutRecord,
+    Record,
+    ResetRecord,
+    StartRecord,
+    TopologyRecord,
+    record_from_data,
+)
+from trident.state.txid import Epochs, Sentinel, Snapshot, Winners
+
+__all__ = ["HISTORY", "LogState"]
+
+HISTORY = 100  # commits that the folded state remembers in full
+
+
+@dataclass
+class LogState:
+    """Everything the log says, folded. Changed only by `apply`.
+
+    Attributes
+    ----------
+    txid
+        The last committed batch, 0 if there is none.
+    definitions
+        Logged and not yet committed: txid -> spout -> definition.
+    spouts
+        Last committed definition per spout; a spout without one in a batch keeps its older one.
+    touched
+        State -> partition -> the sentinel that its last committed touch left in the store.
+    adopted
+        State -> the batch up to which every value of it stands as it was found.
+    layouts
+        State -> (number of partitions, kind).
+    totals
+        Sum of all counts, and under "batches" the number of commits.
+    history
+        The last `HISTORY` commits, oldest first.
+    declared
+        "states" and "streams": what each of them means, by name; empty if no topology was recorded.
+    epochs
+        Those whose drivers may have written to the states; None: any (a log that was begun by an earlier version).
+    put_back
+        The dead letters that committed batches have put back.
+    """
+
+    incarnation: str
+    topology: str
+    epoch: int = 0
+    txid: int = 0
+    winners: Winners = field(default_factory=Winners)
+    definitions: dict[int, dict[str, Any]] = field(default_factory=dict)
+    spouts: dict[str, Any] = field(default_factory=dict)
+    touched: dict[str, dict[int, Sentinel]] = field(default_factory=dict)
+    adopted: dict[str, int] = field(default_factory=dict)
+    layouts: dict[str, tuple[int, str]] = field(default_factory=dict)
+    totals: dict[str, int] = field(default_factory=dict)
+    history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    declared: dict[str, dict[str, Any]] = field(default_factory=dict)
+    epochs: Epochs | None = None
+    put_back: dict[int, list[list[int]]] = field(default_factory=dict)
+
+    def check(self, record: Record) -> None:
+        """Raise ValueError if `record` cannot come next; nothing is changed."""
+        if isinstance(record, CommitRecord) and record.txid != self.txid + 1:
+            raise ValueError(f"commit of batch {record.txid} after batch {self.txid}; only batch {self.txid + 1} can")
+        if isinstance(record, DefineRecord):
+            if record.txid <= self.txid:
+                raise ValueError(f"definition of batch {record.txid}, but batch {self.txid} is committed already")
+            known = self.definitions.get(record.txid, {})
+            if record.spout in known and known[record.spout] != record.definition:
+                raise ValueError(
+                    f"batch {record.txid} of spout {record.spout!r} is already defined as {known[record.spout]!r}, "
+                    f"not as {record.definition!r}; a definition never changes, replay the logged one"
+                )
+
+    def apply(self, record: Record) -> None:
+        """Fold one record in; ValueError (and no change) if it cannot come next."""
+        self.check(record)
+        self.fold(record)
+
+    def fold(self, record: Record) -> None:
+        """Fold one record in that was checked."""
+        match record:
+            case DefineRecord():
+                self.definitions.setdefault(record.txid, {})[record.spout] = record.definition
+            case CommitRecord():
+                self._commit(record)
+            case StartRecord():
+                self.epochs = (self.epochs or Epochs(((0, record.epoch),))).with_epoch(record.epoch)
+            case LayoutRecord():
+                self._lay_out(record)
+            case AdoptRecord():
+                self._adopt(record)
+            case ResetRecord():
+                self.touched[record.state] = {}
+                self.adopted.pop(record.state, None)
+            case TopologyRecord():
+                self._declare(record)
+            case _:
+                raise ValueError(f"not a record of this log: {record!r}")
+
+    def snapshot(self, state: str) -> Snapshot:
+        """Return the committed point to read a state at. May be called while another thread applies a commit."""
+        txid = self.txid  # before the winners: winners that are ahead of the txid are harmless, the reverse is not
+        return Snapshot(txid, self.winners_of(state))
+
+    def winners_of(self, state: str) -> Winners:
+        """Return the winners as a state must see them: what was adopted with it stands, whoever wrote it."""
+        return self.winners.with_adopted(self.adopted[state]) if state in self.adopted else self.winners
+
+    def expected(self, state: str, partition: int) -> Sentinel | None:
+        """Return the sentinel that this partition must have; None if no committed batch ever touched it."""
+        return self.touched.get(state, {}).get(partition)
+
+    def claimed_at(self, state: str) -> int:
+        """Return the txid of the sentinels that a start lays for a state: the last one, 0 if the state is new."""
+        return self.txid if state in self.layouts or state in self.touched else 0
+
+    def _commit(self, record: CommitRecord) -> None:
+        self.winners = self.winners.with_winner(record.txid, record.attempt)
+        self._define_last(record.spouts)
+        sentinel = Sentinel(self.incarnation, record.txid, record.attempt)
+        for state, partitions in record.touched.items():
+            self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))
+        for name, count in {**record.counts, "batches": 1}.items():
+            self.totals[name] = self.totals.get(name, 0) + count
+        self.history.append(record)
+        self.definitions.pop(record.txid, None)
+        self.txid = record.txid  # last: whoever sees the new txid sees its winner (see snapshot)
+
+    def _define_last(self, definitions: Mapping[str, Any]) -> None:
+        """Take up the definitions of a batch that counts as committed; None: the spout had nothing, and stays."""
+        self.spouts.update({spout: one for spout, one in definitions.items() if one is not None})
+        letters = self.spouts.pop(LETTERS, None)
+        if letters:
+            self.put_back = with_letters(self.put_back, letters)
+
+    def _lay_out(self, record: LayoutRecord) -> None:
+        if record.attempt is not None:
+            laid = Sentinel(self.incarnation, self.claimed_at(record.state), record.attempt)
+            self.touched[record.state] = dict.fromkeys(range(record.partitions), laid)
+        elif record.state in self.layouts:
+            laid = Sentinel(self.incarnation, self.txid, self.winners.winner(self.txid) or 0)
+            self.touched[record.state] = dict.fromkeys(range(record.partitions), laid) if self.txid else {}
+        self.layouts[record.state] = (record.partitions, record.kind)
+
+    def _declare(self, record: TopologyRecord) -> None:
+        self.declared = {
+            "states": {**self.declared.get("states", {}), **record.states},
+            "streams": {**self.declared.get("streams", {}), **record.streams},
+        }
+
+    def _adopt(self, record: AdoptRecord) -> None:
+        txid = max(self.txid, record.txid)
+        # Nobody knows the winners of batches beyond the log's own end either, even if this very log once knew them.
+        if record.foreign or record.txid > self.txid:
+            self.adopted[record.state] = txid
+        # An adopted batch counts as committed, so the source goes on after it: as defined, where that was logged.
+        for passed in sorted(each for each in self.definitions if each <= txid):
+            self._define_last(self.definitions.pop(passed))
+        self.touched[record.state] = {
+            partition: Sentinel(self.incarnation, *laid) for partition, laid in record.sentinels.items()
+        }
+        self.txid = txid
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the state as plain data."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        values["winners"] = list(self.winners.ranges)
+        values["history"] = [record.to_data() for record in self.history]
+        values["touched"] = {
+            state: {partition: sentinel[:3] for partition, sentinel in partitions.items()}
+            for state, partitions in self.touched.items()
+        }
+        for name in ("declared", "put_back"):  # as it was before there were such records, so that both can be read
+            if not values[name]:
+                del values[name]
+        if self.epochs is None:
+            del values["epochs"]
+        else:
+            values["epochs"] = list(self.epochs.ranges)
+        return values
+
+    @classmethod
+    def from_data(cls, data: Mapping[str, Any]) -> LogState:
+        """Build the state that `to_data` gave; ValueError if it is not that."""
+        try:
+            commits = (record_from_data(each) for each in data["history"])
+            changed = {
+                "winners": Winners.of(data["winners"]),
+                "adopted": dict(data["adopted"]),
+                "definitions": {txid: dict(spouts) for txid, spouts in data["definitions"].items()},
+                "spouts": dict(data["spouts"]),
+                "touched": {
+                    state: {partition: Sentinel(*sentinel) for partition, sentinel in partitions.items()}
+                    for state, partitions in data["touched"].items()
+                },
+                "layouts": {state: (partitions, kind) for state, (partitions, kind) in data["layouts"].items()},
+                "totals": dict(data["totals"]),
+                "epochs": Epochs.of(data["epochs"]) if "epochs" in data else None,
+                "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
+            }
+            return cls(**{**data, **changed})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a folded log: {type(error).__name__}: {error}") from error

@@ -1,0 +1,142 @@
+"""The nodes of aggregates and of states: what is kept of many tuples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from trident.fields import Fields
+from trident.state.interfaces import StateSpec
+
+if TYPE_CHECKING:
+    from trident.operations.windows import WindowConfig
+
+from trident.graph.nodes import Node
+
+__all__ = ["AggregateNode", "Aggregation", "Member", "PersistNode", "QueryNode", "StateNode", "WindowNode"]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One aggregator of an `AggregateNode`: what it sees, and what it gives."""
+
+    inputs: Fields
+    aggregator: Any
+    outputs: Fields
+
+
+@dataclass(frozen=True)
+class AggregateNode(Node):
+    """Aggregates each partition of a batch; gives `group` and the members' outputs, their cross product if there are many.
+
+    A full aggregate is a partial one (`partial`: of any piece of a partition, nothing for an empty one), a
+    `RepartitionNode`, and a second one that merges; without combiners it is the last two.
+    """
+
+    group: Fields = Fields()
+    grouped: bool = False
+    members: tuple[Member, ...] = ()
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """How a batch's tuples become one value per key.
+
+    Attributes
+    ----------
+    group
+        The grouping fields (empty and `grouped` False for one value per state).
+    inputs, aggregator, output
+        What the aggregator sees, the combiner or reducer, and its one output field.
+    combines
+        True for a combiner: the batch is aggregated in parts before it reaches the state.
+    """
+
+    group: Fields
+    grouped: bool
+    inputs: Fields
+    aggregator: Any
+    output: Fields
+    combines: bool
+
+    @cached_property
+    def partial(self) -> Fields:
+        """The fields of a part that is already aggregated: the grouping fields, then the output."""
+        return self.group.concat(self.output)
+
+
+@dataclass(frozen=True)
+class PersistNode(Node):
+    """Writes a state; gives the stream of new values. Either `aggregation` or `updater` (over `inputs`) is set."""
+
+    state: str = ""
+    inputs: Fields = Fields()
+    aggregation: Aggregation | None = None
+    updater: Any = None
+
+
+@dataclass(frozen=True)
+class WindowNode(PersistNode):
+    """Keeps tuples, or partial aggregates, in a state until their window is complete; gives what the windows come to.
+
+    Attributes
+    ----------
+    window
+        Which windows there are; set in every node.
+    group, grouped, member
+        What is aggregated in each window, and how.
+    bounds
+        The fields behind the grouping fields that tell which window a tuple is of; none or two.
+    """
+
+    window: WindowConfig | None = None
+    group: Fields = Fields()
+    grouped: bool = False
+    member: Member = Member(Fields(), None, Fields())
+    bounds: Fields = Fields()
+
+    @property
+    def config(self) -> WindowConfig:
+        """The window."""
+        assert self.window is not None, self
+        return self.window
+
+    @property
+    def combines(self) -> bool:
+        """Whether partial aggregates are kept in place of tuples."""
+        return hasattr(self.member.aggregator, "combine")
+
+
+@dataclass(frozen=True)
+class QueryNode(Node):
+    """`state_query`: looks tuples up in a state; `outputs` are appended."""
+
+    state: str = ""
+    inputs: Fields = Fields()
+    function: Any = None
+    outputs: Fields = Fields()
+
+
+@dataclass(frozen=True)
+class StateNode:
+    """A state of the topology.
+
+    Attributes
+    ----------
+    name
+        Unique in the topology; with the topology's name the default key prefix.
+    spec
+        Factory and fixed number of partitions.
+    static
+        True if no stream updates it.
+    key_fields, value
+        Fields of the key and of the value (empty where a user's updater decides).
+    """
+
+    name: str
+    spec: StateSpec
+    static: bool = False
+    key_fields: Fields = Fields()
+    value: Fields = Fields()
