@@ -7,7 +7,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-LOCK_EXTRAS := dev delta redis memcached cassandra drpc
+LOCK_EXTRAS := dev delta redis memcached cassandra postgres drpc
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
 # The name of the stamp says what is installed: another lock or another pyproject.toml is another stamp.
@@ -54,7 +54,7 @@ bench: install java servers ## measure the word count, the stores' commits and D
 soak: install java servers ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
 
-servers: java build/services/redis-server build/services/memcached build/services/cassandra ## install the servers that tests start
+servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/cassandra ## install the servers that tests start
 
 lock: build/uv.path ## refresh requirements.lock (without names of hosts, so that any mirror will do)
 	@$$(cat build/uv.path) pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-emit-index-url \
@@ -98,11 +98,11 @@ build/python.path:
 	echo "Install one (Debian, Ubuntu: apt-get install python3), then run make again." >&2; \
 	exit 1
 
-# Debian's names of the packages are those of the commands. Its packages of servers start nothing where no init runs;
-# tests never use a server that was there before.
-build/services/redis-server build/services/memcached build/services/mvn: build/services/%:
-	@mkdir -p $(@D); package=$(*:mvn=maven); \
-	if ! command -v $* >/dev/null; then \
+# Debian's names of the packages are those of the commands, but for two. Its packages of servers start nothing where no
+# init runs; tests never use a server that was there before. Its PostgreSQL is not on PATH.
+build/services/redis-server build/services/memcached build/services/postgres build/services/mvn: build/services/%:
+	@mkdir -p $(@D); package=$(patsubst postgres,postgresql,$(*:mvn=maven)); \
+	if ! PATH="$$PATH:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" command -v $* >/dev/null; then \
 		root=; if [ "$$(id -u)" != 0 ]; then root="sudo -n"; fi; \
 		echo "installing $$package" >&2; \
 		if ! { command -v apt-get && $$root apt-get -qq update && DEBIAN_FRONTEND=noninteractive \

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import settings
 
 from tests import quick, workers
-from tests.servers import Server, start_cassandra, start_memcached, start_redis
+from tests.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
 from trident.runtime.engine.environment import pin_worker_python
 
 if TYPE_CHECKING:
@@ -104,3 +104,9 @@ def memcached_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 def cassandra_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A Cassandra node. Who kills it starts it again."""
     yield from _server(start_cassandra, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A PostgreSQL. Who kills it starts it again."""
+    yield from _server(start_postgres, tmp_path_factory)

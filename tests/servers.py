@@ -1,7 +1,7 @@
 """Real servers for tests, on free loopback ports: started, killed, paused, restarted and always stopped by process id.
 
-`make servers` installs what is started here: Redis and Memcached from the system's packages, the jars of Cassandra in
-`build/services/cassandra`. A server that is missing is a failure that says so, never a skip.
+`make servers` installs what is started here: Redis, Memcached and PostgreSQL from the system's packages, the jars of
+Cassandra in `build/services/cassandra`. A server that is missing is a failure that says so, never a skip.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import random
 import shutil
 import signal
@@ -18,11 +19,13 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
+
+import psutil
 
 from tests.quick import refuse_in_quick_tests
 
-__all__ = ["Server", "free_ports", "start_cassandra", "start_memcached", "start_redis"]
+__all__ = ["Server", "free_ports", "start_cassandra", "start_memcached", "start_postgres", "start_redis"]
 
 ROOT = Path(__file__).parent.parent
 CONFIGURATION = Path(__file__).parent / "services"
@@ -49,7 +52,11 @@ class Server:
         Whether it answers yet; an `OSError` means not yet.
     grace, limit
         Seconds that it may take to stop, and to start.
+    user
+        Who runs it; None: who runs the tests.
     """
+
+    _ends_by = signal.SIGTERM
 
     def __init__(
         self,
@@ -60,9 +67,10 @@ class Server:
         ready: Callable[[int], bool],
         grace: float = 5.0,
         limit: float = 120.0,
+        user: str | None = None,
     ) -> None:
         self.name, self.argv, self.port, self.work = name, [str(word) for word in argv], port, work
-        self._ready, self._grace, self._limit = ready, grace, limit
+        self._ready, self._grace, self._limit, self._user = ready, grace, limit, user
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
 
@@ -86,7 +94,7 @@ class Server:
             # A session of its own: Ctrl-C at the tests reaches the fixture, which stops it.
             process = subprocess.Popen(
                 self.argv, stdout=out, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, cwd=self.work,
-                start_new_session=True,
+                start_new_session=True, **_as_user(self._user),
             )  # fmt: skip
         self._process = process
         deadline = time.monotonic() + self._limit
@@ -112,7 +120,7 @@ class Server:
         if self._process is None:
             return
         self.resume()
-        self._process.terminate()
+        self._process.send_signal(self._ends_by)
         try:
             self._process.wait(self._grace)
         except subprocess.TimeoutExpired:
@@ -128,6 +136,45 @@ class Server:
     def resume(self) -> None:
         """Let it go on after `pause`."""
         os.kill(self.pid, signal.SIGCONT)
+
+
+class _Postgres(Server):
+    """A PostgreSQL: one process for each connection, all of which a crash ends."""
+
+    _ends_by = signal.SIGINT  # at SIGTERM it waits until its clients are gone
+
+    def kill(self) -> None:
+        if self._process is None:
+            return
+        self.pause()  # or it starts another process meanwhile
+        children = self._children()
+        super().kill()
+        self._each(children, psutil.Process.kill)
+        # A new server does not start while one of them has the memory of the old one.
+        while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
+            pass
+
+    def stop(self) -> None:
+        super().stop()
+        if self._user is not None:
+            shutil.rmtree(self.work)
+
+    def pause(self) -> None:
+        super().pause()
+        self._each(self._children(), psutil.Process.suspend)
+
+    def resume(self) -> None:
+        self._each(self._children(), psutil.Process.resume)
+        super().resume()
+
+    def _children(self) -> list[psutil.Process]:
+        return psutil.Process(self.pid).children()
+
+    @staticmethod
+    def _each(children: list[psutil.Process], act: Callable[[psutil.Process], None]) -> None:
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):  # a connection may have ended by itself
+                act(child)
 
 
 def free_ports(count: int) -> list[int]:
@@ -170,6 +217,38 @@ def start_memcached(work: Path, *arguments: object) -> Server:
     memory = [] if "-m" in arguments else ["-m", 64]
     argv = [_program("memcached"), "-l", "127.0.0.1", "-p", port, "-U", 0, "-t", 1, *memory, *user, *arguments]
     return Server("memcached", argv, port, work, lambda port: b"VERSION" in _ask(port, b"version\r\n", b"\r\n"))
+
+
+def start_postgres(work: Path, *arguments: object) -> Server:
+    """Start a PostgreSQL with a database `postgres` of the user `trident`, who needs no password."""
+    (port,) = free_ports(1)
+    programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, default=None)
+    programs = programs or Path(_program("postgres")).parent  # Debian has them where PATH does not lead
+    user = None
+    if os.geteuid() == 0:  # whom it refuses to run as; and what belongs to root no other user can reach
+        user = next(name for name in ("postgres", "nobody") if name in {each.pw_name for each in pwd.getpwall()})
+        work = Path(tempfile.mkdtemp(prefix="trident-postgres-"))
+        shutil.chown(work, user)
+    data = work / "data"
+    initdb = [programs / "initdb", "-D", data, "-U", "trident", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
+    subprocess.run([*map(str, initdb)], cwd=work, check=True, stdout=subprocess.DEVNULL, **_as_user(user))
+    asks = [str(programs / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+    argv = [
+        programs / "postgres", "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
+        "-c", "unix_socket_directories=", *arguments,
+    ]  # fmt: skip
+    return _Postgres(
+        "postgres", argv, port, work, lambda port: subprocess.run(asks, check=False).returncode == 0, 20.0, user=user
+    )
+
+
+def _version(programs: Path) -> int:
+    return int(programs.parent.name) if programs.parent.name.isdigit() else 0
+
+
+def _as_user(user: str | None) -> dict[str, Any]:
+    """Return what `subprocess` is told so that a program runs as that user."""
+    return {} if user is None else {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
 
 
 def start_cassandra(work: Path, durable: bool = True) -> Server:

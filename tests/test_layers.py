@@ -41,7 +41,7 @@ GRAPH = (
 )
 FOR_STORES = ("trident.state", "trident.errors", "trident.fields", "trident.redaction", "trident.arrow")
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
-DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka")
+DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka", "psycopg")
 
 RUNTIME = (
     "cloudpickle",
@@ -100,6 +100,7 @@ LAYERS = (
             "redis": ("redis", "hiredis"),
             "memcached": ("pymemcache",),
             "cassandra": ("cassandra",),
+            "postgres": ("psycopg",),
             "delta": ("deltalake", "delta", "pyspark", "py4j"),
         }.items()
     ),

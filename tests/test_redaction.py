@@ -15,6 +15,7 @@ import states
 from states.cassandra import CassandraOptions, CassandraState
 from states.delta import DeltaOptions, DeltaState
 from states.memcached import MemcachedState
+from states.postgres import PostgresOptions, PostgresState
 from states.redis import RedisOptions, RedisState
 from trident import Config
 from trident.drpc import DRPCClient
@@ -34,6 +35,8 @@ SETTINGS = {"spark.hadoop.fs.s3a.secret.key": "hush"}
         lambda: DeltaOptions(storage_options=KEYS),
         lambda: RedisState.opaque("redis://user:hush@localhost/0?password=hush", password="hush"),
         lambda: RedisOptions("unix:///run/redis?password=hush"),
+        lambda: PostgresState.opaque("postgresql://user:hush@localhost/counts?password=hush", password="hush"),
+        lambda: PostgresOptions("postgresql:///counts?password=hush"),
         lambda: CassandraState.opaque("a", user="me", password="hush"),
         lambda: MemcachedState.cache_for(RedisState.opaque("redis://:hush@localhost")),
         lambda: DRPCClient("http://user:hush@localhost:3774/drpc?token=hush", token="hush"),
@@ -87,7 +90,7 @@ def test_every_option_that_sounds_like_a_secret_is_marked() -> None:
                 secrets = {name for name in names if re.search("passw|token|secret|credential", name)}
                 assert all(names[name].metadata == SECRET for name in secrets)
                 found |= {kind.__name__}  # type: ignore[union-attr]
-    assert found == {"CassandraOptions", "DeltaOptions", "MemcachedOptions", "RedisOptions"}
+    assert found == {"CassandraOptions", "DeltaOptions", "MemcachedOptions", "PostgresOptions", "RedisOptions"}
 
 
 def test_errors_name_an_address_without_its_secrets(tmp_path: Path) -> None:

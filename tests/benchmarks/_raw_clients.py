@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-__all__ = ["RawClient", "raw_cassandra", "raw_memcached", "raw_redis"]
+__all__ = ["RawClient", "raw_cassandra", "raw_memcached", "raw_postgres", "raw_redis"]
 
 
 class RawClient(Protocol):
@@ -93,6 +93,30 @@ class _Cassandra:
         return list(execute_concurrent_with_args(self._session, statement, rows, concurrency=self.CONCURRENCY))
 
 
+class _Postgres:
+    """One `SELECT … = ANY` and one upsert from `unnest` for all keys."""
+
+    READ = b"SELECT key, value FROM raw WHERE key = ANY(%b::bytea[])"
+    WRITE = (
+        b"INSERT INTO raw SELECT * FROM unnest(%b::bytea[], %b::bytea[]) "
+        b"ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+    )
+
+    def __init__(self, connection: Any, keys: Sequence[str], value: bytes) -> None:
+        self._connection, self._keys = connection, [key.encode() for key in keys]
+        self._values = [value] * len(keys)
+        connection.execute("CREATE TABLE raw (key bytea PRIMARY KEY, value bytea NOT NULL)")
+
+    def read(self) -> None:
+        cursor = self._connection.cursor(binary=True)
+        assert len(cursor.execute(self.READ, [self._keys]).fetchall()) == len(self._keys)
+
+    read_for_commit = read
+
+    def write(self) -> None:
+        self._connection.execute(self.WRITE, [self._keys, self._values])
+
+
 @contextlib.contextmanager
 def raw_redis(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawClient]:
     """MGET and MSET of all keys in one call each, through redis-py with hiredis."""
@@ -112,6 +136,17 @@ def raw_memcached(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawC
     client = Client(("127.0.0.1", port), no_delay=True)
     with contextlib.closing(client):
         raw = _Memcached(client, [f"raw:{key}" for key in keys], value)
+        raw.write()
+        yield raw
+
+
+@contextlib.contextmanager
+def raw_postgres(port: int, keys: Sequence[str], value: bytes) -> Iterator[RawClient]:
+    """One statement to read and one to write all keys, through psycopg."""
+    import psycopg
+
+    with psycopg.connect(f"postgresql://trident@127.0.0.1:{port}/postgres", autocommit=True) as connection:
+        raw = _Postgres(connection, keys, value)
         raw.write()
         yield raw
 

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.benchmarks._raw_clients import RawClient, raw_cassandra, raw_memcached, raw_redis
-from tests.servers import Server, start_cassandra, start_memcached, start_redis
+from tests.benchmarks._raw_clients import RawClient, raw_cassandra, raw_memcached, raw_postgres, raw_redis
+from tests.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
 from trident.state import StateSpec
 
 __all__ = ["MEASURED", "MeasuredStore"]
@@ -52,6 +52,12 @@ def _cassandra(port: int, work: Path, cache: int) -> StateSpec:
     return CassandraState.opaque(["127.0.0.1"], port=port, keyspace="bench", replication=1, cache=cache)
 
 
+def _postgres(port: int, work: Path, cache: int) -> StateSpec:
+    from states.postgres import PostgresState
+
+    return PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres", cache=cache)
+
+
 def _delta(port: int, work: Path, cache: int) -> StateSpec:
     from states.delta import DeltaState
 
@@ -66,5 +72,6 @@ MEASURED = {
     "redis": MeasuredStore(_redis, start_redis, raw_redis),
     "memcached": MeasuredStore(_memcached, _memcached_of_2_gb, raw_memcached),
     "cassandra": MeasuredStore(_cassandra, start_cassandra, raw_cassandra),
+    "postgres": MeasuredStore(_postgres, start_postgres, raw_postgres),
     "delta": MeasuredStore(_delta),
 }

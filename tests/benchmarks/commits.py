@@ -2,9 +2,9 @@
 
 Prints one JSON line a store. `commit_ms`: one opaque, fenced commit of `--keys` distinct keys, each an int count, through
 the public `StateSpec`. `raw_commit_ms`: one bulk read and one bulk write of the same number of keys with the same bytes,
-through the store's own client. `read_ms` and `raw_read_ms`: reads of all keys. Ours and raw take turns, round by round;
-a ratio is raw time by our time, so above 1 ours is the faster. `growth`: batches of 1,000 to 1,000,000 keys, each size in
-a process of its own, with the growth of its memory above what the keys themselves take.
+through the store's own client; `raw_write_ms`: the write alone. `read_ms` and `raw_read_ms`: reads of all keys. Ours and raw
+take turns, round by round; a ratio is raw time by our time, so above 1 ours is the faster. `growth`: batches of 1,000 to
+1,000,000 keys, each size in a process of its own, with the growth of its memory above what the keys themselves take.
 
 Delta commits into a state of `--table-keys` keys, beside a MERGE of the same rows through delta-rs and through Spark.
 """
@@ -58,6 +58,7 @@ def _measure_server(store: str, options: argparse.Namespace, work: Path) -> dict
                 {
                     "commit_ms": writer.commit,
                     "raw_commit_ms": raw_commit,
+                    "raw_write_ms": raw.write,
                     "read_ms": writer.read,
                     "raw_read_ms": raw.read,
                 },
@@ -72,6 +73,7 @@ def _measure_server(store: str, options: argparse.Namespace, work: Path) -> dict
         **{name: value for name, value in vars(options).items() if name in ("keys", "rounds", "cache")},
         **{name: _figures(values) for name, values in times.items()},
         "commit_ratio": _ratio(times["raw_commit_ms"], times["commit_ms"]),
+        "write_ratio": _ratio(times["raw_write_ms"], times["commit_ms"]),
         "read_ratio": _ratio(times["raw_read_ms"], times["read_ms"]),
         "growth": growth,
     }

@@ -49,7 +49,7 @@ def _take_over(home: Home, takeovers: int, seed: int) -> Counter[str]:
 
 # The contracts are among these stores' own tests; the suite adds random schedules, which the full size has.
 _OWN_CONTRACT_TESTS = tuple(
-    (name, 0) for name in ("delta", "redis", "redis-hash", "redis-volatile", "memcached", "cassandra")
+    (name, 0) for name in ("delta", "redis", "redis-hash", "redis-volatile", "memcached", "cassandra", "postgres")
 )
 CAMPAIGNS = {
     "contract": Campaign(keep_contract, 1, 30, _OWN_CONTRACT_TESTS),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.servers import Server, start_cassandra, start_memcached, start_redis
+from tests.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
 from tests.stores.proxy import Proxy
 from tests.stores.sqlite_map import sqlite_state
 from trident.errors import BackendError, FencedError
@@ -190,6 +190,12 @@ def _cassandra(port: int, work: Path, name: str) -> StateSpec:
     )
 
 
+def _postgres(port: int, work: Path, name: str) -> StateSpec:
+    from states.postgres import PostgresState
+
+    return PostgresState.opaque(f"postgresql://trident@127.0.0.1:{port}/postgres")
+
+
 def _redis_that_keeps(work: Path) -> Server:
     """Each write is on disk before it is answered."""
     return start_redis(work, "--appendonly", "yes", "--appendfsync", "always", "--save", "")
@@ -201,6 +207,9 @@ def _memcached_with_room(work: Path) -> Server:
 
 _SERVER = Limits(durable=True, repartitions=True, fences="all", lists=True, removes=True, resets=True)
 _MEMORY = Limits(fences="all", lists=True, removes=True, resets=True)
+_ATOMIC = replace(
+    _SERVER, max_key_bytes=2_600, moves_at_commit=True, atomic_put=True, isolated=True, atomic_commit=True
+)
 _DELTA = replace(_MEMORY, durable=True, shared=False, moves_at_commit=True, isolated=True, atomic_commit=True)
 STORES = {
     store.name: store
@@ -218,5 +227,6 @@ STORES = {
             by_address=True,
         ),
         Store("cassandra", _cassandra, replace(_SERVER, fences="written"), start_cassandra),
+        Store("postgres", _postgres, _ATOMIC, start_postgres),
     )
 }  # fmt: skip

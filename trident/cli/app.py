@@ -191,7 +191,7 @@ def get_command(
 ) -> None:
     """Read keys of a state, or list them, whether its topology runs or not, without Spark; nothing is written.
 
-    All keys are read at the same committed batch (a long listing of Redis or Cassandra page by page). Values of states that
+    All keys are read at the same committed batch (a long listing of a server page by page). Values of states that
     are not opaque are those of the latest write. A store that does not belong to the log (moved away, an older copy,
     another topology's, without its last writes) is an error that says so.
     """

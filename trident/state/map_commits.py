@@ -129,7 +129,7 @@ class CommittedMap(ABC):
         if not isinstance(self.backing, ListableMap):
             raise UnsupportedOperation(
                 f"list state {self.name!r}: a {type(self.backing).__name__} cannot list its keys; ask for the keys that "
-                "you know with multi_get, or use a store that can (memory, Delta, Redis, Cassandra)"
+                "you know with multi_get, or use a store that can (memory, Delta, Redis, PostgreSQL, Cassandra)"
             )
         if isinstance(self._guard, ReservedKeySentinel):
             return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in self.backing.key_pages())

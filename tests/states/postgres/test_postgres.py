@@ -1,0 +1,293 @@
+"""A state in PostgreSQL: what is stored, read, listed, removed and refused, on a real server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.postgres import PostgresOptions, PostgresState
+from states.postgres.map import MAX_KEY_BYTES
+from states.postgres.statements import table_name
+from tests.servers import Server
+from tests.states.postgres.postgres_support import Home, numbers
+from tests.states.support import Log, commit, values
+from trident import TridentTopology
+from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError, UnsupportedOperation
+from trident.operations import Count, Split
+from trident.state import Sentinel, Snapshot, StateConf
+from trident.state.values import OpaqueValue
+
+
+@pytest.fixture
+def home(postgres_server: Server) -> Iterator[Home]:
+    home = Home(postgres_server)
+    yield home
+    home.close()
+
+
+# ---- what is stored --------------------------------------------------------------------------------------------------
+
+
+def test_worked_example_of_an_opaque_state(home: Home) -> None:
+    state, log = home.state(home.conf()), Log()
+    commit(state, log, 1, 1, {"man": 3, "dog": 4, "apple": 10})
+    commit(state, log, 2, 1, {"man": 1, "dog": 1}, record=False)
+    # The replay of batch 2 has another content: "dog" is no longer in it, "apple" is.
+    commit(state, log, 2, 2, {"man": 2, "apple": 5})
+    assert values(state, "man", "apple") == [5, 15]
+    commit(state, log, 3, 2, {"dog": 1})
+    assert values(state, "man", "dog", "apple", "none") == [5, 5, 15, None]
+    assert state.map_state.backing.multi_get([("dog",)]) == [OpaqueValue(3, 2, 4, 5)]
+
+
+def test_a_state_is_one_table_that_other_programs_can_read(home: Home) -> None:
+    conf = home.conf()
+    commit(home.state(conf, serializer="json"), Log(), 1, 0, {"cow": 5})
+    table = f'"{conf.prefix}"'
+    found = home.sql(f"SELECT convert_from(value, 'UTF8') FROM {table} WHERE key < ' '::bytea")
+    assert [json.loads(value) for (value,) in found] == [[1, 0, None, 5]]
+    assert home.sql(f"SELECT convert_from(key, 'UTF8') FROM {table} WHERE key > ' '::bytea") == [("sentinel:0",)]
+
+
+@pytest.mark.parametrize("name", ['a "quoted" one', "100 % of it, and a\\", "größe", "x" * 100, "x" * 99 + "y", "a;--"])
+def test_any_name_is_a_table(home: Home, name: str) -> None:
+    conf = StateConf(f"{name} {next(numbers)}", name)
+    state = home.state(conf)
+    commit(state, Log(), 1, 0, {"cow": 5})
+    assert home.state(conf).multi_get([("cow",)]) == [5]
+    assert home.sql(f"SELECT count(*) FROM pg_tables WHERE tablename = '{table_name(conf.prefix)}'") == [(1,)]
+
+
+def test_a_long_name_keeps_its_start_and_stays_apart() -> None:
+    assert table_name("words/count") == "words/count"
+    first, second = table_name("ü" * 60 + "a"), table_name("ü" * 60 + "b")
+    assert first != second
+    assert first.startswith("ü" * 23 + "-")
+    assert len(first.encode()) <= 63
+
+
+def test_schema_and_table_can_be_given(home: Home) -> None:
+    home.sql("CREATE SCHEMA IF NOT EXISTS counts")
+    state = home.state(home.conf(), schema="counts", table="words")
+    commit(state, Log(), 1, 0, {"cow": 5})
+    assert home.sql("SELECT count(*) FROM counts.words") == [(2,)]
+    with pytest.raises(BackendError, match=r"make the schema with CREATE SCHEMA") as failure:
+        commit(home.state(home.conf(), schema="absent"), Log(), 1, 0, {"cow": 5})
+    assert not failure.value.retryable
+
+
+def test_a_key_has_an_end(home: Home) -> None:
+    state, log = home.state(home.conf()), Log()
+    longest = os.urandom(MAX_KEY_BYTES // 2 - 10).hex()
+    commit(state, log, 1, 0, {longest: 1})
+    assert values(state, longest) == [1]
+    with pytest.raises(BackendError, match=r"has 3005 bytes.* takes 2600; group by something shorter") as failure:
+        commit(state, log, 2, 0, {"x" * 3000: 1})
+    assert not failure.value.retryable
+
+
+def test_a_large_commit_is_several_statements_and_one_transaction(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state = home.state(conf, max_keys_per_call=7, max_bytes_per_call=200)
+    words = {f"word {number}": number for number in range(100)}
+    commit(state, log, 1, 0, words)
+    commit(state, log, 2, 0, words)
+    assert values(home.state(conf, max_keys_per_call=3), *words) == [2 * number for number in words.values()]
+    assert home.sql(f'SELECT count(DISTINCT xmin::text) FROM "{conf.prefix}"') == [(1,)]
+
+
+def test_keys_are_listed_page_by_page(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state = home.state(conf, max_keys_per_call=7)
+    words = {f"word {number}": number for number in range(20)}
+    commit(state, log, 1, 0, words)
+    backing = state.map_state.backing
+    assert [len(page) for page in backing.key_pages()] == [7, 7, 6]
+    assert dict(state.get_tuples()) == words
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_state_that_nobody_wrote_is_empty(home: Home) -> None:
+    conf = home.conf()
+    reader = home.state(replace(conf, read_only=True))
+    assert values(reader, "cow") == [None]
+    assert reader.read_sentinel() is None
+    assert list(reader.get_tuples()) == []
+    home.state(conf).reset()
+    assert home.sql(f"SELECT count(*) FROM pg_tables WHERE tablename = '{conf.prefix}'") == [(0,)]
+
+
+def test_a_reader_sees_the_committed_batch_and_writes_nothing(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state, reader = home.state(conf), home.state(replace(conf, read_only=True))
+    commit(state, log, 1, 0, {"cow": 1})
+    snapshot = Snapshot(1, log.winners)
+    commit(state, log, 2, 0, {"cow": 1}, record=False)
+    assert reader.multi_get_at([("cow",)], snapshot) == [1]
+    with pytest.raises(UnsupportedOperation, match="cannot move the sentinel: .* was opened to be read only"):
+        reader.move_sentinel(Sentinel("log", 3, 0))
+    session = reader.map_state.backing.backing._session
+    assert session.run("look", lambda one: one.execute("SHOW transaction_read_only").fetchone()) == ("on",)
+
+
+# ---- what is found ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["TRUNCATE", "DROP TABLE", "DELETE FROM"])
+def test_a_table_that_was_emptied_is_found_before_a_commit_and_within(home: Home, how: str) -> None:
+    conf, log = home.conf(), Log()
+    state = home.state(conf)
+    commit(state, log, 1, 0, {"cow": 1})
+    txid = log.txid(2)
+    state.begin_commit(txid)
+    home.sql(f'{how} "{conf.prefix}"')
+    with pytest.raises(Exception, match="is gone"):
+        state.commit(txid)
+    with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+        state.begin_commit(log.txid(2, 1))
+    assert values(state, "cow") == [None]
+
+
+def test_a_foreign_table_is_refused(home: Home) -> None:
+    home.sql("CREATE TABLE IF NOT EXISTS foreign_one (id int, note text)")
+    with pytest.raises(BackendError, match="the table is none of a state: give the state another table") as failure:
+        commit(home.state(home.conf(), table="foreign_one"), Log(), 1, 0, {"cow": 1})
+    assert not failure.value.retryable
+
+
+def test_a_foreign_row_in_place_of_the_sentinel_is_refused(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state = home.state(conf)
+    commit(state, log, 1, 0, {"cow": 1})
+    home.sql(f"""UPDATE "{conf.prefix}" SET value = 'mine' WHERE key = 'sentinel:0'""")
+    with pytest.raises(CorruptValueError, match=r"the row b'sentinel:0' of table .* is no sentinel: b'mine'"):
+        state.begin_commit(log.txid(2))
+
+
+def test_a_user_without_rights_is_told(home: Home) -> None:
+    home.sql("CREATE ROLE guest LOGIN")
+    url = home.url.replace("trident@", "guest@")
+    with pytest.raises(BackendError, match=r"permission denied.*docs/states/postgres\.md lists the rights") as failure:
+        commit(home.state(home.conf(), url=url), Log(), 1, 0, {"cow": 1})
+    assert not failure.value.retryable
+
+
+def test_the_documented_rights_are_enough(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    commit(home.state(conf), log, 1, 0, {"cow": 1})
+    home.sql("CREATE ROLE clerk LOGIN")
+    home.sql(f'GRANT SELECT, INSERT, UPDATE, DELETE, TRUNCATE ON "{conf.prefix}" TO clerk')
+    state = home.state(conf, url=home.url.replace("trident@", "clerk@"))
+    commit(state, log, 2, 0, {"cow": 1})
+    assert values(state, "cow") == [2]
+    state.reset()
+    assert values(state, "cow") == [None]
+
+
+# ---- connections -----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_set_up_so_that_commits_are_durable(home: Home, caplog: pytest.LogCaptureFixture) -> None:
+    home.sql("CREATE ROLE hasty LOGIN SUPERUSER")
+    home.sql("ALTER ROLE hasty SET synchronous_commit = off")
+    backing = home.map(home.conf(), url=home.url.replace("trident@", "hasty@"), timeout_s=12)
+    names = ("synchronous_commit", "statement_timeout", "idle_in_transaction_session_timeout")
+    with caplog.at_level(logging.WARNING):
+        shown = backing._session.run(
+            "look", lambda one: [one.execute(f"SHOW {name}".encode()).fetchone() for name in names]
+        )
+    assert shown == [("on",), ("12s",), ("6s",)]
+    assert caplog.messages == []
+
+
+def test_a_forked_child_has_a_connection_of_its_own(home: Home) -> None:
+    conf, log = home.conf(), Log()
+    state = home.state(conf)
+    commit(state, log, 1, 0, {"cow": 3})
+    readable, writable = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        try:
+            os.write(writable, json.dumps(values(state, "cow")).encode())
+        finally:
+            os._exit(0)
+    os.close(writable)
+    with os.fdopen(readable, "rb") as answer:
+        assert answer.read() == b"[3]"
+    assert os.waitpid(child, 0)[1] == 0
+    commit(state, log, 2, 0, {"cow": 1})
+    assert values(state, "cow") == [4]
+
+
+def test_a_spec_is_pickled_without_a_connection(home: Home) -> None:
+    conf, spec = home.conf(), PostgresState.opaque(home.url, num_partitions=2)
+    commit(home.state(conf), Log(), 1, 0, {"cow": 3})
+    copy = pickle.loads(pickle.dumps(spec))
+    assert copy == spec
+    assert copy.required_num_partitions == 2
+    state = copy.factory.make_state(conf, 0, 2)
+    assert values(state, "cow") == [3]
+    state.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"url": "mysql://me:hush@host/db"}, "the URL of a PostgreSQL state is 'host/db'; write postgresql://"),
+        ({"timeout_s": 0}, "timeout_s of a PostgreSQL state is 0; it must be above 0"),
+        ({"retries": -1}, "retries of a PostgreSQL state is -1"),
+        ({"table": "x" * 64}, "give 1 to 63 bytes"),
+        ({"schema": ""}, "give 1 to 63 bytes"),
+        ({"serializer": "pickle"}, "serializer 'pickle' is unknown"),
+        ({"cache": -1}, "cache=-1"),
+    ],
+)
+def test_impossible_options_are_refused_where_they_are_given(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        PostgresState.opaque(PostgresOptions(**{"url": "postgresql://localhost/db", **options}))
+
+
+def test_a_missing_driver_is_named() -> None:
+    program = (
+        "import sys; sys.modules['psycopg'] = None\n"
+        "from states.postgres import PostgresState; from trident.state import StateConf\n"
+        "PostgresState.opaque('postgresql://localhost/x').factory.make_state(StateConf(), 0, 1)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert "EnvironmentProblem: a PostgreSQL state needs the package psycopg" in done.stderr
+    assert "pip install 'trident-spark[postgres]'" in done.stderr
+
+
+# ---- a whole topology ------------------------------------------------------------------------------------------------
+
+
+def test_a_topology_goes_on_where_it_stopped(home: Home, tmp_path: Path) -> None:
+    name = f"words{next(numbers)}"
+
+    def count_words(*lines: str) -> tuple[Any, Any, list[Any]]:
+        topology = TridentTopology(name)
+        spout = FixedBatchSpout("line: string", 1, *[(line,) for line in lines])
+        words = topology.new_stream("lines", spout).each("line", Split(), "word")
+        grouped = PostgresState.opaque(home.url, num_partitions=2)
+        words.group_by("word").persistent_aggregate(grouped, Count(), "count")
+        words.persistent_aggregate(PostgresState.transactional(home.url), Count(), "total")
+        with topology.start(engine="in_process", log_dir=str(tmp_path / "log")) as running:
+            running.process_all_available()
+            counts = running.state("count")
+            return counts.multi_get(["the", "cow", "dish"]), running.state("total").get(), sorted(counts.get_tuples())
+
+    assert count_words("the cow", "the moon") == ([2, 1, None], 4, [("cow", 1), ("moon", 1), ("the", 2)])
+    assert count_words("the cow", "the moon", "the dish")[:2] == ([3, 1, 1], 6)
