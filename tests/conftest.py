@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests import quick, workers
-from tests.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
+from tests.harness import quick, workers
+from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
 from trident.runtime.engine.environment import pin_worker_python
 
 if TYPE_CHECKING:

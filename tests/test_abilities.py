@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import pytest
 
 from states.memory import MemoryBackingMap
-from tests.state.faults import DictMap
-from trident.abilities import Ability
+from tests.harness.crashing_stores import DictMap
+from trident.ability import Ability
 from trident.state import CachedMap, FencedMap, Key, ListableMap, RemovableMap, Resettable, StateSpec
 from trident.state.abilities import Closable
 from trident.state.map_abilities import abilities_of

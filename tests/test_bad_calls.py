@@ -13,7 +13,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsSpout, keep, run_all
+from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import JoinType, Stream, TopologyError, TridentTopology
 from trident.operations import (
     BaseStateUpdater,

@@ -19,7 +19,7 @@ import pytest
 import trident
 import trident.operations
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsSpout, keep, run_all
+from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import Fields, GroupedStream, Stream, TridentState, TridentTopology
 
 PAGE = Path(__file__).parent.parent / "docs" / "operations.md"

@@ -28,7 +28,7 @@ class Layer:
     each_other: bool = True
 
 
-VALUES = ("trident.abilities", "trident.errors", "trident.fields", "trident.redaction", "trident.tuples")
+VALUES = ("trident.ability", "trident.errors", "trident.fields", "trident.redaction", "trident.tuples")
 INTERFACES = (*VALUES, "trident.state", "trident.spout")
 GRAPH = (
     "trident.config",
@@ -61,7 +61,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 
 # The first layer that has a module decides.
 LAYERS = (
-    Layer(("trident.abilities", "trident.errors")),
+    Layer(("trident.ability", "trident.errors")),
     Layer(("trident.redaction",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(("trident.state",), ("msgpack", *VALUES)),

@@ -9,8 +9,8 @@ from typing import Any
 
 from psycopg import errors
 
+from states.postgres.connection import Connection, Session
 from states.postgres.options import PostgresOptions
-from states.postgres.session import Connection, Session
 from states.postgres.statements import FIRST, FREE, NEXT, Statements, table_name
 from trident.errors import BackendError, CommitOrderError, CorruptValueError, StateError, UnsupportedOperation
 from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys

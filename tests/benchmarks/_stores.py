@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.benchmarks._raw_clients import RawClient, raw_cassandra, raw_memcached, raw_postgres, raw_redis
-from tests.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
+from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
 from trident.state import StateSpec
 
 __all__ = ["MEASURED", "MeasuredStore"]

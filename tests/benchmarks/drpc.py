@@ -21,7 +21,7 @@ from typing import Any
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.drpc.support import words
+from tests.harness.drpc_functions import words
 from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer
 from trident.operations import Count, Split

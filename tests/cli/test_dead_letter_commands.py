@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tests.cli.commands import environment, write_module
+from tests.harness.commands import environment, write_module
 from trident.cli.app import app
 from trident.cli.target import load_topology
 from trident.coordination.transaction_log import FileLog

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cli.commands import last_txid, started, trident, until
+from tests.harness.commands import last_txid, started, trident, until
 from trident.cli.demo_crash import Job, Kill
 from trident.cli.demo_folder import DemoFolder
 from trident.cli.demo_text import Text, count_words, find_text, standard_library

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import COUNTS, trident, write_module
+from tests.harness.commands import COUNTS, trident, write_module
 
 pytestmark = pytest.mark.slow
 

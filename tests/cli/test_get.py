@@ -17,7 +17,7 @@ import typer
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.cli.commands import COUNTS, environment, last_txid, started, trident, until, write_module
+from tests.harness.commands import COUNTS, environment, last_txid, started, trident, until, write_module
 from trident import Config
 from trident.cli.get import Answer, Listing, plain, read
 from trident.cli.key_arguments import parse_key, parse_prefix

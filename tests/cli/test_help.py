@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tests.cli.commands import trident
+from tests.harness.commands import trident
 from trident import __version__
 from trident.cli.app import app
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import trident
+from tests.harness.commands import trident
 from trident.cli.log import log as print_log
 from trident.cli.log import report, short
 from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, TopologyRecord

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from tests.cli.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
+from tests.harness.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
 from trident.cli.run import LineDisplay
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.transaction_log import FileLog

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from tests.cli.commands import COUNTS, write_module
+from tests.harness.commands import COUNTS, write_module
 from trident import TopologyError
 from trident.cli.target import load_topology, settings
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordination.support import TOPOLOGY, commit
+from tests.coordination.log_samples import TOPOLOGY, commit
 from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import FileLog
 

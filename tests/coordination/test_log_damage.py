@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.coordination.support import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
+from tests.coordination.log_samples import TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
 from trident.coordination import log_reader as reader_module
 from trident.coordination.framing import HEAD_BYTES, decode, encode, frame

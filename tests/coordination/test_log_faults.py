@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import pytest
 
-from tests.coordination.support import TOPOLOGY, commit, files, reopened, without_epoch
+from tests.coordination.log_samples import TOPOLOGY, commit, files, reopened, without_epoch
 from trident.coordination.log_file import LogFile
 from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import FileLog, LogReader, exists

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.coordination.support import ATTEMPT, TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
+from tests.coordination.log_samples import ATTEMPT, TOPOLOGY, commit, files, frames_of, newest, reopened, without_epoch
 from trident.coordination import lock
 from trident.coordination.log_state import LogState
 from trident.coordination.records import AdoptRecord, DefineRecord, LayoutRecord, ResetRecord

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tests.coordination.support import TOPOLOGY, commit, newest, reopened
+from tests.coordination.log_samples import TOPOLOGY, commit, newest, reopened
 from trident.coordination import lock
 from trident.coordination.log_file import LogFile
 from trident.coordination.records import DefineRecord

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from states.delta import DeltaBackingMap, DeltaOptions
 from states.memory import MemoryBackingMap, MemoryData
 from tests.crash.fuse import Arm, Fuse
-from tests.crash.seams import Chunks, CrashingMap, CrashingState, StormOpaqueMap
+from tests.crash.fused_wrappers import Chunks, CrashingMap, CrashingState, StormOpaqueMap
 from tests.crash.spout import SHELVES, WORDS, Row, ScriptedSpout, rows_of
 from trident.config import Config
 from trident.coordination.log_state import LogState

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.crash.lives import DriverServer, Outcome
+from tests.crash.driver_runs import DriverServer, Outcome
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tests.crash.case import EXACT, INEXACT, REPEATING_TRANSACTIONAL, STORM, STORM_REPEATED, Case, Pairing
+from tests.crash.driver_runs import DriverServer, Outcome, run_here, run_in_processes
 from tests.crash.fuse import POINTS
-from tests.crash.lives import DriverServer, Outcome, run_here, run_in_processes
 
 PAIRINGS = [*EXACT, REPEATING_TRANSACTIONAL, STORM_REPEATED, INEXACT, STORM]
 SPARK_POINT = "P3"

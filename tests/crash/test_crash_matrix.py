@@ -23,8 +23,16 @@ from tests.crash.case import (
     Pairing,
 )
 from tests.crash.driver import observer
+from tests.crash.driver_runs import (
+    ROOT,
+    DriverServer,
+    Outcome,
+    life_of,
+    run_here,
+    run_in_processes,
+    run_killed_at_random,
+)
 from tests.crash.fuse import POINTS, Arm, Fuse
-from tests.crash.lives import ROOT, DriverServer, Outcome, life_of, run_here, run_in_processes, run_killed_at_random
 from tests.crash.matrix import DIES, PAIRINGS, delta_cases, in_turn, memory_cases, run_all, table
 from trident.coordination.transaction_log import LogReader
 from trident.errors import InexactPairingError

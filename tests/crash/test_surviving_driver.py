@@ -13,7 +13,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
 from tests.crash.case import Case, Pairing
-from tests.crash.lives import run_here
+from tests.crash.driver_runs import run_here
 from trident.config import Config
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import BackendError, FencedError, LogHeldError

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from tests.cli.commands import last_txid, started, until, write_module
-from tests.drpc.support import echo
 from tests.drpc.test_drpc_command import IN_PROCESS, MODULE, address
 from tests.drpc.test_local import failing, occupied
 from tests.drpc.test_server import ask, served
-from tests.runtime.support import GATES
+from tests.harness.commands import last_txid, started, until, write_module
+from tests.harness.drpc_functions import echo
+from tests.harness.topology_runs import GATES
 from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer
 from trident.drpc.connections import MAX_HEAD_BYTES, MAX_HEADERS

@@ -9,7 +9,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import Keep, RowsState
+from tests.harness.topology_runs import Keep, RowsState
 from trident import Fields, Stream, TopologyError, TridentTopology
 from trident.operations import Count, MultiReducer, Split
 from trident.planner import make_plan, make_request_plan

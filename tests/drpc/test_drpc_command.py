@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import Background, complaints, started, trident, write_module
+from tests.harness.commands import Background, complaints, started, trident, write_module
 from trident.drpc import DRPCClient
 from trident.errors import DRPCExecutionException
 
@@ -20,7 +20,7 @@ MODULE = """
     from spouts import FixedBatchSpout
     from states.delta import DeltaState
     from states.memory import MemoryMapState
-    from tests.drpc.support import word_counts
+    from tests.harness.drpc_functions import word_counts
 
     stored, _ = word_counts(DeltaState.opaque("table"))
     endless, _ = word_counts(DeltaState.opaque("table"), cycle=True)

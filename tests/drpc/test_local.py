@@ -14,8 +14,8 @@ import pytest
 
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.drpc.support import word_counts, words
-from tests.runtime.support import GATES, Points, start
+from tests.harness.drpc_functions import word_counts, words
+from tests.harness.topology_runs import GATES, Points, start
 from trident import TopologyError, TridentCollector, TridentError, TridentTopology, TridentTuple
 from trident.coordination.log_state import LogState
 from trident.drpc import LocalDRPC

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from tests.drpc.support import answers
+from tests.harness.drpc_functions import answers
 from trident import JoinOutFieldsMode, JoinType, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
     Aggregator,

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.drpc.support import echo, word_counts
 from tests.drpc.test_local import failing, occupied
-from tests.runtime.support import GATES, start
+from tests.harness.drpc_functions import echo, word_counts
+from tests.harness.topology_runs import GATES, start
 from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer, LocalDRPC
 from trident.errors import ConfigError, DRPCExecutionException, EnvironmentProblem

@@ -13,7 +13,7 @@ from states.memcached import MemcachedState
 from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.explain.topologies import everything, stock, word_count
-from tests.runtime.support import dict_state
+from tests.harness.topology_runs import dict_state
 from trident import TridentTopology
 from trident.errors import InexactPairingError
 from trident.operations import Count
@@ -48,7 +48,7 @@ def test_a_state_names_all_streams_that_reach_it() -> None:
 def test_static_states_and_states_of_ones_own() -> None:
     towns, mine, loose = everything().describe()
     assert (towns["static"], towns["partitions"], towns["streams"]) == (True, 2, {})
-    assert (mine["kind"], mine["store"]) == (None, "tests.runtime.support.RowsState")
+    assert (mine["kind"], mine["store"]) == (None, "tests.harness.topology_runs.RowsState")
     assert (mine["streams"]["in"]["exact"], mine["streams"]["in"]["guarantee"]) == (None, "unknown")
     assert loose["streams"]["in"]["guarantee"] == "not exact"
 
@@ -58,7 +58,7 @@ def test_a_map_of_ones_own_is_named() -> None:
     stream = topology.new_stream("in", FixedBatchSpout("n: bigint", 1, [1]))
     stream.persistent_aggregate(dict_state({}), Count(), "c").parallelism_hint(3)
     (state,) = topology.describe()
-    assert (state["store"], state["partitions"]) == ("tests.runtime.support.<lambda>", 3)
+    assert (state["store"], state["partitions"]) == ("tests.harness.topology_runs.<lambda>", 3)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.runtime.support import Keep, RowsState
+from tests.harness.topology_runs import Keep, RowsState
 from trident import Fields, JoinType, Stream, TridentTopology, TridentTuple
 from trident.operations import BaseMultiReducer, Count, FilterNull, MapGet, Split, Sum
 from trident.spout import SpoutType

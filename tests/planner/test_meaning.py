@@ -9,7 +9,7 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import Keep, RowsState
+from tests.harness.topology_runs import Keep, RowsState
 from trident import Stream, TridentTopology
 from trident.operations import Count, FilterNull, Max, Split, Sum
 from trident.planner.meaning import Meaning, changes, dropped, meaning_of

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from states.memory import MemoryMapState
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, keep, run_all
 from tests.runtime.random_operations import (
     Difference,
     GroupDifference,
@@ -24,7 +25,6 @@ from tests.runtime.random_operations import (
     small,
     up_to,
 )
-from tests.runtime.support import Keep, RowsSpout, RowsState, keep, run_all
 from trident import JoinType, Stream, TridentState, TridentTopology
 from trident.operations import Count, FilterNull, FirstN, MapGet, SnapshotGet, Sum, coalesce, col, lit
 

@@ -14,7 +14,7 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start
+from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start
 from trident import (
     BatchFailedError,
     FailedException,

@@ -13,7 +13,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsState, keep, run_all, start, touch
+from tests.harness.topology_runs import RowsState, keep, run_all, start, touch
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.fields import Fields
 from trident.operations import (

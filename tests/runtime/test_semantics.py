@@ -17,8 +17,19 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import CountAll, Fold, Keep, RowsSpout, RowsState, counted, dict_state, keep, run_all, start
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import (
+    CountAll,
+    Fold,
+    Keep,
+    RowsSpout,
+    RowsState,
+    counted,
+    dict_state,
+    keep,
+    run_all,
+    start,
+)
 from trident import BatchFailedError, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
     BaseQueryFunction,

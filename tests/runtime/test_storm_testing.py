@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spouts import FixedBatchSpout
-from tests.runtime.support import keep, run_all
+from tests.harness.topology_runs import keep, run_all
 from trident import BatchFailedError, TridentTopology
 from trident.operations import CountAsAggregator, StringLength, TrueFilter, TuplifyArgs
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap
+from tests.harness.crashing_stores import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap
 from trident.state import (
     CachedMap,
     IBackingMap,

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same
 from trident.coordination import framing, log_file
 from trident.coordination.lock import SegmentName

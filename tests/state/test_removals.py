@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryMap, MemoryMapState
-from tests.state.faults import DictMap, commit
+from tests.harness.crashing_stores import DictMap, commit
 from trident.runtime.reading.views import StateView
 from trident.state import (
     CachedMap,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from states.memory import MemoryBackingMap
-from tests.state.faults import DictMap, LateMap
+from tests.harness.crashing_stores import DictMap, LateMap
 from trident.errors import BackendError, FencedError, StateError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.state import OpaqueMap, ReservedKeySentinel, Sentinel, Txid, Winners, check_sentinel, fenced
 from trident.state.sentinel import displaced

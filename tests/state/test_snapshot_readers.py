@@ -11,8 +11,8 @@ import pytest
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import LRUMemoryMapState, MemoryMapState
-from tests.runtime.support import RowsSpout, dict_state
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import RowsSpout, dict_state
 from trident import TridentCollector, TridentTopology, TridentTuple
 from trident.operations import BaseQueryFunction, BaseStateUpdater, ReducerAggregator
 from trident.state import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import DictMap, LateMap, commit
+from tests.harness.crashing_stores import DictMap, LateMap, commit
 from trident.errors import ConfigError, UnsupportedOperation
 from trident.state import (
     BackingMapLifecycle,

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
 from trident.errors import StaleTransactionError
 from trident.state import (
     EVERYTHING_WON,

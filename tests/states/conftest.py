@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from states.cassandra.cluster_session import Connection, borrow, give_back
-from tests.servers import Server, start_redis
-from tests.states.cassandra.cassandra_support import Home
+from tests.harness.servers import Server, start_redis
+from tests.states.cassandra.cassandra_states import Home
 from tests.states.redis.redis_cluster import Cluster, cluster_in
 
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
-from tests.stores.proxy import Proxy
-from tests.stores.sqlite_map import sqlite_state
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
+from tests.harness.sqlite_map import sqlite_state
 from trident.errors import BackendError, FencedError
 from trident.state import StateConf, StateSpec
 from trident.testing import Limits

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.servers import Server
+from tests.harness.servers import Server
 from tests.stores.catalog import STORES, Home
 
 SHARED = {"cassandra": "cassandra_server"}  # slow to start, and other tests use it as well

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from tests.stores.catalog import TOPOLOGY, Home
-from tests.stores.seams import Reach, SeamedState, go_on
+from tests.stores.interruptions import Reach, SeamedState, go_on
 from trident.coordination.memory_log import MemoryLog
 from trident.coordination.records import CommitRecord, ResetRecord
 from trident.runtime.reading.views import StateView

@@ -15,10 +15,10 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from tests.harness.proxy import Point
 from tests.stores.catalog import Home
 from tests.stores.drivers import Batch, Driver, Model, apply, check, everything, random_batch
-from tests.stores.proxy import Point
-from tests.stores.seams import POINTS
+from tests.stores.interruptions import POINTS
 from trident.coordination.framing import encode
 from trident.errors import BackendError, StateLossDetected, StateMismatchError
 

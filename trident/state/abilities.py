@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trident.abilities import Ability
+from trident.ability import Ability
 
 if TYPE_CHECKING:
     from trident.state.interfaces import Key, StateType

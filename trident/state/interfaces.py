@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from trident.abilities import Ability
+from trident.ability import Ability
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.state.abilities import (

@@ -11,7 +11,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsSpout, dict_state
+from tests.harness.topology_runs import RowsSpout, dict_state
 from trident import TridentTopology
 from trident.coordination.records import DefineRecord
 from trident.coordination.transaction_log import FileLog

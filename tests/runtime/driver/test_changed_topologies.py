@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spouts import FeederBatchSpout
-from tests.runtime.support import QUICK, dict_state
+from tests.harness.topology_runs import QUICK, dict_state
 from tests.state.test_golden import golden
 from trident import Stream, TopologyError, TridentTopology
 from trident.cli.log import report

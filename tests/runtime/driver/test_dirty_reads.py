@@ -10,7 +10,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import Keep, RowsSpout, RowsState, dict_state, start
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, dict_state, start
 from trident import Stream, TridentCollector, TridentState, TridentTopology, TridentTuple
 from trident.errors import DirtyReadError, InexactPairingError
 from trident.operations import BaseQueryFunction, BaseStateUpdater, Count, MapGet, SnapshotGet, Sum

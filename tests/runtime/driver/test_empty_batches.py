@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.harness.topology_runs import FailTimes, Points, RowsSpout, keep, run_all, start
 from tests.runtime.driver.test_loop import HandClock, looping
-from tests.runtime.support import FailTimes, Points, RowsSpout, keep, run_all, start
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.runtime.driver.batch_spouts import BatchSpoutExecutor
 from trident.runtime.driver.loop import _Event

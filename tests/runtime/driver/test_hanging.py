@@ -15,8 +15,8 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import QUICK, RowsSpout, RowsState, dict_state, keep
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import QUICK, RowsSpout, RowsState, dict_state, keep
 from trident import TridentTopology, TridentTuple
 from trident.errors import BatchFailedError, SpoutError
 from trident.graph import EachNode

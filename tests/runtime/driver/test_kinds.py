@@ -9,8 +9,8 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
-from tests.runtime.support import Keep, RowsState, dict_state, run_all, start
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
 from trident import TridentTopology
 from trident.coordination.transaction_log import LogReader
 from trident.errors import ConfigError, InexactPairingError, TopologyError

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import (
+from tests.harness.topology_runs import (
     GATES,
     WAIT_S,
     FailTimes,

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 
 from spouts import FixedBatchSpout
-from tests.runtime.support import counted, dict_state, start
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import counted, dict_state, start
 from trident import Fields, TridentTopology
 from trident.coordination.framing import read_frames
 from trident.coordination.log_file import LogFile

@@ -15,8 +15,8 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryBackingMap, MemoryData, MemoryMapState
-from tests.runtime.support import Keep, RowsState, dict_state, run_all, start
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import Keep, RowsState, dict_state, run_all, start
 from trident import BatchFailedError, TridentTopology
 from trident.coordination.records import AdoptRecord, LayoutRecord, Record, StartRecord
 from trident.coordination.transaction_log import FileLog

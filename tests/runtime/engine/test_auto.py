@@ -18,7 +18,7 @@ from pyspark import SparkContext
 from spouts import FeederBatchSpout, FixedBatchSpout, TextFileSpout
 from spouts.rows.fixed_batch import _FixedBatchCoordinator
 from states.memory import MemoryMapState
-from tests.runtime.support import WAIT_S, FailTimes, RowsSpout, counted, dict_state, keep, start
+from tests.harness.topology_runs import WAIT_S, FailTimes, RowsSpout, counted, dict_state, keep, start
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, EnvironmentProblem, FailedException
 from trident.operations import Count, Split

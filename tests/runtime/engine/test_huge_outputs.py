@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from states.memory import MemoryMapState
-from tests.runtime.support import Keep, RowsSpout, RowsState, keep, run_all
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, keep, run_all
 from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
 from trident.errors import DRPCExecutionException

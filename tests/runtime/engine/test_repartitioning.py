@@ -11,7 +11,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import keep, run_all, touch
+from tests.harness.topology_runs import keep, run_all, touch
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
     Aggregator,

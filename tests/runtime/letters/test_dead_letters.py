@@ -16,7 +16,7 @@ import pytest
 
 from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsSpout, keep, start
+from tests.harness.topology_runs import RowsSpout, keep, start
 from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.coordination.letter_records import LETTERS
 from trident.coordination.log_file import make_directory

@@ -18,9 +18,9 @@ from spouts import FeederBatchSpout
 from states.delta import DeltaState
 from states.memcached import MemcachedState
 from states.redis import RedisState
-from tests.cli.commands import until
-from tests.drpc.support import words
-from tests.runtime.support import dict_state, start
+from tests.harness.commands import until
+from tests.harness.drpc_functions import words
+from tests.harness.topology_runs import dict_state, start
 from trident import TridentTopology
 from trident.drpc import LocalDRPC
 from trident.errors import BatchFailedError, DRPCExecutionException, StateReadError

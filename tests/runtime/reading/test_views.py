@@ -13,8 +13,8 @@ import pytest
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.runtime.support import GATES, WAIT_S, Keep, Points, RowsState, dict_state, keep, run_all, start
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import GATES, WAIT_S, Keep, Points, RowsState, dict_state, keep, run_all, start
 from trident import Config, TridentState, TridentTopology
 from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
 from trident.operations import Count, Sum

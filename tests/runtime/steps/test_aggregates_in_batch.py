@@ -13,7 +13,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import CountAll, Fold, RowsSpout, RowsState, keep, run_all, start, touch
+from tests.harness.topology_runs import CountAll, Fold, RowsSpout, RowsState, keep, run_all, start, touch
 from trident import Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
     Aggregator,

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
-from tests.runtime.support import keep, run_all, start, touch
+from tests.harness.topology_runs import keep, run_all, start, touch
 from trident import BatchFailedError, FailedException, Fields, Stream, TopologyError, TridentTopology, TridentTuple
 from trident.graph import EachNode, FilterNode, MapNode
 from trident.operations import (

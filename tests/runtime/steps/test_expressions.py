@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import counted, keep, run_all, start
+from tests.harness.topology_runs import counted, keep, run_all, start
 from trident import BatchFailedError, Fields, Stream, TopologyError, TridentTopology
 from trident.arrow import arrow_type, schema_of
 from trident.operations import Count, Expression, coalesce, col, if_else, lit

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsSpout, RowsState, keep, run_all, touch
+from tests.harness.topology_runs import RowsSpout, RowsState, keep, run_all, touch
 from trident import (
     Fields,
     JoinOutFieldsMode,

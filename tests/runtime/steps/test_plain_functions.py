@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
-from tests.runtime.support import keep, run_all
+from tests.harness.topology_runs import keep, run_all
 from trident import Fields, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction

@@ -15,10 +15,10 @@ import pytest
 
 from states.memory import MemoryMapState
 from states.redis import RedisState
-from tests.runtime.support import RowsSpout, keep, run_all
+from tests.harness.servers import Server
+from tests.harness.topology_runs import RowsSpout, keep, run_all
 from tests.runtime.windows.window_life import BY_TIME, ROWS, topology_in
 from tests.runtime.windows.window_model import WindowModel
-from tests.servers import Server
 from trident import TridentTopology, TridentTuple
 from trident.config import Config
 from trident.coordination.transaction_log import LogReader

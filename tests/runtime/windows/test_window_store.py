@@ -10,8 +10,8 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsSpout, keep, run_all
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError

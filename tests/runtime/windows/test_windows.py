@@ -12,7 +12,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
-from tests.runtime.support import RowsSpout, dict_state, keep, run_all, start
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import InexactPairingError, TopologyChangedError
 from trident.operations import (

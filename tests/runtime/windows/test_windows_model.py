@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsSpout
+from tests.harness.topology_runs import RowsSpout
 from tests.runtime.windows.window_model import Fired, Row, WindowModel
 from trident import TridentTopology, TridentTuple
 from trident.operations import (

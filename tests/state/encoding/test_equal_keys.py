@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from states.memory import MemoryBackingMap
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
 from tests.state.samples import hashables, mostly, outcome, same
 from trident.errors import CorruptValueError
 from trident.runtime.steps.partitions import partition_of, partitions_of

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from states.memory import MemoryBackingMap
-from tests.state.faults import DictMap, LateMap, commit
+from tests.harness.crashing_stores import DictMap, LateMap, commit
 from tests.state.samples import mostly, outcome, recut, same
 from trident.errors import ConfigError, CorruptValueError
 from trident.state import (

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
-from tests.runtime.support import run_all
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import run_all
 from tests.state.samples import same
 from trident import TridentTopology, TridentTuple
 from trident.arrow import arrow_type

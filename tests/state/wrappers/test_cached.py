@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.harness.crashing_stores import Crash, CrashingMap, DictMap, Faults, LateMap, commit
 from trident.state import (
     BackingMapLifecycle,
     CachedBatchReadsMap,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap, MemoryData
-from tests.state.faults import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap, commit
+from tests.harness.crashing_stores import WAYS, Crash, CrashingMap, DictMap, Faults, LateMap, commit
 from trident.errors import BackendError
 from trident.state import IBackingMap, Key, OpaqueMap, StateType, map_for
 from trident.state.interfaces import BackingMapLifecycle, FencedMap, ListableMap, RemovableMap, Resettable

@@ -20,8 +20,8 @@ from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.cluster_session import Connection
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.row_statements import BATCH_BYTES
-from tests.states.cassandra.cassandra_support import EPOCH, Home, Log, claim, commit, names
-from tests.states.support import add, values
+from tests.harness.store_commits import add, values
+from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit, names
 from trident import TridentTopology
 from trident.errors import (
     BackendError,

@@ -13,8 +13,8 @@ from cassandra.cluster import NoHostAvailable
 from states.cassandra.cluster_session import Connection, UnknownOutcome, _translated
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.stamps import FLOOR_BUCKET, PUTS_PER_COMMIT, timestamp
-from tests.states.cassandra.cassandra_support import EPOCH, Home, Log, claim, commit
-from tests.states.support import update, values
+from tests.harness.store_commits import update, values
+from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit
 from trident.errors import (
     BackendError,
     CommitOrderError,

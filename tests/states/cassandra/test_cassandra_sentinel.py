@@ -9,9 +9,9 @@ import pytest
 from states.cassandra.fence import _claim
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.stamps import FLOOR_BUCKET
-from tests.servers import start_cassandra
-from tests.states.cassandra.cassandra_support import EPOCH, Home, Log, claim, commit
-from tests.states.support import update
+from tests.harness.servers import start_cassandra
+from tests.harness.store_commits import update
+from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit
 from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
 from trident.state import Sentinel, Snapshot
 from trident.state.encoding.codec import decode, encode

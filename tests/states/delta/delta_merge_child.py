@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from states.delta import DeltaMapState, merge_dataframe
-from tests.states.delta.delta_support import WORDS, Log, add, commit, spark_with_delta, state_at, update, version_of
+from tests.states.delta.delta_states import WORDS, Log, add, commit, spark_with_delta, state_at, update, version_of
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
 from trident.state.values import CombinerValueUpdater

@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap
-from tests.states.delta.delta_support import WORDS, Log, commit, reader_at, state_at, update, values, version_of
+from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, update, values, version_of
 from trident.errors import FencedError, StaleTransactionError, StateError, StateMismatchError
 from trident.state.interfaces import FencedMap, Resettable, StateType
 from trident.state.txid import Sentinel, Snapshot, Txid

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
 from states.delta.local_folder import _is_whole
-from tests.states.delta.delta_support import ROOT, WORDS, Log, commit, reader_at, state_at, values, version_of
+from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, reader_at, state_at, values, version_of
 from trident.errors import BackendError, EnvironmentProblem, StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap
-from tests.states.delta.delta_support import WORDS, Log, commit, state_at, update, values, version_of
+from tests.states.delta.delta_states import WORDS, Log, commit, state_at, update, values, version_of
 from trident.errors import BackendError, FencedError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.states.delta.delta_support import ROOT
+from tests.states.delta.delta_states import ROOT
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]  # the first run on a machine fetches the library
 

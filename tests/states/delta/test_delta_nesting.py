@@ -12,7 +12,7 @@ from states.delta import DeltaState
 from states.delta.change_table import ChangeTable
 from states.delta.nesting import only_data_files
 from tests.states.delta.delta_bucket import Bucket
-from tests.states.delta.delta_support import WORDS, Log, commit, reader_at, state_at, values
+from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, values
 from tests.states.delta.test_delta_object_store import storage
 from trident.errors import StateError
 

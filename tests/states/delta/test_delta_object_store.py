@@ -10,7 +10,7 @@ import pytest
 
 from states.delta import DeltaState, delta_state_at
 from tests.states.delta.delta_bucket import Bucket
-from tests.states.delta.delta_support import WORDS, Log, commit, update, values
+from tests.states.delta.delta_states import WORDS, Log, commit, update, values
 from trident.errors import BackendError, ConfigError, FencedError
 from trident.state.interfaces import StateConf
 

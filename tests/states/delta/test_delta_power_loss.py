@@ -14,8 +14,8 @@ import pytest
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.delta import local_folder as _delta_folder
-from tests.runtime.support import start
-from tests.states.delta.delta_support import WORDS, Log, commit, reader_at, state_at, values, version_of
+from tests.harness.topology_runs import start
+from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, values, version_of
 from trident import TridentTopology
 from trident.coordination.transaction_log import LogReader
 from trident.errors import BackendError, StateError, StateMismatchError

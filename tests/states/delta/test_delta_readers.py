@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap
-from tests.states.delta.delta_support import ROOT, WORDS, Log, commit, reader_at, state_at, values
+from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, reader_at, state_at, values
 from trident.errors import UnsupportedOperation
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Txid
@@ -70,7 +70,7 @@ CHILD = """
 import sys
 import json
 from pathlib import Path
-from tests.states.delta.delta_support import *
+from tests.states.delta.delta_states import *
 from trident.state.txid import Sentinel, Winners
 path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 state, log = state_at(path, compact_after_commits=4, fsync=False), Log()

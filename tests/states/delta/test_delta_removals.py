@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap, DeltaOptions
-from tests.states.delta.delta_support import WORDS, Log, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, update, values
 from trident.errors import BackendError, FencedError, UnsupportedOperation
 from trident.state.interfaces import ListableMap, RemovableMap, StateConf, StateType
 from trident.state.removals import REMOVAL_LAG

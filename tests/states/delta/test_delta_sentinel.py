@@ -11,8 +11,8 @@ from deltalake import DeltaTable
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaBackingMap, DeltaState
-from tests.runtime.support import start
-from tests.states.delta.delta_support import ROOT, WORDS, Log, commit, reader_at, state_at, update, values
+from tests.harness.topology_runs import start
+from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, reader_at, state_at, update, values
 from trident import TridentTopology
 from trident.errors import FencedError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.operations import Count

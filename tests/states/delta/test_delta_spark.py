@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from states.delta import delta_dataframe, merge_dataframe
-from tests.states.delta.delta_support import ROOT, WORDS, Log, commit, state_at
+from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, state_at
 from trident.errors import EnvironmentProblem
 
 SPARK = """
@@ -20,7 +20,7 @@ import json, sys
 from states.delta import delta_dataframe
 from trident.errors import StateError
 from pathlib import Path
-from tests.states.delta.delta_support import *
+from tests.states.delta.delta_states import *
 from trident.state.txid import Sentinel, Winners
 
 path, other = Path(sys.argv[1]), Path(sys.argv[2])

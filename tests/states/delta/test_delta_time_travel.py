@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState, DeltaStateAt, delta_state_at
-from tests.runtime.support import start
-from tests.states.delta.delta_support import KINDS, WORDS, Log, add, commit, state_at, update
+from tests.harness.topology_runs import start
+from tests.states.delta.delta_states import KINDS, WORDS, Log, add, commit, state_at, update
 from trident import TridentTopology
 from trident.errors import StateError
 from trident.operations import Count

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_support import Log, add, commit, state_at, values, version_of
+from tests.states.delta.delta_states import Log, add, commit, state_at, values, version_of
 from trident.errors import CorruptValueError
 from trident.state.interfaces import Key, StateConf
 from trident.state.values import CombinerValueUpdater

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from states.delta.change_table import ChangeTable
 from states.delta.data_files import DataFile
 from states.delta.maintenance import first_to_merge
-from tests.states.delta.delta_support import ROOT, WORDS, Log, commit, live_files, reader_at, state_at, update, values
+from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, live_files, reader_at, state_at, update, values
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel
@@ -233,7 +233,7 @@ def test_a_reset_waits_for_the_compaction_and_wins(tmp_path: Path, monkeypatch: 
 
 def test_a_process_that_ends_without_close_ends_in_order(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from tests.states.delta.delta_support import *\n"
+        "import sys; from pathlib import Path; from tests.states.delta.delta_states import *\n"
         "state, log = state_at(Path(sys.argv[1]), compact_after_commits=2), Log()\n"
         "for number in range(1, 20): commit(state, log, number, 1, {str(n): 1 for n in range(2000)})\n"
     )

@@ -17,8 +17,8 @@ from pymemcache.client.base import Client
 from spouts import FixedBatchSpout
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
 from states.memcached.servers import Connection
-from tests.servers import Server, free_ports, start_memcached
-from tests.stores.proxy import Proxy
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Server, free_ports, start_memcached
 from trident import TridentTopology
 from trident.errors import (
     BackendError,

@@ -13,10 +13,10 @@ import pytest
 from states.delta import DeltaState
 from states.memcached import MemcachedOptions, MemcachedState
 from states.memcached.read_cache import MemcachedCache
-from tests.servers import Server, start_memcached
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Server, start_memcached
+from tests.harness.sqlite_map import sqlite_state
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
-from tests.stores.proxy import Proxy
-from tests.stores.sqlite_map import sqlite_state
 from trident.errors import ConfigError
 from trident.state import Key, OpaqueValue, StateConf, StateSpec, StateType, map_state
 from trident.state.map_state import MapStateFactory

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from states.memcached import MemcachedState
-from tests.servers import Server, start_memcached
+from tests.harness.servers import Server, start_memcached
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
 from trident.testing.backend.limits import Limits

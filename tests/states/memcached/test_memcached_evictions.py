@@ -16,7 +16,7 @@ from pymemcache.exceptions import MemcacheServerError
 
 from states.memcached import MemcachedState
 from states.memcached.health import Health, Record, decode_record, encode_record, loss
-from tests.servers import Server, start_memcached
+from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, evict
 from trident.errors import BackendError, StateLossDetected

@@ -16,7 +16,7 @@ from spouts import FixedBatchSpout
 from states.memcached import MemcachedState
 from states.memcached.health import Baseline, Health, Record, decode_record, encode_record, loss
 from states.memcached.servers import Connection
-from tests.servers import Server, start_memcached
+from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
 from trident import TridentTopology
 from trident.errors import BackendError, CorruptValueError, StateError, StateLossDetected, StateMismatchError

@@ -16,7 +16,7 @@ from states.memcached.key_names import MAX_NAME_BYTES, Names, prefix_of, unwrap,
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_command
 from states.memcached.servers import Servers
-from tests.servers import Server
+from tests.harness.servers import Server
 from trident.errors import ConfigError, CorruptValueError
 from trident.state.interfaces import StateConf
 

@@ -12,10 +12,10 @@ from pymemcache.client.base import Client
 
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
 from states.memcached.health import Record, decode_record, encode_record
-from tests.servers import Server, start_memcached
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, flush, restart
-from tests.stores.proxy import Proxy
 from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.state import Sentinel, StateConf
 from trident.testing.backend.simulated_log import Log

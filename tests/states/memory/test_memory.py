@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from states.memory import LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
-from tests.state.faults import commit
+from tests.harness.crashing_stores import commit
 from trident.errors import ConfigError, FencedError, UnsupportedOperation
 from trident.state import (
     FencedMap,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
 from states.memory.number_columns import OpaqueColumns
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
 from trident.errors import FencedError, StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners

@@ -19,9 +19,9 @@ from spouts import FixedBatchSpout
 from states.postgres import PostgresOptions, PostgresState
 from states.postgres.map import MAX_KEY_BYTES
 from states.postgres.statements import table_name
-from tests.servers import Server
-from tests.states.postgres.postgres_support import Home, numbers
-from tests.states.support import Log, commit, values
+from tests.harness.servers import Server
+from tests.harness.store_commits import Log, commit, values
+from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
 from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError, UnsupportedOperation
 from trident.operations import Count, Split

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from states.postgres import PostgresState
-from tests.servers import Server
+from tests.harness.servers import Server
 from tests.stores.catalog import STORES
 from trident.testing import BackingMapContract, FencedMapContract, MapStateContract, SnapshottableContract
 

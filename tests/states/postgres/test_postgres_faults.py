@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.servers import Server, start_postgres
-from tests.states.postgres.postgres_support import Home
-from tests.states.support import Log, commit, update, values
-from tests.stores.proxy import Point, Proxy
+from tests.harness.proxy import Point, Proxy
+from tests.harness.servers import Server, start_postgres
+from tests.harness.store_commits import Log, commit, update, values
+from tests.states.postgres.postgres_states import Home
 from trident.errors import BackendError, ConfigError, FencedError
 
 pytestmark = pytest.mark.server

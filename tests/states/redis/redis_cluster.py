@@ -10,7 +10,7 @@ from typing import Any
 
 import redis
 
-from tests.servers import Server, free_ports, start_redis
+from tests.harness.servers import Server, free_ports, start_redis
 
 __all__ = ["SLOTS", "Cluster", "Move", "cluster_in", "wait_for"]
 

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from states.redis import RedisBackingMap, RedisOptions, RedisState
-from tests.servers import Server, start_redis
+from tests.harness.servers import Server, start_redis
 from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError, UnsupportedOperation
 from trident.state.encoding.codec import encode, encode_keys
 from trident.state.interfaces import Key, StateConf
@@ -297,7 +297,7 @@ def test_tls_is_used_and_verified(tmp_path: Path) -> None:
          "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "cert.pem"],
         check=True, capture_output=True,
     )  # fmt: skip
-    from tests.servers import free_ports
+    from tests.harness.servers import free_ports
 
     assert ssl.HAS_TLSv1_2
     (tls,) = free_ports(1)

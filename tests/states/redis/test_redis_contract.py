@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from states.redis import RedisState
-from tests.servers import Server, free_ports, start_redis
+from tests.harness.servers import Server, free_ports, start_redis
 from trident.state.interfaces import StateConf
 from trident.testing.backend.backing_map_contract import BackingMapContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract

@@ -16,9 +16,9 @@ from states.redis import RedisBackingMap, RedisOptions
 from states.redis.health import persistence_risk
 from states.redis.map import PUT
 from states.redis.wire import eval_of
-from tests.servers import Server
-from tests.states.redis.redis_support import CONF, KEYS, Interrupted, count, interrupting, map_at, restart, state_at
-from tests.stores.proxy import Point, Proxy
+from tests.harness.proxy import Point, Proxy
+from tests.harness.servers import Server
+from tests.states.redis.redis_states import CONF, KEYS, Interrupted, count, interrupting, map_at, restart, state_at
 from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel

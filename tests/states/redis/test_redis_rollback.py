@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from tests.servers import Server
-from tests.states.redis.redis_support import KEYS, Interrupted, count, interrupting, map_at, restart, state_at
-from tests.stores.proxy import Proxy
+from tests.harness.proxy import Proxy
+from tests.harness.servers import Server
+from tests.states.redis.redis_states import KEYS, Interrupted, count, interrupting, map_at, restart, state_at
 from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel

@@ -11,7 +11,7 @@ import redis
 
 from spouts import FixedBatchSpout
 from states.redis import RedisState
-from tests.servers import Server, start_redis
+from tests.harness.servers import Server, start_redis
 from trident import TridentTopology
 from trident.errors import StateMismatchError
 from trident.operations import Count, Split

@@ -15,7 +15,7 @@ import pytest
 
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.state.faults import DictMap, LateMap
+from tests.harness.crashing_stores import DictMap, LateMap
 from tests.testing.backend.wrong_backends import Factory
 from trident.errors import ConfigError
 from trident.state import (

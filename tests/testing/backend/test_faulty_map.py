@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from states.memory import MemoryBackingMap
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
 from trident.errors import BackendError
 from trident.state import FencedMap, Key, ListableMap, RemovableMap, Resettable, Sentinel
 from trident.state.sentinel import is_atomic

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
 from trident.state import Key, StateConf
 from trident.testing import Limits, Status, backend_suite
 from trident.testing.backend.check_progress import Progress

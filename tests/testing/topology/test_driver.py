@@ -12,7 +12,7 @@ import pytest
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.runtime.support import Keep, RowsSpout, RowsState
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState
 from trident import TridentTopology
 from trident.errors import BatchFailedError, ConfigError, FailedException, InexactPairingError, TridentError
 from trident.operations import Count, MapGet, Split, Sum

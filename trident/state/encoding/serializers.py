@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Protocol, runtime_checkable
 
-from trident.abilities import Ability
+from trident.ability import Ability
 from trident.errors import ConfigError
 from trident.state.encoding.codec import decode, decode_columns, decode_many, encode, encode_lists, encode_many
 from trident.state.encoding.json_serializers import (

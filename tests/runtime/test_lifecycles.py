@@ -8,7 +8,7 @@ from pathlib import Path
 import cloudpickle
 import pytest
 
-from tests.runtime.lives import IN_THE_DRIVER, KINDS, declare, run
+from tests.runtime.lifecycles import IN_THE_DRIVER, KINDS, declare, run
 from trident import Config
 from trident.planner import make_plan
 from trident.runtime.engine import tasks

@@ -28,7 +28,7 @@ from tests.crash.case import (
 )
 from tests.crash.driver import observer
 from tests.crash.fuse import OPENING, RECONCILING, Arm, Died, Fuse
-from tests.crash.seams import crashing_log
+from tests.crash.fused_wrappers import crashing_log
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.coordination.transaction_log import LogReader, exists

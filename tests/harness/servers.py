@@ -23,12 +23,12 @@ from typing import Any, BinaryIO
 
 import psutil
 
-from tests.quick import refuse_in_quick_tests
+from tests.harness.quick import refuse_in_quick_tests
 
 __all__ = ["Server", "free_ports", "start_cassandra", "start_memcached", "start_postgres", "start_redis"]
 
-ROOT = Path(__file__).parent.parent
-CONFIGURATION = Path(__file__).parent / "services"
+ROOT = Path(__file__).parents[2]
+CONFIGURATION = ROOT / "tests" / "services"
 CASSANDRA_JARS = ROOT / "build" / "services" / "cassandra"
 _LAST_JAVA_OF_CASSANDRA = 21
 _draw = random.Random()  # of its own: tests seed the shared one

@@ -11,7 +11,7 @@ import psycopg
 
 from states.postgres import PostgresOptions, PostgresState
 from states.postgres.map import PostgresBackingMap
-from tests.servers import Server
+from tests.harness.servers import Server
 from trident.state import StateConf
 
 __all__ = ["Home", "numbers"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.state.faults import DictMap
+from tests.harness.crashing_stores import DictMap
 from trident import Config, Fields, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import BaseStateUpdater, Count, Function, ReducerAggregator
 from trident.runtime.driver import running

@@ -9,8 +9,8 @@ from typing import Any
 
 from states.cassandra import CassandraOptions, CassandraState
 from states.cassandra.map import CassandraBackingMap
-from tests.servers import Server
-from tests.states import support
+from tests.harness import store_commits
+from tests.harness.servers import Server
 from trident.state import StateConf, StateType, Txid
 
 EPOCH = 1 << 20
@@ -48,7 +48,7 @@ class Home:
         self._opened = []
 
 
-class Log(support.Log):
+class Log(store_commits.Log):
     """Attempts are counted from that of the first epoch."""
 
     def __init__(self, incarnation: str = "log") -> None:
@@ -56,7 +56,7 @@ class Log(support.Log):
 
 
 def commit(state: Any, log: Log, number: int, counts: Mapping[Any, int], attempt: int = 0, record: bool = True) -> None:
-    support.commit(state, log, number, attempt, counts, record)
+    store_commits.commit(state, log, number, attempt, counts, record)
 
 
 def claim(backing: CassandraBackingMap, number: int, attempt: int = 0, incarnation: str = "log") -> Txid:

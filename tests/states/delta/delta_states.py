@@ -11,11 +11,11 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from states.delta import DeltaState, delta_session_conf
-from tests.states.support import Log as Log
-from tests.states.support import add as add
-from tests.states.support import commit as commit
-from tests.states.support import update as update
-from tests.states.support import values as values
+from tests.harness.store_commits import Log as Log
+from tests.harness.store_commits import add as add
+from tests.harness.store_commits import commit as commit
+from tests.harness.store_commits import update as update
+from tests.harness.store_commits import values as values
 from trident.state.interfaces import StateConf, StateType
 from trident.state.snapshottable import SnapshottableMap
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 JVM = "from trident.runtime.engine.session import spark_session; spark_session('t')"
 TESTS = f"""
 import subprocess, sys
 import pytest
-from tests.servers import start_redis
+from tests.harness.servers import start_redis
 
 def test_jvm():
     with pytest.raises(Exception):

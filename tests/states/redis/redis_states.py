@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from states.redis import RedisBackingMap, RedisOptions, RedisState
-from tests.servers import Server
+from tests.harness.servers import Server
 from trident.state.interfaces import Key, StateConf
 from trident.testing.backend.simulated_log import Log
 

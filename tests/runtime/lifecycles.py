@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.runtime.support import RowsState
+from tests.harness.topology_runs import RowsState
 from trident import Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.fields import Fields
 from trident.operations import (
