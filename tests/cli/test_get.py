@@ -279,7 +279,7 @@ def test_an_unknown_state_is_named_with_those_there_are() -> None:
 
 
 def test_a_state_in_memory_cannot_be_read() -> None:
-    with pytest.raises(UnsupportedOperation, match="lives in the memory of the process that runs 'one'"):
+    with pytest.raises(UnsupportedOperation, match="is in the memory of the process that runs 'one'"):
         read(_topology(memory=True), settings([], {}), "count", ["a"])
 
 

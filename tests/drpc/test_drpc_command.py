@@ -91,7 +91,7 @@ def test_a_run_answers_in_its_own_process(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["module:in_memory"], 1, "lives in the memory of the process that runs 'word-count'"),
+        (["module:in_memory"], 1, "is in the memory of the process that runs 'word-count'"),
         (["module:stored"], 1, "there is no transaction log in"),
         (["module:stored", "--port", "x"], 2, "'--port'"),
         (["module:stored", "--max-concurrency", "0"], 2, "--max-concurrency"),

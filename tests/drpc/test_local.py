@@ -341,7 +341,7 @@ def test_a_declared_topology_is_read_through_its_log(tmp_path: Path) -> None:
 
 
 def test_a_state_in_the_memory_of_another_process_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedOperation, match="lives in the memory of the process that runs 'word-count'"):
+    with pytest.raises(UnsupportedOperation, match="is in the memory of the process that runs 'word-count'"):
         LocalDRPC(word_counts()[0], log_dir=str(tmp_path))
 
 

@@ -15,7 +15,7 @@ from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.runtime.engine.hops import Sent, cells_of, hops_of
+from trident.runtime.engine.hops import Sent, destinations_of, hops_of
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Program, TaskOutput
@@ -47,7 +47,7 @@ class Job:
         wide = with_partitions(plan.exchanges, WIDTH)
         program = Program("t", fragments, emitters, {}, {}, wide, plan.levels)
         self.id, self.pickled = f"job-{next(salts)}", cloudpickle.dumps(program)
-        self.hops, self.cells = [*hops_of(program), None], cells_of(program)
+        self.hops, self.destinations = [*hops_of(program), None], destinations_of(program)
         definition = coordinator.initialize_transaction(1, None)
         self.parts = [("in", part, False) for part in coordinator.parts(ATTEMPT, definition, PARTS)]
 
@@ -61,8 +61,8 @@ class Job:
     def level(self, level: int, task: int, runs: Sequence[Items]) -> list[Any]:
         """Run a task of a level; it reads what these runs of the tasks before it sent to it."""
         items = (item for run in runs for item in run if item[0] == task)
-        cells, hop = self.cells[level - 1], self.hops[level]
-        return list(run_level_task(self.id, self.pickled, ATTEMPT, False, level, cells, hop, task, items))
+        destinations, hop = self.destinations[level - 1], self.hops[level]
+        return list(run_level_task(self.id, self.pickled, ATTEMPT, False, level, destinations, hop, task, items))
 
     def last(self, level: int, runs_of_tasks: Sequence[Sequence[Items]]) -> TaskOutput:
         """Run the last stage, and put together what it gives."""

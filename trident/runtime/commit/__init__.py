@@ -1,4 +1,4 @@
 """From a processed batch to the states.
 
-Begin with `committer.py`; `entries.py` has what a batch gives to each partition of a state.
+Begin with `committer.py`; `entries.py` has the entries of a batch for each partition of a state.
 """

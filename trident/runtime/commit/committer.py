@@ -1,4 +1,4 @@
-"""Commits a processed batch to its states: queries, persists and what lies between, in the plan's order.
+"""Commits a processed batch to its states: queries, persists and the steps between them, in the plan's order.
 
 The same function, `update_partition`, updates a state partition wherever it runs.
 """
@@ -17,7 +17,7 @@ from trident.graph import ExchangeNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
-from trident.runtime.driver.capabilities import counts_on_replays
+from trident.runtime.driver.capabilities import needs_identical_replay
 from trident.runtime.engine.put_back import put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange
 from trident.runtime.engine.worker import TaskOutput, send
@@ -43,7 +43,7 @@ class Committed:
     touched
         The partitions of each state that had input, ascending.
     keys
-        How many keys (or rows of `partition_persist`) each state was given.
+        How many keys (or rows of `partition_persist`) each state got.
     metrics
         What operations counted, as `operation/counter`.
     captured
@@ -61,10 +61,10 @@ class Committer:
 
     Attributes
     ----------
-    counts_on_replays
-        Whether a state needs a replay to bring the same tuples.
+    needs_identical_replay
+        Whether a state needs a replay to have the same tuples.
     is_quick
-        Whether all states are given columns and nothing else: no code of the user's is called.
+        Whether all states take columns only, so that no code of the user's is called.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Committer:
     exchanges
         By id, with their numbers of partitions.
     reach
-        Called with each point of a state's commit and the state's name, see `update_partition`; may raise.
+        Called at each point of a state's commit with the state's name, see `update_partition`; may raise.
     bounds
         How many rows a step behind a state may give.
     """
@@ -95,7 +95,7 @@ class Committer:
         persists = (node for node in plan.commits if isinstance(node, PersistNode))
         self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
-        self.counts_on_replays = counts_on_replays(plan, states)
+        self.needs_identical_replay = needs_identical_replay(plan, states)
         self.is_quick = all(node.id in self._columnar for node in plan.commits)
 
     def commit(
@@ -108,16 +108,16 @@ class Committer:
         txids
             By state, this batch's txid as each partition must see it.
         output
-            What the workers made of the batch.
+            The output of the workers for the batch.
         now_ms
-            The time of the batch, for windows that go by it.
+            The time of the batch, for windows that use it.
         capture
             Whether tuples that raise are left out.
 
         Raises
         ------
         StepFailed
-            Something raised; the batch is to be tried again with another attempt.
+            User code or a store raised; the batch has to be tried again with another attempt.
         """
         with _no_garbage_collection(), counting() as counts:
             done = self._commit(txids, output, now_ms, capture)
@@ -151,7 +151,7 @@ class Committer:
         return done
 
     def _exchange(self, node: ExchangeNode, arrived: list[Frame], given: TaskOutput, run: Run) -> None:
-        """Run all partitions of an exchange behind a state; its rows came from workers, states, or both."""
+        """Run all partitions of an exchange behind a state. Its rows come from workers, states, or both."""
         exchange, fragment = self._exchanges[node.id], self._plan.fragments[node.id]
         run.on_error.partitions = exchange.partitions or 1
         for partition in range(run.on_error.partitions):
@@ -181,11 +181,11 @@ class Committer:
         work = inputs_of(node, tables, len(states), node.id in self._columnar)
         if not work:
             return None
-        wanted = bool(fragment.sinks or fragment.steps)  # does anybody read the new values?
+        wanted = bool(fragment.sinks or fragment.steps)  # does any step read the new values?
 
         def update(partition: int) -> tuple[pa.Table | None, dict[str, int]] | StepFailed:
             try:
-                with counting() as counts:  # in whatever thread this is
+                with counting() as counts:  # whichever thread this is
                     values = update_partition(
                         node, states[partition], txids[partition], work[partition], wanted, self._reach, self._bounds
                     )
@@ -193,7 +193,7 @@ class Committer:
                 return error
             return values, counts
 
-        # All of them end before one may fail the batch: the next attempt must not meet a partition still at work.
+        # All partitions end before one may fail the batch, because the next attempt must not meet a running one.
         tables = []
         for result in list(self._in_parallel(update, work)):
             if isinstance(result, StepFailed):
@@ -207,14 +207,14 @@ class Committer:
     def _window(
         self, node: WindowNode, tables: list[pa.Table], txid: Txid, now_ms: int | None, run: Run, done: Committed
     ) -> pa.Table | None:
-        """Update a window: also without tuples where the time may complete it."""
+        """Update a window, also without tuples if the time may complete it."""
         given = sum(table.num_rows for table in tables)
         if not given and not node.config.by_batch_time:
             return None
         state = self._states[node.state][0]
         run = replace(
             run, on_error=TupleErrors(bounds=self._bounds)
-        )  # the tuples of a window may be of earlier batches
+        )  # because a window's tuples may come from earlier batches
         with _committing(node, state, txid, self._reach):
             fired = update_window(node, state, tables, now_ms, run)
         done.touched[node.state], done.keys[node.state] = [0], given
@@ -238,7 +238,7 @@ Reach = Callable[[str, str], None]
 
 
 def _pass_by(point: str, state: str) -> None:
-    """Nobody watches."""
+    """Do nothing."""
 
 
 def update_partition(
@@ -252,7 +252,7 @@ def update_partition(
 ) -> pa.Table | None:
     """Apply one partition's input between `begin_commit` and `commit`; return the table of new values if `wanted`.
 
-    `reach` is told `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
+    `reach` is called with `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
     when the state has committed; what it raises fails the batch there.
     """
     with _committing(node, state, txid, reach):
@@ -260,7 +260,7 @@ def update_partition(
 
 
 class _committing(failing_at):  # noqa: N801 - used as a function
-    """What is done inside is the update of a state partition; an error fails the batch, which is tried again."""
+    """Turn an error in the update of a state partition into a failure of the batch, which is tried again."""
 
     __slots__ = ("_name", "_reach", "_state", "_txid")
 
@@ -311,7 +311,7 @@ def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bou
 
 
 class _no_garbage_collection:  # noqa: N801 - used as a function
-    """A commit makes many small objects and no cycles; looking for cycles meanwhile took a third of its time."""
+    """Pause the garbage collector: a commit makes many small objects and no cycles, and the search took a third of its time."""
 
     __slots__ = ("_enabled",)
 

@@ -1,4 +1,4 @@
-"""What a batch gives to each partition of a state: rows for any state, columns for one that takes numbers in bulk."""
+"""The entries of a batch for each partition of a state: rows for any state, columns for a state that takes them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["ColumnEntries", "Entries", "RowEntries", "inputs_of", "takes_columns
 
 @dataclass(frozen=True)
 class RowEntries:
-    """Keys, and what each is combined with; of an updater rows, and None for each."""
+    """Keys, each with the value to combine; for an updater, rows, each with None."""
 
     keys: Sequence[Any]
     given: Sequence[Any]
@@ -36,7 +36,7 @@ class RowEntries:
 
 @dataclass(frozen=True)
 class ColumnEntries:
-    """The same as a table, for `multi_combine`: the columns of the key, then what is combined, and how."""
+    """The same as a table, for `multi_combine`: the key's columns, then the values to combine, and the function."""
 
     table: pa.Table
     aggregation: Aggregation
@@ -51,12 +51,12 @@ class ColumnEntries:
         return state.multi_combine(parts, values, self.function)
 
     def with_values(self, new: Any) -> pa.Table:
-        """Return the keys and other values."""
+        """Return a table of the keys and the given values."""
         schema = self.table.schema
         return pa.table([*self.table.columns[:-1], pa.array(new, schema.types[-1])], schema=schema)
 
     def rows(self) -> RowEntries:
-        """Return the same as rows."""
+        """Return these entries as rows."""
         return RowEntries(*rows_of(self.table, self.aggregation))
 
 
@@ -64,9 +64,9 @@ Entries = RowEntries | ColumnEntries
 
 
 def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> bool:
-    """Whether a batch may go to the state as columns: known before the first one.
+    """Whether batches go to the state as columns; this is known before the first batch.
 
-    Not where Python would tell more keys or numbers apart than Arrow, or fewer, nor where keys go to several partitions.
+    They do not if Python and Arrow differ on which keys or numbers are equal, or if keys go to several partitions.
     """
     if aggregation is None or not (aggregation.grouped and aggregation.combines) or merging_kernel(aggregation) is None:
         return False
@@ -83,7 +83,7 @@ def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | No
 
 
 def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
-    """Return what a batch gives to each partition of a state that it touches; `columnar`: see `takes_columns`."""
+    """Return the entries of a batch for each partition that it touches; `columnar`: see `takes_columns`."""
     with failing_at(node.id):  # a user's combine or zero
         entries = _entries(node, tables, columnar)
     if partitions == 1:

@@ -11,7 +11,7 @@ from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
 from trident.state.interfaces import SnapshotReadable, StateType, kind_of
 
-__all__ = ["check_capabilities", "check_pairings", "check_reads", "counts_on_replays", "kinds_of"]
+__all__ = ["check_capabilities", "check_pairings", "check_reads", "kinds_of", "needs_identical_replay"]
 
 States = Mapping[str, Sequence[Any]]
 
@@ -98,7 +98,7 @@ def check_reads(plan: Plan, graph: Graph, states: States) -> None:
                 raise DirtyReadError(query, state, "of a kind of its own" if kind is None else kind.value, fed)
 
 
-def counts_on_replays(plan: Plan, states: States) -> bool:
+def needs_identical_replay(plan: Plan, states: States) -> bool:
     """Whether a state is wrong if a batch that it was given in part comes back with other tuples.
 
     An opaque one that says that it keeps the attempts is not: it knows what a lost one wrote. Of any other, also a user's

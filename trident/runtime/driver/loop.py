@@ -140,7 +140,7 @@ class BatchLoop:
         self._observe = observer or (lambda point, attempt: None)
         self._replays = None if dead_letters is None else Replays(plan, dead_letters)
         self._time = BatchTime.of(plan)
-        self._sync_definitions = committer.counts_on_replays
+        self._sync_definitions = committer.needs_identical_replay
         self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
         self._hints = {name: _largest_hint(plan, name) for name in spouts}
         self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()

@@ -26,7 +26,7 @@ class AutoRunner:
     Parameters
     ----------
     here, elsewhere
-        Take batches of at most `most_bytes`, and all others: larger ones, and those of which nobody knows the size.
+        `here` takes batches of at most `most_bytes`; `elsewhere` takes larger ones, and those of unknown size.
     """
 
     here = False
@@ -36,11 +36,11 @@ class AutoRunner:
         self.parallelism, self.program, self.operations = here.parallelism, here.program, here.operations
 
     def of_size(self, size: int | None) -> Runner:
-        """Return the runner for a batch of about so many bytes."""
+        """Return the runner for a batch of about `size` bytes."""
         return self._here if size is not None and size <= self._most_bytes else self._elsewhere
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
-        """Process a batch of a size that nobody knows."""
+        """Process a batch of unknown size."""
         return self._elsewhere.process(attempt, parts)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
@@ -56,7 +56,7 @@ class AutoRunner:
 
 
 class LateRunner:
-    """A runner that is opened when the first batch comes, in the thread that brings it."""
+    """A runner that opens with its first batch, in the thread of that batch."""
 
     here = False
     _opened: Runner | None
@@ -72,7 +72,7 @@ class LateRunner:
         return self
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
-        """Process a batch; where the runner cannot be opened the batch fails, and another try would not help."""
+        """Process a batch. If the runner cannot be opened the batch fails, and another try would not help."""
         try:
             runner = self._runner()
         except (ConfigError, EnvironmentProblem) as error:
@@ -80,7 +80,7 @@ class LateRunner:
         return runner.process(attempt, parts) if runner is not None else TaskOutput()
 
     def _runner(self) -> Runner | None:
-        """Return the runner; None once this is closed, when nobody asks for the result any more."""
+        """Return the runner; None once this is closed, because then the result is not used."""
         with self._lock:
             if self._opened is None and not self._closed:
                 self._opened = self._open()
@@ -88,7 +88,7 @@ class LateRunner:
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Cancel an attempt, if the runner is open."""
-        opened = self._opened  # without the lock: it is held for as long as Spark takes to start
+        opened = self._opened  # without the lock, which is held while Spark starts
         if opened is not None:
             opened.cancel(attempt)
 

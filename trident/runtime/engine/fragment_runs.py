@@ -1,4 +1,4 @@
-"""Runs a fragment: its steps one after the other over one Arrow table, then what each sink is given."""
+"""Runs a fragment: its steps one after the other over one Arrow table, then the input of each sink."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["run_fragment", "run_step", "whole"]
 
 
 def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Give the tables of one partition as its steps need them: as they come, or all in one, also if there are none."""
+    """Give the tables of one partition as its steps need them: as they come, or all in one (also if there are none)."""
     if not fragment.blocking:
         yield from tables
         return
@@ -31,15 +31,15 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 def run_fragment(
     fragment: Fragment, table: pa.Table, run: Run, letters: PutBacks | None = None
 ) -> Iterator[tuple[Sink, pa.Table]]:
-    """Apply a fragment's steps to a table of its entry; give the sinks' inputs, combiners of a state already in part.
+    """Apply a fragment's steps to a table of its entry; give the sinks' inputs, as partials for a combiner of a state.
 
-    `letters` come in on the way.
+    `letters` are added at their steps.
     """
     if letters:
         check_places(fragment, letters)
     tables = {fragment.entry: table}
     for step in fragment.steps:
-        with failing_at(step.id):  # a kernel that has no answer for a column, or a static state that cannot be opened
+        with failing_at(step.id):  # for a kernel without a result for a column, or a static state that cannot be opened
             sources = [tables[source] for source in step.sources]
             if letters:
                 sources[0] = with_rows(sources[0], letters.get((step.id, 0)))
@@ -71,6 +71,6 @@ def run_step(step: Step, sources: list[pa.Table], run: Run) -> pa.Table:
         return pa.concat_tables(parts)
     if isinstance(node, AggregateNode):
         return aggregate(step.id, node, sources[0], run).select(list(step.keep))
-    if isinstance(node, RepartitionNode):  # that keeps every tuple where it is: any other one begins a fragment
+    if isinstance(node, RepartitionNode):  # one that leaves every tuple where it is; any other begins a fragment
         return sources[0].select(list(step.keep))
     return apply_step(step, sources[0], run.on_error, run.states)

@@ -1,8 +1,9 @@
 """Between two stages of a Spark job: which task an item goes to, and which run of a task it comes from.
 
-Where an executor is lost Spark runs tasks again whose output was lost with it, and user code need not give the same rows
-again. Tasks of the next stage that have ended keep what the first run gave: together with those that read the second one
-they would lose rows and double others. So every task says which runs it read, and a batch whose tasks differ in that fails.
+If an executor is lost, Spark repeats the tasks whose output was lost with it, and user code may then give other rows.
+Tasks of the next stage that have ended keep the rows of the first run; together with tasks that read the second run
+they would lose rows and double others. So every task says which runs it read, and a batch fails if its tasks read
+different ones.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.worker import Program
 from trident.runtime.steps.rows import Failure
 
-__all__ = ["Cell", "Hop", "Item", "Sent", "Source", "cells_of", "digest_of", "hops_of", "is_mixed", "signed",
+__all__ = ["Destination", "Hop", "Item", "Sent", "Source", "destinations_of", "digest_of", "hops_of", "is_mixed", "signed",
            "two_runs"]  # fmt: skip
 
-Cell = tuple[str, int]
-"""One partition of an exchange. A Spark stage has a task for each cell of its level."""
+Destination = tuple[str, int]
+"""An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
 
 Item = bytes | Frame
-"""What is sent between two stages: a frame, or an output that only passes through."""
+"""What is sent between two stages: a frame, or an output that is only passed on."""
 
 Source = tuple[int, str]
-"""A task of the stage before, and an id of this run of it."""
+"""A task of the stage before, and the id of its run."""
 
 
 class Sent(NamedTuple):
-    """An item as it travels. It is None in what a task sends to every task, so that each knows each run."""
+    """An item with its source. A task also sends None to every task, so that each task knows each run."""
 
     source: Source
     item: Item | None
@@ -39,14 +40,14 @@ class Sent(NamedTuple):
 
 @dataclass(frozen=True)
 class Hop:
-    """Where a stage sends to: the task of each cell of the next level, and the exchanges of the levels after that."""
+    """Where a stage sends to: the task of each destination of the next level, and the exchanges of the levels after that."""
 
-    cells: dict[Cell, int]
+    destinations: dict[Destination, int]
     later: frozenset[str]
 
 
-def cells_of(program: Program) -> list[list[Cell]]:
-    """Return the cells of each level, in the order of its tasks."""
+def destinations_of(program: Program) -> list[list[Destination]]:
+    """Return the destinations of each level, in the order of its tasks."""
     return [
         [(entry, partition) for entry in level for partition in range(program.exchanges[entry].partitions or 1)]
         for level in program.levels
@@ -58,16 +59,16 @@ def hops_of(program: Program) -> list[Hop]:
     levels = program.levels
     return [
         Hop(
-            {cell: task for task, cell in enumerate(cells)},
+            {destination: task for task, destination in enumerate(destinations)},
             frozenset(entry for rest in levels[at + 1 :] for entry in rest),
         )
-        for at, cells in enumerate(cells_of(program))
+        for at, destinations in enumerate(destinations_of(program))
     ]
 
 
 def signed(task: int, hop: Hop, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Sent]]:
-    """Send items to tasks of the next stage, and to all of these which run of this task it was."""
-    source, tasks = (task, secrets.token_hex(8)), len(hop.cells)
+    """Send items to tasks of the next stage, and tell all of these the run of this task."""
+    source, tasks = (task, secrets.token_hex(8)), len(hop.destinations)
     for to in range(tasks):
         yield to, Sent(source, None)
     for to, item in items:
@@ -75,17 +76,17 @@ def signed(task: int, hop: Hop, items: Iterable[tuple[int, Item]]) -> Iterator[t
 
 
 def is_mixed(sources: Set[Source]) -> bool:
-    """Whether two runs of one task are among them."""
+    """Whether two of them are runs of one task."""
     return len({task for task, _ in sources}) < len(sources)
 
 
 def digest_of(sources: Set[Source]) -> str:
-    """Return a digest, equal where all the sources are."""
+    """Return a digest that is equal if all sources are equal."""
     return hashlib.sha256(repr(sorted(sources)).encode()).hexdigest()
 
 
 def two_runs(level: int) -> Failure:
-    """Say that tasks of a level read different runs of a task."""
+    """Describe that tasks of a level read different runs of a task."""
     cause = (
         f"stage {level} lost output of a task, most often with an executor, and Spark ran that task again after tasks of "
         f"stage {level + 1} had read what its first run gave"

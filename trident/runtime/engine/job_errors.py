@@ -1,4 +1,4 @@
-"""What becomes of Spark's own errors: one line each, with what to do."""
+"""Turns Spark's own errors into one line each, with what to do."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from trident.errors import EnvironmentProblem, describe
 __all__ = ["JobFailed", "jvm_gone"]
 
 
-# A frame, also where Spark puts them into a text: java.base/java.lang.Thread.run(Thread.java:840)
+# A stack frame, also inside a text of Spark: java.base/java.lang.Thread.run(Thread.java:840)
 _STACK = re.compile(r"\s+(at|\.\.\.) |Driver stacktrace|[\w.$/<>]+\((Native Method|Unknown Source|\w+\.\w+:\d+)\)$")
 
 
 class JobFailed(Exception):
-    """Spark ended a job; the text is what it says of it, without stack traces."""
+    """Spark ended a job. The text is Spark's message without stack traces."""
 
     @staticmethod
     def of(error: Py4JJavaError) -> JobFailed:
-        """Take the text of an exception of the JVM."""
+        """Make one from an exception of the JVM."""
         lines = str(error.java_exception).splitlines()
         return JobFailed(" ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line)))
 

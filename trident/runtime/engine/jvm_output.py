@@ -26,31 +26,31 @@ class JvmOutput:
         self._shown = BrokenPipes()
         self._closed = threading.Event()
         threading.Thread(target=self._pump, name="spark-jvm-stderr", daemon=True).start()
-        atexit.register(self._drain, at_exit=True)  # the thread may be cut off with lines unread
+        atexit.register(self._drain, at_exit=True)  # the thread may end with lines unread
 
     def last_lines(self) -> str:
         """Return the end of what the JVM wrote, for the message of an error."""
         self._close_write_end()
-        self._closed.wait(timeout=1)  # at once where the JVM is gone; one that lives has written what it had to say
+        self._closed.wait(timeout=1)  # returns at once if the JVM is gone; a running one has written its message
         with self._lock:
             lines = bytes(self._held or b"").decode(errors="replace").strip().splitlines()[-20:]
         return " The last lines of the JVM:\n" + "\n".join(lines) if lines else " The JVM printed nothing"
 
     def release(self) -> None:
-        """Hold nothing back any more. Of what was held only the lines that log an error are printed."""
+        """Stop holding output back. Of the held lines, only those that log an error are printed."""
         self._close_write_end()
         with self._lock:
             held, self._held = bytes(self._held or b""), None
             _print(b"".join(line for line in held.splitlines(keepends=True) if b" ERROR " in line))
 
     def hold(self) -> None:
-        """Hold back what comes from now on."""
+        """Hold output back from now on."""
         with self._lock:
             self._held = bytearray()
 
     def _close_write_end(self) -> None:
         if self.write_end >= 0:
-            os.close(self.write_end)  # the JVM has its own copy, and its end must be the end of the pipe
+            os.close(self.write_end)  # the JVM has a copy; when the JVM ends, the pipe must end too
             self.write_end = -1
 
     def _pump(self) -> None:
@@ -61,7 +61,7 @@ class JvmOutput:
                 self._drain()
 
     def _drain(self, at_exit: bool = False) -> None:
-        """Take what is in the pipe now; notice its end."""
+        """Read what is in the pipe now, and notice its end."""
         with self._lock:
             while not self._closed.is_set():
                 try:
@@ -80,9 +80,9 @@ class JvmOutput:
 
 
 class BrokenPipes:
-    """Leaves out the traces of Python workers whose job was cancelled, and so their pipe broken.
+    """Leaves out the traces of Python workers whose pipe broke because their job was cancelled.
 
-    They say nothing of the topology: in none of their frames is code of the user's.
+    They say nothing about the topology, because none of their frames is code of the user's.
     """
 
     def __init__(self) -> None:
@@ -139,4 +139,4 @@ def _print(data: bytes) -> None:
         while data:
             data = data[os.write(2, data) :]
     except OSError:
-        return  # the terminal is gone, or stderr was closed: nobody is left to tell
+        return  # the terminal is gone, or stderr was closed, so there is no place to print

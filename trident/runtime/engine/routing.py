@@ -1,4 +1,4 @@
-"""Exchanges: which partition a row goes to, and what a partition makes of the rows that came.
+"""Exchanges: which partition a row goes to, and what a partition does with the rows that arrive.
 
 The same functions run between Spark's stages, in process, and behind a state where batches are committed.
 """
@@ -29,13 +29,13 @@ class Frame(NamedTuple):
     Attributes
     ----------
     target, port, partition
-        The exchange, which of its inputs, which of its partitions.
+        The exchange, the number of its input, the number of its partition.
     order
-        Where the rows come from: frames are put in this order, so a replay sees the rows in the same order.
+        The place that the rows come from. Frames are sorted by it, so a replay sees the rows in the same order.
     data
         The rows: a table, or its bytes between processes.
     step
-        Where in the fragment behind the exchange dead letters come in; empty: the rows are input of the exchange.
+        The step of the fragment behind the exchange at which dead letters return; empty: the rows are input of the exchange.
     """
 
     target: str
@@ -47,7 +47,7 @@ class Frame(NamedTuple):
 
 
 def with_partitions(exchanges: Mapping[str, Exchange], parallelism: int) -> dict[str, Exchange]:
-    """Return the exchanges with their numbers of partitions, where nobody said it that of the engine."""
+    """Return the exchanges with their numbers of partitions; where none is declared, the engine's."""
     return {id_: replace(one, partitions=one.partitions or parallelism) for id_, one in exchanges.items()}
 
 
@@ -76,7 +76,7 @@ def _cut(
     if routing.kind == "hash":
         return _by_place(table, places_of(table, routing.fields.names, partitions), partitions)
     assert routing.kind == "shuffle", routing
-    # In turn, beginning with another partition in each part: many small parts reach all partitions.
+    # In turn, starting at another partition in each part, so that many small parts reach all partitions.
     return _by_place(table, (np.arange(table.num_rows) + at) % partitions, partitions)
 
 
@@ -110,7 +110,7 @@ def _custom(sink: Sink, table: pa.Table, routing: Routing, partitions: int, run:
 
 
 def apply_exchange(exchange: Exchange, frames: Iterable[Frame], run: Run) -> pa.Table:
-    """Return the rows that one partition gives, whatever frames came: the entry's table of the fragment behind it."""
+    """Return the rows that one partition gives, for any frames: the input table of the fragment behind it."""
     by_port: dict[int, list[pa.Table]] = {port: [] for port in range(len(exchange.inputs))}
     for frame in sorted(frames, key=lambda frame: (frame.port, frame.order)):
         if not frame.step:

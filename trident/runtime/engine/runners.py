@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import TopologyError, describe
 from trident.planner.loads import StageLoad
-from trident.runtime.engine.hops import cells_of, hops_of
+from trident.runtime.engine.hops import destinations_of, hops_of
 from trident.runtime.engine.job_errors import JobFailed, jvm_gone
 from trident.runtime.engine.routing import Frame, with_partitions
 from trident.runtime.engine.spark_resources import most_shipped, profiles_of
@@ -41,16 +41,16 @@ __all__ = ["InProcessRunner", "Part", "Runner", "SparkRunner"]
 
 
 class Runner(Protocol):
-    """Processes the parts of one attempt. Thread-safe: several attempts may be in work at once.
+    """Processes the parts of one attempt. Thread-safe: several attempts may run at once.
 
     Attributes
     ----------
     here
-        Whether it works in the caller's thread, without waiting for anybody.
+        Whether it works in the caller's thread and never waits.
     parallelism
-        About how many parts a batch is cut into, and partitions an exchange has, where nobody said.
+        About how many parts a batch is cut into; also the number of partitions of an exchange that declares none.
     program
-        What is run, with these numbers in it.
+        The program that runs, with these numbers of partitions.
     operations
         The user objects that are prepared in this process.
     """
@@ -64,10 +64,10 @@ class Runner(Protocol):
         """Run all parts and the exchanges behind them; blocks until done. Failures come back as data."""
 
     def of_size(self, size: int | None) -> Runner:
-        """Return the runner that takes a batch of about `size` bytes (None: nobody knows), often this one."""
+        """Return the runner for a batch of about `size` bytes (None: unknown), often this one."""
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Ask a running attempt to stop; its result is ignored anyhow."""
+        """Ask a running attempt to stop; its result is ignored in any case."""
 
     def close(self) -> None:
         """Release what the runner started."""
@@ -81,9 +81,9 @@ class InProcessRunner:
     def __init__(self, program: Program, parallelism: int = 1) -> None:
         self.parallelism = parallelism
         self.program = _of_width(program, self.parallelism)
-        _pickled(program)  # refuse what could not be shipped, so that a test tells what a cluster would
+        _pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
         self._worker = WorkerProgram(self.program)
-        self._cells = cells_of(self.program)
+        self._destinations = destinations_of(self.program)
         self.operations: Sequence[Any] = self._worker.operations
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
@@ -91,16 +91,19 @@ class InProcessRunner:
         parts = with_empty_parts(self.program, parts)
         outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
         capture = any(capture for _, _, capture in parts)
-        for cells in self._cells:
+        for destinations in self._destinations:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
                 return merged
             frames, merged.frames = merged.frames, []
-            arrived: dict[tuple[str, int], list[Frame]] = {cell: [] for cell in cells}
+            arrived: dict[tuple[str, int], list[Frame]] = {destination: [] for destination in destinations}
             for frame in frames:
                 arrived.get((frame.target, frame.partition), merged.frames).append(frame)
             outputs = [merged]
-            outputs += [run_entry(self._worker, attempt, *cell, arrived[cell], capture) for cell in cells]
+            outputs += [
+                run_entry(self._worker, attempt, *destination, arrived[destination], capture)
+                for destination in destinations
+            ]
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
 
     def of_size(self, size: int | None) -> Runner:
@@ -108,7 +111,7 @@ class InProcessRunner:
         return self
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Nothing to cancel: the result of a dead attempt is ignored."""
+        """Do nothing: the result of an ended attempt is ignored."""
 
     def close(self) -> None:
         """End the operations."""
@@ -118,9 +121,9 @@ class InProcessRunner:
 class SparkRunner:
     """Runs each attempt as one Spark job: a stage with a task per part, and a stage per level of exchanges.
 
-    The job goes through Spark's RDDs: measured on two cores, a batch of 10k sentences took 50 ms so, 74 ms as
+    The job uses Spark's RDDs: on two cores, a batch of 10k sentences took 50 ms with RDDs, 74 ms as
     `mapInArrow` and 61 to 95 ms as a plan of native expressions, most of it planning. Spark does what only it can:
-    scheduling, shipping, retries of lost executors.
+    scheduling, shipping, replacing lost executors.
     """
 
     here = False
@@ -165,18 +168,18 @@ class SparkRunner:
     def _job(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> RDD[bytes]:
         program = (self._id, self._pickled, attempt)
         read = self._placed(1, self._context.parallelize(list(enumerate(parts)), max(1, len(parts))))
-        hops, cells = hops_of(self.program), cells_of(self.program)
+        hops, destinations = hops_of(self.program), destinations_of(self.program)
         if not hops:
             return read.mapPartitions(partial(run_task, *program))
         capture = any(capture for _, _, capture in parts)
         rows: RDD[Any] = read.mapPartitionsWithIndex(partial(run_parts_task, *program, hops[0]))
-        for level, (here, after) in enumerate(zip(cells, [*hops[1:], None], strict=True)):
+        for level, (here, after) in enumerate(zip(destinations, [*hops[1:], None], strict=True)):
             task = partial(run_level_task, *program, capture, level + 1, here, after)
             rows = self._placed(level + 2, rows.partitionBy(len(here), int)).mapPartitionsWithIndex(task)
         return rows
 
     def _placed(self, stage: int, rows: RDD[Any]) -> RDD[Any]:
-        """Give a stage, by its first RDD, the cores that it asks for."""
+        """Request the cores of a stage, through its first RDD."""
         return rows.withResources(self._profiles[stage]) if stage in self._profiles else rows
 
     def of_size(self, size: int | None) -> Runner:
@@ -204,7 +207,7 @@ def _of_width(program: Program, parallelism: int) -> Program:
 
 
 def _pickled(program: Program) -> bytes:
-    """Pickle the program for the workers; an operation that cannot be pickled is named."""
+    """Pickle the program for the workers; the error names an operation that cannot be pickled."""
     try:
         return bytes(cloudpickle.dumps(program))
     except Exception as error:

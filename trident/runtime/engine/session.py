@@ -1,4 +1,4 @@
-"""The Spark session that a topology runs on: a quiet local one by default, the user's own where there is one.
+"""The Spark session that a topology runs on: a quiet local one by default, or the user's active one.
 
 Precedence of a setting, highest first: what the caller asked for; what spark-submit, PYSPARK_SUBMIT_ARGS or
 spark-defaults.conf say; the defaults of this module. Only adaptive execution is switched off whatever the files say: it
@@ -47,7 +47,7 @@ _DEFAULTS = {
 }
 _LOCAL_ADDRESS = "127.0.0.1"
 _STOP_S = 60.0
-# With any of these set, the master may be named outside of the program.
+# If any of these is set, the master may be set outside the program.
 _OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 # In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors.
 _ECHOING_LOGGERS = (
@@ -56,7 +56,7 @@ _ECHOING_LOGGERS = (
     "org.apache.spark.TaskContextImpl",
 )
 
-_jvm_outputs: list[JvmOutput] = []  # that of the JVM of this process, if we read it
+_jvm_outputs: list[JvmOutput] = []  # the output of this process's JVM, if we read it
 
 
 def spark_session(
@@ -80,7 +80,7 @@ def spark_session(
         Spark settings, which win over everything else. With a session active, a setting that Spark can change at run
         time gives a new session on the same context, and the active one stays as it is.
     defaults
-        Spark settings at a start that nobody else makes.
+        Spark settings for a start, with the lowest precedence.
 
     Raises
     ------
@@ -101,7 +101,7 @@ def spark_session(
 
 
 def stop_session(spark: SparkSession) -> None:
-    """Stop Spark, without what its processes print while they end.
+    """Stop Spark, and hide what its processes print while they end.
 
     A Python worker that is idle when the JVM goes may find its pipe broken and print a traceback that says nothing of
     the topology. Spark itself sets no limit to its end (that of a `local-cluster` waits for all of its parts): after a
@@ -131,8 +131,8 @@ def stop_session(spark: SparkSession) -> None:
 
 
 def _refuse_connect(asked: Mapping[str, str]) -> None:
-    """Refuse Spark Connect by name: it has no RDDs. What it connects to is not shown, for it may hold a token."""
-    cause = "Spark Connect cannot run a topology, for it has none of the RDDs that batches are processed with; "
+    """Refuse Spark Connect by name, because it has no RDDs. The address is not shown, because it may hold a token."""
+    cause = "Spark Connect cannot run a topology, because it has no RDDs, which process the batches; "
     wanted = ("spark.master", "sc://"), ("spark.remote", ""), ("spark.api.mode", "connect")
     found = [key for key, begin in wanted if key in asked and asked[key].startswith(begin)]
     if found:
@@ -174,7 +174,7 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) ->
     if "spark.master" not in asked and not any(os.environ.get(name) for name in _OUTSIDE):
         asked["spark.master"] = "local[*]"
     if asked.get("spark.master", "").startswith("local"):
-        # Spark looks up the name of the host otherwise, and many a laptop or container cannot resolve its own.
+        # Otherwise Spark looks up the host's name, and many laptops and containers cannot resolve their own.
         os.environ.setdefault("SPARK_LOCAL_IP", _LOCAL_ADDRESS)
     quiet = "spark.log.level" not in asked and not _user_configures_logging(asked)
     running = SparkContext._gateway  # noqa: SLF001 - a JVM outlives the session that started it, and no call tells
@@ -258,7 +258,7 @@ def _log_errors_only(context: SparkContext, gateway: JavaGateway) -> None:
 
 @contextmanager
 def _sigint_handler_kept() -> Iterator[None]:
-    """Put the handler of SIGINT back afterwards. Elsewhere than in the main thread PySpark leaves it alone."""
+    """Restore the handler of SIGINT afterwards. PySpark changes it only in the main thread."""
     before = signal.getsignal(signal.SIGINT)
     try:
         yield

@@ -28,11 +28,11 @@ _LEAST_OVERHEAD_MB = 384  # what Spark takes for itself by default
 _LOCAL = re.compile(r"local(\[|$)")
 
 Setting = Callable[[str], str | None]
-"""A Spark setting by key, None if nobody made it."""
+"""A Spark setting by key; None if it is not set."""
 
 
 def memory_settings(loads: Sequence[StageLoad], conf: Mapping[str, str]) -> dict[str, str]:
-    """Return what executors need so that Python workers have the memory that steps ask for, if nobody says otherwise.
+    """Return the settings that give Python workers the memory that steps ask for, unless they are set already.
 
     Python's memory is not on Spark's heap: YARN and Kubernetes count it as overhead.
     """
@@ -68,7 +68,7 @@ def profiles_of(context: SparkContext, loads: Sequence[StageLoad], topology: str
 
 
 def cores_of_executors(master: str, setting: Setting, registered: Callable[[], int | None]) -> int | None:
-    """Return how many cores an executor has; None if nobody knows before the first of them is there."""
+    """Return how many cores an executor has; None if this is unknown before the first executor is there."""
     asked = setting("spark.executor.cores")
     if asked is not None:
         return int(asked)
@@ -81,7 +81,7 @@ def cores_of_executors(master: str, setting: Setting, registered: Callable[[], i
 
 
 def undone_memory(loads: Sequence[StageLoad], master: str, setting: Setting) -> str | None:
-    """Return what to tell about memory that steps ask for and do not get for certain."""
+    """Return the warning about memory that steps ask for and may not get; None if there is none."""
     if not any(load.memory_mb for load in loads):
         return None
     if not master.startswith(("yarn", "k8s")):
@@ -97,11 +97,11 @@ def undone_memory(loads: Sequence[StageLoad], master: str, setting: Setting) -> 
 
 
 _HEAPS = 8
-"""What a task hands on is in the heap of a JVM several times over: with a fifth of the heap Spark was seen to hang."""
+"""The output of a task is in a JVM's heap several times over: with a fifth of the heap, Spark was seen to hang."""
 
 
 def most_shipped(context: SparkContext) -> int:
-    """Return how many bytes a task may hand on: a part of the smallest heap that they pass through."""
+    """Return how many bytes a task may pass on: a fraction of the smallest heap on the way."""
     jvm, conf = context._jvm, context.getConf()  # noqa: SLF001 - PySpark has no public question for these
     assert jvm is not None
     heap = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
@@ -127,7 +127,7 @@ def _check_cores(loads: Sequence[StageLoad], cores: int | None, master: str, top
 
 
 def _needed_mb(loads: Sequence[StageLoad], cores: int) -> int:
-    """MiB of the tasks that an executor runs at once, in the stage that needs most."""
+    """Return the MiB that an executor's concurrent tasks need, in the stage that needs most."""
     return max((round(load.memory_mb * max(1, cores // load.cpus)) for load in loads), default=0)
 
 

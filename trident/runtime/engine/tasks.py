@@ -13,7 +13,7 @@ from typing import Any
 import cloudpickle
 
 from trident.arrow import ipc_of, table_of_ipc
-from trident.runtime.engine.hops import Cell, Hop, Item, Sent, Source, digest_of, is_mixed, signed, two_runs
+from trident.runtime.engine.hops import Destination, Hop, Item, Sent, Source, digest_of, is_mixed, signed, two_runs
 from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.worker import Part, TaskOutput, WorkerProgram, merge_outputs, run_entry, run_part
 from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippable
@@ -27,7 +27,7 @@ _programs: dict[str, WorkerProgram] = {}
 
 
 def _worker(program_id: str, pickled: bytes) -> WorkerProgram:
-    """Return the program as this process has it; that of the topology served longest ago makes room for a new one."""
+    """Return the program of this process; a new one replaces that of the topology that was served longest ago."""
     if program_id not in _programs:
         if len(_programs) == _PROGRAMS_KEPT:
             _programs.pop(next(iter(_programs))).cleanup()
@@ -55,7 +55,7 @@ def run_task(
 def run_parts_task(
     program_id: str, pickled: bytes, attempt: TransactionAttempt, hop: Hop, task: int, parts: Iterator[tuple[int, Part]]
 ) -> Iterator[tuple[int, Sent]]:
-    """Run parts of a batch whose rows are exchanged; gives what goes to each task of the next stage."""
+    """Run parts of a batch whose rows are exchanged; give the items for each task of the next stage."""
     outputs = _outputs(program_id, pickled, attempt, parts)
     return signed(task, hop, (sent for one in outputs for sent in _sent(one, hop, one.task, _most(program_id))))
 
@@ -79,23 +79,23 @@ def run_level_task(
     attempt: TransactionAttempt,
     capture: bool,
     level: int,
-    cells: list[Cell],
+    destinations: list[Destination],
     hop: Hop | None,
     task: int,
     items: Iterator[tuple[int, Sent]],
 ) -> Iterator[Any]:
-    """Run one cell of a level, and pass on what goes further; the last stage (no hop) gives the bytes of outputs."""
-    sent = _run_cell(program_id, pickled, attempt, capture, level, cells[task], hop, task, items)
+    """Run one destination of a level, and pass on what goes further; the last stage (no hop) gives the bytes of outputs."""
+    sent = _run_destination(program_id, pickled, attempt, capture, level, destinations[task], hop, task, items)
     return (item for _, item in sent) if hop is None else signed(task, hop, sent)
 
 
-def _run_cell(
+def _run_destination(
     program_id: str,
     pickled: bytes,
     attempt: TransactionAttempt,
     capture: bool,
     level: int,
-    cell: Cell,
+    destination: Destination,
     hop: Hop | None,
     task: int,
     items: Iterator[tuple[int, Sent]],
@@ -106,11 +106,11 @@ def _run_cell(
         sources.add(source)
         if isinstance(item, bytes):
             yield task, item
-        elif item is not None and (item.target, item.partition) == cell:
+        elif item is not None and (item.target, item.partition) == destination:
             frames.append(item._replace(data=table_of_ipc(item.data)))
         elif item is not None:
             if hop is None:
-                raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {cell}")
+                raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {destination}")
             yield _address(item, hop, task), item
     if is_mixed(sources):
         output = TaskOutput(failure=two_runs(level), level=level)
@@ -120,7 +120,7 @@ def _run_cell(
         except Exception as error:  # noqa: BLE001  as above
             output = TaskOutput(failure=failure_of("prepare", error), level=level)
         else:
-            output = run_entry(worker, attempt, *cell, frames, capture, level)
+            output = run_entry(worker, attempt, *destination, frames, capture, level)
     output = replace(output, task=task, sources=digest_of(sources))
     if hop is None:
         yield task, _packed(output, _most(program_id))
@@ -131,7 +131,7 @@ def _run_cell(
 def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[int, Item]]:
     here: list[Frame] = []  # what is exchanged behind a state goes to the driver
     for frame in output.frames:
-        if (frame.target, frame.partition) not in hop.cells and frame.target not in hop.later:
+        if (frame.target, frame.partition) not in hop.destinations and frame.target not in hop.later:
             here.append(frame)
             continue
         try:
@@ -145,7 +145,7 @@ def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[
 
 
 def _address(frame: Frame, hop: Hop, task: int) -> int:
-    return hop.cells.get((frame.target, frame.partition), task)
+    return hop.destinations.get((frame.target, frame.partition), task)
 
 
 def _most(program_id: str) -> int:
@@ -169,7 +169,7 @@ def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
 
 
 def gathered(packed: Iterable[bytes]) -> TaskOutput:
-    """Put what all tasks of a batch gave together; tasks of a level that read different runs of a task fail it."""
+    """Merge the outputs of all tasks of a batch; the batch fails if tasks of a level read different runs of a task."""
     outputs = sorted(map(unpack, packed), key=lambda output: (output.level, output.task))
     read = {(output.level, output.sources) for output in outputs}
     levels = [level for level, _ in read]

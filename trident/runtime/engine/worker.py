@@ -1,4 +1,4 @@
-"""What runs in a worker: read a part of a batch or gather an exchange, apply the fused steps, hand on Arrow."""
+"""The work of a worker: read a part of a batch or gather an exchange, apply the steps, pass on Arrow tables."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ Part = tuple[str, Any, bool]
 
 
 class NoRows:
-    """The part of a spout that has nothing in a batch, for steps that run nevertheless."""
+    """The part of a spout that has no rows in a batch, for steps that run without rows too."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What a worker needs of a topology: fragments, emitters of the spouts, static states, settings, exchanges.
+    """Everything of a topology that a worker needs: fragments, emitters of the spouts, static states, settings, exchanges.
 
-    `most_shipped` says how many bytes a task may hand on to Spark.
+    `most_shipped` says how many bytes a task may pass on to Spark.
     """
 
     topology: str
@@ -54,27 +54,27 @@ class Program:
 
 @dataclass
 class TaskOutput:
-    """What one part of a batch gave.
+    """The output of one part of a batch.
 
     Attributes
     ----------
     sinks
-        Tables by the id of the entry that they are the input of.
+        The input tables of entries, by the id of the entry.
     tuples
         How many tuples the spout emitted.
     failure
-        Why the part failed; nothing else counts then.
+        Why the part failed; everything else is then ignored.
     captured
         Tuples that were left out as dead letters.
     frames
-        Rows for exchanges that still have to run.
+        Rows for exchanges that have not run yet.
     metrics
         What operations counted, as `operation/counter`.
     level, task
-        Where it comes from: the level (0: a spout) and the number of the task in it. Of several failures the lowest is the
-        cause; outputs are put together in this order, whatever way they came.
+        The level that it comes from (0: a spout) and the number of the task in it. Outputs are merged in this order, in
+        whatever order they arrive, and the failure of the lowest one is the cause.
     sources
-        On Spark, a digest of the runs of the tasks before it that it read: that of all tasks of a level.
+        On Spark, a digest of the runs that it read of the tasks before it; it must be equal for all tasks of a level.
     """
 
     sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -120,7 +120,7 @@ class WorkerProgram:
         return self._states[name]
 
     def cleanup(self) -> None:
-        """End every operation; an error of one does not keep the others from ending."""
+        """End every operation, also if one of them raises."""
         for operation in self.operations:
             try:
                 if hasattr(operation, "cleanup"):
@@ -147,7 +147,7 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
 
 
 def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
-    """Add a part without rows for each spout that has none but whose steps give something even then."""
+    """Add a part without rows for each spout that has none, if its steps give results without rows too."""
     there = {spout for spout, _, _ in parts} & program.emitters.keys()
     if len(there) == len(program.emitters):
         return list(parts)
@@ -159,7 +159,7 @@ def with_empty_parts(program: Program, parts: Sequence[Part]) -> list[Part]:
 def run_part(
     worker: WorkerProgram, attempt: TransactionAttempt, index: int, spout: str, part: Any, capture: bool
 ) -> TaskOutput:
-    """Read one part, the `index`-th of the batch, and run its fragment. What fails comes back as data."""
+    """Read one part, the `index`-th of the batch, and run its fragment. A failure comes back as data."""
     output = TaskOutput()
     if isinstance(part, PutBack):
         return _put_back(worker, attempt, index, spout, part, capture)
@@ -177,7 +177,7 @@ def run_part(
 def _put_back(
     worker: WorkerProgram, attempt: TransactionAttempt, index: int, entry: str, part: PutBack, capture: bool
 ) -> TaskOutput:
-    """Let dead letters in at the fragment of a spout, or send them to where they come in."""
+    """Add dead letters to the fragment of a spout, or send them to the fragment at which they return."""
     if part.lost and not capture:
         return TaskOutput(failure=part.lost[0])
     output = TaskOutput(captured=list(part.lost), frames=list(part.frames))
@@ -196,7 +196,7 @@ def run_entry(
     capture: bool,
     level: int = 0,
 ) -> TaskOutput:
-    """Gather one partition of an exchange and run its fragment. What fails comes back as data."""
+    """Gather one partition of an exchange and run its fragment. A failure comes back as data."""
     output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
     partitions = worker.program.exchanges[entry].partitions or 1
     run = Run(attempt, TupleErrors(capture, output.captured, worker.bounds, entry, partition, partitions), worker.state)
@@ -237,7 +237,7 @@ def send(
 ) -> None:
     """Run a fragment over one partition's tables and add what its sinks get to `output`; exchanges get frames.
 
-    `letters` come in with the first of the tables.
+    `letters` are added with the first of the tables.
     """
     routed: dict[int, list[pa.Table]] = {}
     pieces: Iterable[pa.Table] = whole(fragment, tables)
@@ -264,12 +264,12 @@ def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
             if not same and table.schema.names != schema.names:
                 cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
                 raise StepFailed(Failure(fragment.entry, None, cause, retry=False))
-            # A wider or a dictionary encoding of the declared type is made that type; what does not fit raises.
+            # Wider or dictionary-encoded columns are cast to the declared type; a value that does not fit raises.
             yield table if same or table.schema.types == schema.types else table.cast(schema)
 
 
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
-    """Put outputs together; the first failure of the lowest level wins."""
+    """Merge outputs; the first failure of the lowest level is the failure."""
     failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
     if failed is not None:
         return TaskOutput(failure=failed.failure)

@@ -17,11 +17,11 @@ _MOST_S = 2.0
 
 
 class CommitGate:
-    """Held by a reader, it keeps the next commit from beginning; the one that is under way goes on.
+    """A lock that a reader holds to delay the next commit; a commit that has begun continues.
 
-    A read at the last committed batch bears one commit, and is made again if there were two. Where a batch takes less time
-    than a read, or the interpreter hardly lets the reader run, there would be two each time. A commit waits for readers 2
-    seconds at most: one that takes longer has to bear to be overtaken.
+    A read at the last committed batch is right if one commit happens meanwhile, and is repeated if two happen. If a batch
+    takes less time than a read, or the reader gets little processor time, two would happen each time. A commit waits for
+    a reader for 2 seconds at most, so a longer read may still be overtaken.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The log of a topology that another process runs, or ran: who reads its states begins here."""
+"""The log of a topology that another process runs, or ran; reading its states starts here."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ __all__ = ["ForeignLog"]
 
 
 class ForeignLog:
-    """The log of a topology that another process runs, or ran; says what is committed, to any thread.
+    """The log of a topology that another process runs, or ran. It says what is committed; any thread may ask.
 
     Parameters
     ----------
     states
-        Those that are to be read.
+        The states to read.
     instead
-        How to read states that live in memory, for the error's text.
+        How to read states in memory, for the error's text.
 
     Raises
     ------
     UnsupportedOperation
-        One of `states` lives in the memory of the other process.
+        One of `states` is in the memory of the other process.
     LogError, ForeignLogError
         There is no log, or it is of another topology.
     """
@@ -53,7 +53,7 @@ def _open_reader(topology: str, config: Config, states: Iterable[StateNode], ins
     for state in states:
         if getattr(state.spec.factory, "in_memory", False):
             raise UnsupportedOperation(
-                f"state {state.name!r} lives in the memory of the process that runs {topology!r}; no other process can read "
+                f"state {state.name!r} is in the memory of the process that runs {topology!r}; no other process can read "
                 f"it. {instead}, or keep it in a store"
             )
     log_dir = config.log_folder(topology)

@@ -22,7 +22,7 @@ class StateReader:
     """Reads a state through the log of its topology; never writes. A context manager, for any thread.
 
     Made by `trident.open_state`. All calls see the last committed batch of their time; each compares the stores with the
-    log and raises `StateReadError` where they do not belong together.
+    log and raises `StateReadError` if they do not belong together.
     """
 
     def __init__(self, graph: Graph, name: str, config: Config) -> None:
@@ -34,13 +34,13 @@ class StateReader:
 
     @property
     def txid(self) -> int:
-        """The batch as of which the last call has read; of a new reader the last committed one."""
+        """The batch as of which the last call read; for a new reader the last committed one."""
         return self._log.now().txid if self._view.txid is None else self._view.txid
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same batch: one entry per key, in the order asked, None where absent.
 
-        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one part.
+        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field.
         """
         return self._current().multi_get(keys)
 
@@ -49,7 +49,7 @@ class StateReader:
         return self._current().get()
 
     def get_tuples(self, prefix: Any = None, limit: int | None = None) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows: the parts of the key, then the value; see `StateView.get_tuples`."""
+        """Iterate over the rows: the key's fields, then the value; see `StateView.get_tuples`."""
         return self._current().get_tuples(prefix, limit)
 
     def at(self, txid: int) -> StateView:
@@ -74,7 +74,7 @@ class StateReader:
         return f"StateReader({self.topology!r}, {self.name!r})"
 
     def _current(self) -> StateView:
-        """The view; a new one where a restart has given the state another number of partitions."""
+        """Return the view; make a new one if a restart gave the state another number of partitions."""
         with self._lock:
             self._log.now()
             if self._log.partitions(self.name) != self._partitions:

@@ -1,4 +1,4 @@
-"""StoreCheck: do the stores of a state belong to the log that it is read by? Asked once a snapshot, not once a key."""
+"""StoreCheck: do the stores of a state belong to the log? Asked once per snapshot, not once per key."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class StoreCheck:
     Parameters
     ----------
     name
-        The state's.
+        The state's name.
     partitions
-        Its instances. Those without sentinels (a user's own kind of state) are not compared.
+        Its instances. Those without sentinels (a state of the user's) are not compared.
     log
-        Gives what the log says now.
+        Returns the state of the log now.
     clock
-        Seconds, from any begin.
+        Returns seconds, from any start.
     """
 
     def __init__(
@@ -43,21 +43,21 @@ class StoreCheck:
         self._txid, self._until = -1, 0.0
 
     def after_reading(self, txid: int) -> None:
-        """Compare, unless that was just done for the same snapshot.
+        """Compare, unless this was just done for the same snapshot.
 
-        Called when the values have been read: a store that was replaced before or meanwhile is found then.
+        It is called after the values were read, so it finds a store that was replaced before or meanwhile.
 
         Raises
         ------
         StateReadError
-            They do not belong together; what was read is not to be used.
+            They do not belong together; do not use what was read.
         """
         if txid != self._txid or self._clock() >= self._until:
             self.compare()
             self._txid, self._until = txid, self._clock() + _AGAIN_S
 
     def compare(self) -> None:
-        """Compare now. What does not fit is looked at again: a start may be changing the store before the log says so."""
+        """Compare now. A mismatch is looked at again, because a start may change the store before the log says so."""
         for rounds_left in reversed(range(_ROUNDS)):
             try:
                 check_partitions(self._name, self._partitions, self._commits)
@@ -67,9 +67,9 @@ class StoreCheck:
                     raise
 
     def _commits(self) -> list[Txid]:
-        """For each partition the commit that comes next, by the log of now."""
+        """Return for each partition the next commit, by the log of now."""
         log, name = self._log(), self._name
-        # In this order: where a commit is just being recorded, the txid is the last to change.
+        # In this order, because the txid changes last while a commit is being recorded.
         txid = log.txid
         expected = [log.expected(name, partition) for partition in range(len(self._partitions))]
         winners, epochs = log.winners_of(name), log.epochs
@@ -77,12 +77,12 @@ class StoreCheck:
 
 
 def check_partitions(name: str, partitions: Sequence[Any], commits: Callable[[], Sequence[Txid]]) -> None:
-    """Compare each partition's sentinel with what the log says; the log is read again where they do not fit at once.
+    """Compare each partition's sentinel with the log; on a mismatch the log is read again.
 
     Parameters
     ----------
     commits
-        Gives for each partition the commit that comes next, by the log of now.
+        Returns for each partition the next commit, by the log of now.
     """
     before = commits()
     for partition, state in enumerate(partitions):

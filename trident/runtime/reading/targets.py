@@ -1,4 +1,4 @@
-"""From `MODULE:TOPOLOGY` to the topology that is declared there."""
+"""Imports the topology that `MODULE:TOPOLOGY` names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def load_topology(target: str) -> TridentTopology:
     NoSuchTarget
         There is no such module, or nothing of that name in it.
     TopologyError
-        The module cannot be imported, or what it has there is no topology.
+        The module cannot be imported, or the name is not a topology.
     """
     name, _, attribute = target.rpartition(":")
     if not name or not attribute:
@@ -60,7 +60,7 @@ def _module(name: str) -> ModuleType:
 
 
 def _search_in(folder: Path) -> None:
-    """Let this process and the workers of a local Spark find the modules of a folder."""
+    """Make a folder's modules importable in this process and in the workers of a local Spark."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
     inherited = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one]
@@ -84,10 +84,10 @@ def _imported(shown: str, name: str, path: Path | None = None) -> ModuleType:
 def _from_file(name: str, path: Path) -> ModuleType:
     there = sys.modules.get(name)
     if there is not None and getattr(there, "__file__", None) and Path(str(there.__file__)).resolve() == path:
-        return there  # a second run would give its classes and functions twins, which are not equal to them
+        return there  # a second run would make second classes and functions, which are not equal to the first
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{path} is no Python module")
+        raise ImportError(f"{path} is not a Python module")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # before it runs, as `import` does; functions are pickled by this name
     spec.loader.exec_module(module)

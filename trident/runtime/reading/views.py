@@ -26,21 +26,21 @@ class StateView:
     """All partitions of a state as one map (or one value) at a committed snapshot.
 
     An opaque state shows exactly the batches 1 … T, over any number of keys, while T+1 is being written. Values of other
-    kinds hold no `prev`: their reads are of the latest write.
+    kinds hold no `prev`, so a read shows their latest write.
 
     Parameters
     ----------
     partitions
         The state's instances, by partition.
     snapshot
-        Gives the snapshot to read at; asked again when a key turns out to be newer.
+        Returns the snapshot to read at; called again if a key is newer.
     gate
-        Held, it keeps the next commit from beginning; for reads that commits overtake again and again.
+        Holding it delays the next commit, for reads that commits overtake again and again.
     now
-        Gives the newest snapshot, for readers whose `snapshot` stands still for a while. They get `StaleTransactionError`
-        when it is too old, and take another one for all that they read together.
+        Returns the newest snapshot, for readers whose `snapshot` does not change for a while. They get
+        `StaleTransactionError` when it is too old, and take another one for all that they read together.
     check
-        Compares the stores with the log, once a snapshot; None: they are not compared.
+        Compares the stores with the log, once per snapshot; None: they are not compared.
 
     Attributes
     ----------
@@ -62,7 +62,9 @@ class StateView:
         self._gate = gate
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
         self._now, self._renews = now or snapshot, now is None
-        self._lock = threading.Lock()  # threads share the instances of a running topology; a store need not bear it
+        self._lock = (
+            threading.Lock()
+        )  # threads share the instances of a running topology, and a store need not be thread-safe
 
     @staticmethod
     def for_query(
@@ -72,7 +74,7 @@ class StateView:
         now: Callable[[], Snapshot] | None = None,
         check: StoreCheck | None = None,
     ) -> Any:
-        """Return what a query function is given: a view, or a user's own kind of state itself."""
+        """Return what a query function gets: a view, or a state of the user's itself."""
         if isinstance(partitions[0], SnapshotReadable) or hasattr(partitions[0], "multi_get"):
             return StateView(partitions, snapshot, name, now, check=check)
         return partitions[0]
@@ -80,7 +82,7 @@ class StateView:
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
 
-        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one part.
+        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field.
         """
         wanted = [key if isinstance(key, tuple) else (key,) for key in keys]
         values: list[Any] = self._retried(lambda snapshot: self._read_at(wanted, snapshot))
@@ -96,17 +98,17 @@ class StateView:
         return self._retried(lambda snapshot: state.get())
 
     def get_tuples(self, prefix: Any = None, limit: int | None = None) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows: the parts of the key, then the value. No order is promised.
+        """Iterate over the rows: the key's fields, then the value. No order is promised.
 
         A state whose partitions each list their keys in one page (memory, Delta) is listed at one committed snapshot. Of
-        any other each page is read at one, and the next page may be of a later one.
+        any other state each page is read at one snapshot, and the next page may be of a later one.
 
         Parameters
         ----------
         prefix
-            Only these keys: a text that the first part begins with, or a tuple of first parts.
+            Only these keys: a text that the first field begins with, or a tuple of the first fields.
         limit
-            At most so many rows; None: all.
+            The most rows to return; None: all.
         """
         if isinstance(self._partitions[0], ListableMap):
             rows = self._rows(prefix, limit)
@@ -146,7 +148,7 @@ class StateView:
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
         """Return the key fields and `value` of all keys as a DataFrame, where the store is a table (Delta).
 
-        It is of the newest writes; of an opaque state that may include the batch that is being committed.
+        It shows the newest writes; for an opaque state this may include the batch that is being committed.
         """
         with self._lock:
             self._compare()
@@ -191,14 +193,14 @@ class StateView:
             self._check.compare()
 
     def _users_rows(self) -> list[tuple[Any, ...]]:
-        """The rows of a state that is no map of ours."""
+        """Return the rows of a state that is not one of our maps."""
         if not isinstance(self._partitions[0], ITupleCollection):
             raise UnsupportedOperation(f"the store of state {self._name!r} cannot list its keys")
         with self._lock:
             return [row for state in self._partitions for row in state.get_tuples()]
 
     def _whole_listing(self, snapshot: Snapshot, prefix: Any, limit: int | None) -> list[tuple[Any, ...]] | None:
-        """The rows at a snapshot that was taken before the keys were listed; None if a partition has several pages."""
+        """Return the rows at a snapshot that was taken before the keys were listed; None if a partition has several pages."""
         keys: list[Key] = []
         for index, state in enumerate(self._partitions):
             pages = state.key_pages()
@@ -213,7 +215,7 @@ class StateView:
         return rows
 
     def _own(self, page: Sequence[Key], partition: int, prefix: Any) -> list[Key]:
-        """The keys that this partition answers for: partitions that share a store may each list the keys of all."""
+        """Return the keys of this partition: partitions that share a store may each list the keys of all."""
         places = partitions_of(page, len(self._partitions))
         return [page[at] for at in places.get(partition, ()) if _begins(page[at], prefix)]
 
@@ -236,7 +238,7 @@ class StateView:
             for at, value in zip(places, found, strict=True):
                 values[at] = value
         if None in values and (now := self._now().txid) >= snapshot.txid + REMOVAL_LAG:
-            # What was there at the snapshot may have been removed and deleted while this was read.
+            # Keys of the snapshot may have been removed and deleted during this read.
             raise StaleTransactionError(self._name, "an absent key", snapshot.txid, now)
         return values
 

@@ -1,8 +1,8 @@
-"""Windows over the count of each key: one record per key, since each key has a count of its own.
+"""Windows over the count of each key: one record per key, because each key has a count of its own.
 
 `("key", *key)` -> length, slide, number of tuples, columns of the panes that a later window needs. A pane of a combiner is
-one partial result of so many tuples that no window ends within them; without a combiner it is one tuple. So all panes up to
-the last are there, without a gap, and none has to be numbered.
+one partial result of as many tuples as possible so that no window ends within them; without a combiner it is one tuple. All
+panes up to the last exist, without a gap, so they need no numbers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _VERSION = 1
 
 
 def update_counts(node: WindowNode, state: Any, table: pa.Table, run: Run) -> pa.Table:
-    """Take a batch, which has tuples, into the state; return the rows of the windows that are complete."""
+    """Add a batch, which has tuples, to the state; return the rows of the windows that are complete."""
     values = _values(node)
     if values is NOTHING:
         table = with_nothing(table)
@@ -58,18 +58,18 @@ def update_counts(node: WindowNode, state: Any, table: pa.Table, run: Run) -> pa
 
 @dataclass(frozen=True)
 class _Held:
-    """All that is held of the keys of a batch, by the number of the key.
+    """Everything that is kept for the keys of a batch, by the number of the key.
 
     Attributes
     ----------
     rows
-        By key, then by pane.
+        Ordered by key, then by pane.
     width
         Of a pane, in tuples.
     before, after
-        The number of the tuples of each key.
+        The number of tuples of each key before and after the batch (int64, one per key).
     starts, first_panes
-        Where the rows of each key begin (and, at the end, how many rows there are), and the pane of the first one.
+        The first row of each key, then the number of rows (int64, keys + 1); and the pane of each key's first row (int64).
     """
 
     rows: pa.Table
@@ -93,7 +93,7 @@ def _values(node: WindowNode) -> Fields:
 
 
 def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig) -> tuple[Ints, list[list[list[Any]]]]:
-    """The count of each key, and its columns."""
+    """Return the count of each key (int64, one per key), and its columns."""
     data = state.multi_get(names)
     there = iter(decode_many([one for one in data if one is not None]))
     empty = [_VERSION, config.length, config.slide, 0, *([] for _ in values)]
@@ -115,7 +115,7 @@ def _read(state: Any, names: Sequence[Key], values: Fields, config: WindowConfig
 
 
 def _held(node: WindowNode, table: pa.Table, before: Ints, kept: list[list[list[Any]]], run: Run) -> _Held:
-    """Bring together what was kept and what came."""
+    """Put the kept rows and those of the batch together."""
     values, width = _values(node), Grid.of(node.config).width if node.combines else 1
     ids = table.column(_KEY).to_numpy()
     new = with_column(table, PANE, (before[ids] + _ranks(ids)) // width)
@@ -132,7 +132,7 @@ def _held(node: WindowNode, table: pa.Table, before: Ints, kept: list[list[list[
 
 
 def _ranks(ids: Ints) -> Ints:
-    """How many rows of the same key stand before each row."""
+    """Return the number of rows of the same key before each row (int64, one per row)."""
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
     starts = np.searchsorted(sorted_ids, sorted_ids)
@@ -154,7 +154,7 @@ def _stored(values: Fields, kept: list[list[list[Any]]], counts: Ints, width: in
 
 
 def _write(state: Any, names: Sequence[Key], held: _Held, node: WindowNode) -> None:
-    """Keep of each key what a later window needs."""
+    """Store for each key what a later window needs."""
     length, slide = node.config.length, node.config.slide
     firsts = held.at(slice(None), (held.after // slide + 1) * slide - length).tolist()
     stops = held.starts[1:].tolist()

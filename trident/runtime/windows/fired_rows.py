@@ -1,4 +1,4 @@
-"""From the rows of complete windows to what flows on: one aggregate over all that fire in a batch, in order of their ends."""
+"""From the rows of complete windows to their results: one aggregate over all that fire in a batch, in order of their ends."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def results(node: WindowNode, held: pa.Table, windows: Sequence[Complete], run: 
 
 
 def _in_order(table: pa.Table) -> pa.Table:
-    """The rows in order of the ends: a kernel gives groups in an order of its own."""
+    """Sort the rows by the ends, because a kernel returns groups in no defined order."""
     ends = table.column(END).to_numpy()
     return table.take(pa.array(np.argsort(ends, kind="stable"))) if np.any(ends[1:] < ends[:-1]) else table
 
 
 def _together(windows: Sequence[Complete]) -> Iterator[list[Complete]]:
-    """Windows that are aggregated at once: as few passes as possible, but not all of many large ones in memory."""
+    """Group the windows that are aggregated at once: few passes, but never all of many large windows in memory."""
     some: list[Complete] = []
     rows = 0
     for window in windows:

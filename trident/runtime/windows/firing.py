@@ -1,7 +1,8 @@
-"""One batch of a window, within the commit of its state: what came is kept, and what is complete fires.
+"""One batch of a window, within the commit of its state: it stores the new rows and fires the complete windows.
 
-All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window fires
-when the frontier reaches its end. Windows over the count of each key are in `window_counts`: each key has its own frontier.
+All windows of a node have one *frontier*: how many tuples there were, the time of the batch, or the watermark. A window
+fires when the frontier reaches its end. Windows over the count of each key are in `count_windows`, because there each
+key has its own frontier.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _Rows = list[pa.RecordBatch]
 
 
 def update_window(node: WindowNode, state: Any, tables: Sequence[pa.Table], now_ms: int | None, run: Run) -> pa.Table:
-    """Take a batch into a window's state, between `begin_commit` and `commit`; return the rows of what fired.
+    """Add a batch to a window's state, between `begin_commit` and `commit`; return the rows of the windows that fired.
 
     Parameters
     ----------
     tables
         What `worker_input` made of the batch, in the order of its parts.
     now_ms
-        The time of the batch; None if no window goes by it.
+        The time of the batch; None if no window uses it.
     """
     filled = [table for table in tables if table.num_rows]
     if node.config.counts and node.grouped:
@@ -63,7 +64,7 @@ class _Update:
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
 
-    # ---- what came --------------------------------------------------------------------------------------------------
+    # ---- new rows ---------------------------------------------------------------------------------------------------
 
     def take(self, tables: Sequence[pa.Table]) -> None:
         """Find the pane of each row, and how far the frontier moves."""
@@ -75,9 +76,7 @@ class _Update:
             return
         table = pa.concat_tables(tables)
         key = self._node.group.concat(bigint(PANE))
-        if (
-            config.by_batch_time
-        ):  # the frontier is later than the batch where a store was adopted and the clock is behind
+        if config.by_batch_time:  # the frontier is later than the batch if a store was adopted and the clock is behind
             table = with_column(table, PANE, np.full(table.num_rows, self._frontier) // self._grid.width)
         elif config.event_time is not None:
             table = self._in_time(table, config.event_time.delay_ms)
@@ -95,7 +94,7 @@ class _Update:
         return with_column(table, PANE, np.arange(first, first + table.num_rows) // self._grid.width)
 
     def _in_time(self, table: pa.Table, delay_ms: int) -> pa.Table:
-        """The rows whose windows are not all over; the time of the others counts nevertheless."""
+        """Return the rows that some open window holds. The times of the other rows still move the watermark."""
         at = table.column(AT).to_numpy()
         self._move_to(int(at.max()) - delay_ms)
         if PANE not in table.column_names:
@@ -114,10 +113,10 @@ class _Update:
     def _move_to(self, ordinate: int) -> None:
         self._frontier = ordinate if self._frontier is None else max(self._frontier, ordinate)
 
-    # ---- what fires -------------------------------------------------------------------------------------------------
+    # ---- firing ----------------------------------------------------------------------------------------------------
 
     def fire(self) -> pa.Table:
-        """Write what is kept from now on; return the rows of the windows that are complete."""
+        """Write what later windows need; return the rows of the windows that are complete."""
         frontier, directory = self._frontier, self._store.directory
         if frontier is None:
             return _nothing(self._node)
@@ -152,7 +151,7 @@ class _Update:
         self._store.write()
 
     def _complete(self, frontier: int) -> list[int]:
-        """The ends of windows that fire: those that the frontier passes, and those that it passed and that got more."""
+        """Return the ends of the windows that fire: those that the frontier passes, and earlier ones that got late rows."""
         lateness, before = self._grid.lateness, self._before
         passed = self._grid.ends(sorted({*self._store.directory.panes, *self._new}), before, frontier)
         if not lateness or before is None:

@@ -1,7 +1,7 @@
-"""Where windows lie: arithmetic over ordinates, which are positions or milliseconds.
+"""The grid of windows: arithmetic over ordinates, which are positions or milliseconds.
 
-Windows end at every multiple of `slide` and hold the `length` ordinates before their end. A *pane* is the greatest common
-divisor of both wide, so a window is made of whole panes and no pane is cut by the end of a window.
+Windows end at every multiple of `slide` and hold the `length` ordinates before their end. The width of a *pane* is the
+greatest common divisor of both, so a window consists of whole panes and no end of a window cuts a pane.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Grid:
     length, slide
         Of the windows.
     lateness
-        How far beyond its end a window is kept.
+        How long a window is kept after its end.
     """
 
     length: int
@@ -55,7 +55,7 @@ class Grid:
     def ends(self, panes: Iterable[int], after: int | None, until: int) -> list[int]:
         """Return the ends e, `after < e <= until`, of the windows that hold one of the panes (ascending); no end twice.
 
-        It takes as long as there are such windows, however far apart the panes are.
+        The time grows with the number of these windows, not with the distance of the panes.
         """
         found: list[int] = []
         for pane in panes:

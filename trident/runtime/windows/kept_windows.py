@@ -1,15 +1,15 @@
-"""What a window's state holds: chunks of rows, and one directory that says which pane each is of.
+"""The contents of a window's state: chunks of rows, and one directory that says to which pane each belongs.
 
 ::
 
     ("windows",)     -> version, fields, frontier, next slot, and for each pane its runs: [level, bytes, first slot, slots]
     ("chunk", slot)  -> rows of one pane, as an Arrow record batch of these fields
 
-So a batch writes what it brings, not all that its windows hold. Slots come from the directory, which an opaque state takes
-back with a failed attempt: the replay, or the batch behind it, writes over what the attempt left. Eight runs of one level
-become one of the next, so a directory has few entries for many batches; tuples that are many already are left as they are.
+So a batch writes only its own rows, not all that its windows hold. The directory numbers the slots, and an opaque state undoes
+the directory of a failed attempt; so the replay, or the next batch, overwrites the chunks of that attempt. Eight runs of one
+level are merged into one of the next, so a directory has few entries for many batches; large runs of tuples are not merged.
 
-Everything is kept as bytes: no aggregator can change what is stored, and no store copies it.
+Everything is stored as bytes, so no aggregator can change what is stored, and no store copies it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ __all__ = ["DIRECTORY", "MAX_CHUNK_BYTES", "Directory", "Run", "WindowStore", "m
 
 DIRECTORY: Key = ("windows",)
 MAX_CHUNK_BYTES = 256 * 1024
-"""About how large a chunk is at most, so that a store that limits values (Memcached, 1 MiB) takes it twice."""
+"""The largest size of a chunk, about: a value holds it twice (`prev`, `curr`) and Memcached takes 1 MiB."""
 
 _VERSION = 1
 _FAN_IN = 8
@@ -53,18 +53,18 @@ class Run(NamedTuple):
 
 @dataclass
 class Directory:
-    """What is where.
+    """Says where each row is.
 
     Attributes
     ----------
     content
-        What the rows are: their fields with types, and the width of a pane.
+        The fields of the rows with types, and the width of a pane.
     frontier
         How far windows have fired; None before the first tuple.
     next_slot
-        The first slot that was never given to a chunk.
+        The first slot that no chunk ever had.
     panes
-        By pane its runs, oldest first: the order of the rows.
+        The runs of each pane, oldest first, which is the order of the rows.
     """
 
     content: str = ""
@@ -79,7 +79,7 @@ class Directory:
 
     @staticmethod
     def of(data: bytes | None) -> Directory:
-        """Read what is stored; an empty one if nothing is."""
+        """Decode a stored directory; None gives an empty one."""
         if data is None:
             return Directory()
         version, *rest = decode(data)
@@ -93,9 +93,9 @@ class Directory:
 
 
 def mergeable(runs: Sequence[Run], combines: bool) -> int:
-    """Return how many of a pane's last runs are to become one with the run that is added now; 0: none.
+    """Return how many of a pane's last runs to merge with the run that is added now; 0: none.
 
-    What combines is merged however much it is, since equal keys become one row; tuples only while they are few.
+    Partial results are always merged, because equal keys become one row; tuples only while they are few.
     """
     taken, level = 0, 0
     while True:
@@ -119,7 +119,7 @@ class WindowStore:
     fields
         Of the rows, with their types.
     width
-        Of a pane: its number says where it is only with this.
+        The width of a pane, which its number refers to.
 
     Raises
     ------
@@ -148,7 +148,7 @@ class WindowStore:
         return {run: [self._rows(key, next(found)) for key in run.keys] for run in wanted}
 
     def add(self, pane: int, rows: pa.Table, instead_of: Sequence[Run] = ()) -> None:
-        """Add rows to a pane; `instead_of` some of its last runs, which the rows include."""
+        """Add rows to a pane, in place of its last runs `instead_of`, whose rows they include."""
         runs = self.directory.panes.setdefault(pane, [])
         if instead_of:
             del runs[-len(instead_of) :]
@@ -194,7 +194,7 @@ class WindowStore:
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:
-    """The rows in chunks that are small enough, in order; a row that is larger is a chunk of its own."""
+    """Cut rows into chunks that are small enough, in order; a larger row is a chunk of its own."""
     parts = -(-rows.nbytes // MAX_CHUNK_BYTES)
     if parts <= 1 or rows.num_rows <= 1:
         (batch,) = rows.combine_chunks().to_batches()

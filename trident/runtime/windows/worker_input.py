@@ -1,6 +1,6 @@
-"""What a worker sends to a window: tuples, or what they come to in part where the time says which window they are of.
+"""What a worker sends to a window: tuples, or partial results if the time of a tuple says to which window it belongs.
 
-The columns are the grouping fields and what is aggregated (fields, or partial results), and with event time `PANE` or `AT`.
+The columns are the grouping fields, the aggregated fields or partial results, and with event time `PANE` or `AT`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["AT", "END", "FIRST_MS", "NOTHING", "PANE", "ROWS", "aggregating", "b
            "window_input", "with_column", "with_nothing"]  # fmt: skip
 
 AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
-"""Columns beside those of users, all bigint: event time, end of a window, pane, number of tuples."""
+"""Columns in addition to the user's, all bigint: event time, end of a window, pane, number of tuples."""
 
 NOTHING = Fields.of(["$"], ["boolean"])
-"""What is kept for an aggregator without inputs: a table needs a column to have rows."""
+"""The column that is kept for an aggregator without inputs, because a table needs a column to have rows."""
 
 FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
 
@@ -48,7 +48,7 @@ def bigint(name: str) -> Fields:
 
 
 def window_input(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
-    """Return what is sent of a table of a window's inputs."""
+    """Return what is sent to the window for one table of its inputs."""
     event_time = node.config.event_time
     if event_time is not None:
         table = _timed(node, table, event_time.field)
@@ -58,13 +58,13 @@ def window_input(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
 
 
 def _by_pane(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
-    """Partial results of each pane; with the latest time of all, and at the first row of each pane how many tuples it had."""
+    """Return partial results per pane, with the latest time of all, and the number of tuples in the first row of each pane."""
     if not table.num_rows:
         return partials(node, table, node.group, run)
     at = table.column(AT).to_numpy()
     panes = at // Grid.of(node.config).width
     found, sizes = np.unique(panes, return_counts=True)
-    if len(found) == 1:  # which is the rule where batches are small: a column less to group by
+    if len(found) == 1:  # the usual case in small batches: one column less to group by
         part = partials(node, table, node.group, run)
         part = with_column(part, PANE, np.full(part.num_rows, found[0]))
     else:
@@ -77,7 +77,7 @@ def _by_pane(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
 
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:
-    """Aggregate tuples in part by a key; without one they are one row."""
+    """Aggregate tuples to partial results by a key; without a key to one row."""
     member = node.member
     aggregation = Aggregation(key, bool(len(key)), member.inputs, member.aggregator, member.outputs, combines=True)
     return partial(node.id, aggregation, table, run.on_error)
