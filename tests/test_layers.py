@@ -39,7 +39,14 @@ GRAPH = (
     "trident.stream",
     "trident.topology",
 )
-FOR_STORES = ("trident.state", "trident.errors", "trident.fields", "trident.redaction", "trident.arrow")
+FOR_STORES = (
+    "trident.state",
+    "trident.storekit",
+    "trident.errors",
+    "trident.fields",
+    "trident.redaction",
+    "trident.arrow",
+)
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
 DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka", "psycopg")
 
@@ -65,6 +72,7 @@ LAYERS = (
     Layer(("trident.redaction",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(("trident.state",), ("msgpack", *VALUES)),
+    Layer(("trident.storekit",), ("trident.state", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The one door from the surface to an engine: TridentTopology.start() opens it when it is called. A window that is given
     # no state is kept in memory.

@@ -8,21 +8,23 @@ be there: values with others count as absent, so a new epoch empties the state.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from states.memcached.faults import CHANGED, refused
-from states.memcached.health import Record, decode_record, encode_record
+from states.memcached.health import Baseline, BaselineCodec
 from states.memcached.key_names import Names
 from states.memcached.options import MemcachedOptions
 from states.memcached.servers import Connection, Servers
 from states.memcached.watch import Watch
-from trident.errors import StateLossDetected
+from trident.errors import BackendError, StateLossDetected
 from trident.state.interfaces import StateConf
-from trident.state.sentinel import displaced, is_forward
 from trident.state.txid import Sentinel, Txid
+from trident.storekit import Cell, Record, RecordFence
 
 __all__ = ["Guard"]
 
 _NEVER = b"0"
-_UNREAD = b""  # no record is empty
 
 
 class Guard:
@@ -40,13 +42,11 @@ class Guard:
         self, servers: Servers, names: Names, options: MemcachedOptions, conf: StateConf, partition: int
     ) -> None:
         self.place = f"partition {partition} of state {conf.prefix!r} on memcached"
-        self._partition, self._state = partition, conf.prefix
+        self._partition = partition
         self._watch = Watch(servers, names.epoch, options, self.place)
-        self._sentinel_name = names.sentinel(partition)
-        self._home = servers.of(self._sentinel_name)
-        self._own: Sentinel | None = None  # what this instance laid: it may write while the store has it
-        # The record that this instance read or laid last; the watch's baseline is that record's, or a later look.
-        self._seen: bytes | None = _UNREAD
+        self._cell = _RecordCell(servers, names.sentinel(partition), conf.prefix)
+        self._fence = RecordFence(self._cell, BaselineCodec(), self.place)
+        self._known: Record[Baseline] | None = None  # the watch's baseline is this record's, or a later look
         self._loss_told = False
         self._inspected = conf.read_only
 
@@ -66,15 +66,16 @@ class Guard:
             the next read shows the store as it is.
         """
         self._inspect()
-        record = self._learn()
+        record, own = self._fence.read(), self._fence.own
+        self._learn(record)
         if record is None:
-            if self._own is not None and not self._loss_told:
-                raise self._lost(self._loss_of_sentinel())
+            if own is not None and not self._loss_told:
+                raise self._lost(self._watch.loss() or "its sentinel is gone")
             return None
         lost, sentinel = self._watch.loss(), record.sentinel
         if lost is None:
             return sentinel
-        if sentinel == self._own and not self._loss_told:
+        if own is not None and sentinel == own.sentinel and not self._loss_told:
             raise self._lost(lost)
         return sentinel._replace(incarnation=f"{sentinel.incarnation} (lost data: {lost})")
 
@@ -89,25 +90,25 @@ class Guard:
             It is gone, or was rolled back. Nothing was written.
         """
         self._inspect()
-        found = self._learn() if self._seen == _UNREAD else _record(self._seen)
-        if found is not None and not force and not is_forward(found.sentinel, sentinel):
-            raise displaced(self.place, sentinel, found.sentinel, found.sentinel)
+        found = self._fence.check_move(sentinel, force)
+        self._learn(found)
         if found is None or force:
             self._watch.begin()
-        data = encode_record(Record(sentinel, self._watch.baseline))
-        if not self._swap(data):
-            raise self._displaced(sentinel, found)
-        self._seen, self._own, self._loss_told = data, sentinel, False
+        record = Record(sentinel, self._watch.baseline)
+        with self._naming_the_loss():
+            self._fence.lay(record)
+        self._known, self._loss_told = record, False
 
     def reset(self) -> None:
         """Forget what this instance knew."""
-        self._own, self._seen, self._watch.baseline = None, _UNREAD, {}
+        self._fence.forget()
+        self._known, self._watch.baseline = None, {}
 
     def erase(self) -> None:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
         self.reset()
         self._watch.lay_epochs()
-        self._home.delete([self._sentinel_name])  # last: until then the old baseline tells that the epochs changed
+        self._cell.delete()  # last: until then the old baseline tells that the epochs changed
 
     def flags_on(self, connection: Connection) -> bytes:
         """Return the client flags that a value on this server must have; for a put without any commit lay them."""
@@ -121,45 +122,8 @@ class Guard:
 
     def check_own(self) -> None:
         """Raise `FencedError` or `StateLossDetected` if the store has not what this instance laid, if it laid anything."""
-        if self._own is None:
-            return
-        data, token = self._read()
-        if data != self._seen:
-            raise self._displaced(self._own, _record(self._seen))
-        self._home.tokens[self._sentinel_name] = token
-
-    def _learn(self) -> Record | None:
-        """Read the record to replace, and what the servers were like when the state began."""
-        data, self._home.tokens[self._sentinel_name] = self._read()
-        record = _record(data)
-        if record is not None and data != self._seen:
-            self._watch.baseline = record.baseline
-        self._seen = data
-        return record
-
-    def _read(self) -> tuple[bytes | None, bytes | None]:
-        """Return the record and its token, None and None if there is none."""
-        item = self._home.gets([self._sentinel_name]).get(self._sentinel_name)
-        return (None, None) if item is None else (item.data, item.token)
-
-    def _swap(self, data: bytes) -> bool:
-        """Write the record if the store has what was seen. A move whose answer was lost finds its own record."""
-        tokens, name = self._home.tokens, self._sentinel_name
-        if name not in tokens:  # the token of what was seen ended with its connection, or with a commit
-            found, tokens[name] = self._read()
-            if found not in (self._seen, data):
-                del tokens[name]
-                return False
-        (reply,) = self._home.write([(name, b"0", _NEVER, data, tokens.pop(name))])
-        if reply != b"STORED" and reply not in CHANGED:
-            raise refused(self._state, self._home.name, [(("the sentinel",), reply)])
-        return reply == b"STORED"
-
-    def _displaced(self, own: Sentinel, seen: Record | None) -> Exception:
-        found = _record(self._read()[0])
-        if found is None:
-            return self._lost(self._loss_of_sentinel())
-        return displaced(self.place, own, found.sentinel, None if seen is None else seen.sentinel)
+        with self._naming_the_loss():
+            self._fence.check()
 
     def check_health(self) -> None:
         """Raise `StateLossDetected` if a server has forgotten anything since the state began."""
@@ -168,8 +132,19 @@ class Guard:
             if lost is not None:
                 raise self._lost(lost)
 
-    def _loss_of_sentinel(self) -> str:
-        return self._watch.loss() or "its sentinel is gone"
+    def _learn(self, record: Record[Baseline] | None) -> None:
+        """Take from another record what the servers were like when the state began."""
+        if record is not None and record != self._known:
+            self._watch.baseline = record.notes
+        self._known = record
+
+    @contextmanager
+    def _naming_the_loss(self) -> Iterator[None]:
+        """Say what the servers tell of the loss where the sentinel is gone."""
+        try:
+            yield
+        except StateLossDetected as error:
+            raise self._lost(self._watch.loss() or error.args[1]) from None
 
     def _inspect(self) -> None:
         if not self._inspected:
@@ -181,5 +156,34 @@ class Guard:
         return StateLossDetected(self.place, found)
 
 
-def _record(data: bytes | None) -> Record | None:
-    return None if data is None else decode_record(data)
+class _RecordCell(Cell):
+    """The record of a sentinel: written with the token that it had when it was read."""
+
+    def __init__(self, servers: Servers, name: bytes, state: str) -> None:
+        self._home, self._name, self._state = servers.of(name), name, state
+        self._last: bytes | None = None  # what the token is of
+
+    def read(self) -> bytes | None:
+        item = self._home.gets([self._name]).get(self._name)
+        self._last, self._home.tokens[self._name] = (None, None) if item is None else (item.data, item.token)
+        return self._last
+
+    def swap(self, found: bytes | None, new: bytes) -> bytes | None:
+        tokens, name = self._home.tokens, self._name
+        if name not in tokens or self._last != found:  # the token ended with its connection, or with a commit
+            now = self.read()
+            if now not in (found, new):
+                return now
+        (reply,) = self._home.write([(name, b"0", _NEVER, new, tokens.pop(name))])
+        if reply == b"STORED":
+            return new
+        if reply not in CHANGED:
+            raise refused(self._state, self._home.name, [(("the sentinel",), reply)])
+        now = self.read()
+        if now == new:  # the same bytes are not ours: each writer must find its own
+            raise BackendError(f"another run of the same attempt moved the sentinel of state {self._state!r} meanwhile")
+        return now
+
+    def delete(self) -> None:
+        """Remove the record, whatever it is."""
+        self._home.delete([self._name])

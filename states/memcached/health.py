@@ -20,10 +20,9 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from trident.errors import CorruptValueError
-from trident.state.txid import Sentinel
+from trident.storekit import Record, no_sentinel, sentinel_of
 
-__all__ = ["Baseline", "Health", "Record", "decode_record", "encode_record", "loss", "moves_page"]
+__all__ = ["Baseline", "BaselineCodec", "Health", "loss", "moves_page"]
 
 _EVICTIONS = (
     b"evictions",
@@ -64,13 +63,6 @@ Baseline = dict[str, Health]
 """The health of each server of a state."""
 
 
-class Record(NamedTuple):
-    """What lies in the store as the sentinel of a partition."""
-
-    sentinel: Sentinel
-    baseline: Baseline
-
-
 def loss(before: Baseline, now: Baseline, evictions: bool = True) -> str | None:
     """Say what was lost between two looks, None if nothing was; `evictions` may be left out."""
     if before.keys() != now.keys():
@@ -96,20 +88,20 @@ def _loss(server: str, before: Health, now: Health, evictions: bool) -> str | No
     return None
 
 
-def encode_record(record: Record) -> bytes:
-    """Write the record as JSON."""
-    return json.dumps({"sentinel": record.sentinel.fields, "servers": record.baseline}, separators=(",", ":")).encode()
+class BaselineCodec:
+    """The record of the sentinel of a partition, with the baseline beside it: JSON."""
 
+    def encode(self, record: Record[Baseline]) -> bytes:
+        """Return the bytes of a record."""
+        found = {"sentinel": record.sentinel.fields, "servers": record.notes}
+        return json.dumps(found, separators=(",", ":")).encode()
 
-def decode_record(data: bytes) -> Record:
-    """Read what `encode_record` wrote."""
-    try:
-        fields = json.loads(data)
-        incarnation, txid, attempt, *notes = fields["sentinel"]
-        place, sealed = notes or ("", True)
-        baseline = {str(name): Health(*map(int, health)) for name, health in fields["servers"].items()}
-        return Record(Sentinel(str(incarnation), int(txid), int(attempt), str(place), bool(sealed)), baseline)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptValueError(
-            f"read the sentinel {data[:80]!r} from Memcached: {error}; another program wrote under this key prefix"
-        ) from error
+    def decode(self, data: bytes, what: str) -> Record[Baseline]:
+        """Return the record of bytes."""
+        try:
+            found = json.loads(data)
+            fields, servers = found["sentinel"], found["servers"]
+            baseline = {str(name): Health(*map(int, health)) for name, health in servers.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise no_sentinel(data, what) from error
+        return Record(sentinel_of(fields, what), baseline)

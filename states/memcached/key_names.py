@@ -39,7 +39,7 @@ class Named(NamedTuple):
     hashed: dict[int, bytes]
 
 
-def prefix_of(conf: StateConf, key_prefix: str | None) -> str:
+def prefix_of(conf: StateConf, prefix: str | None) -> str:
     """Return what the names of a state start with: `topology/state`, or the given prefix, percent-encoded.
 
     Encoded so that no prefix is the beginning of another's names, whatever the topology and the state are called.
@@ -49,14 +49,14 @@ def prefix_of(conf: StateConf, key_prefix: str | None) -> str:
     ConfigError
         The prefix is empty, or so long that little room is left for keys.
     """
-    if key_prefix is None:
+    if prefix is None:
         prefix = f"{quote(conf.topology, safe='')}/{quote(conf.state, safe='')}"
     else:
-        prefix = quote(key_prefix, safe="/")
+        prefix = quote(prefix, safe="/")
     if not prefix or len(prefix) > _LONGEST_PREFIX:
         raise ConfigError(
             f"the key prefix of Memcached state {conf.prefix!r} is {prefix[:200]!r}, {len(prefix)} bytes: the server's "
-            f"names are short, so give a key_prefix of 1 to {_LONGEST_PREFIX} bytes"
+            f"names are short, so give a prefix of 1 to {_LONGEST_PREFIX} bytes"
         )
     return prefix
 
@@ -119,6 +119,6 @@ def unwrap(key: Key, encoded_key: bytes, data: bytes) -> bytes:
         shown = f"{key!r:.80}"
         raise CorruptValueError(
             f"read key {shown} from Memcached: the value under the hash of this long key belongs to another key, or to "
-            "another program. Use another key_prefix, or shorter keys"
+            "another program. Use another prefix, or shorter keys"
         )
     return data[start:]

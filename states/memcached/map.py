@@ -14,7 +14,7 @@ What tells a loss is in `fence.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from states.memcached.faults import CHANGED, refused
 from states.memcached.fence import Guard
@@ -24,6 +24,7 @@ from states.memcached.servers import Connection, Servers
 from trident.errors import BackendError
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
+from trident.storekit import by_count, by_size, refuse_read_only
 
 __all__ = ["MemcachedMap"]
 
@@ -44,10 +45,10 @@ class MemcachedMap:
     """
 
     def __init__(self, options: MemcachedOptions, conf: StateConf, partition: int = 0) -> None:
-        self._options, self._state = options, conf.prefix
-        self._names, self._servers = Names(prefix_of(conf, options.key_prefix)), Servers(options)
+        self._options, self._state, self._read_only = options, conf.prefix, conf.read_only
+        self._names, self._servers = Names(prefix_of(conf, options.prefix)), Servers(options)
         self._guard = Guard(self._servers, self._names, options, conf, partition)
-        self._expiration = b"%d" % options.expiration_s
+        self._expiration = b"%d" % (options.ttl_s or 0)
         self._committing = False
 
     # ---- reading and writing ---------------------------------------------------------------------------------------
@@ -57,9 +58,8 @@ class MemcachedMap:
         names, hashed = self._names.of(keys)
         values: dict[bytes, bytes] = {}
         for connection, places in self._servers.placed(names):
-            for start in range(0, len(places), self._options.max_keys_per_call):
-                chunk = [names[at] for at in places[start : start + self._options.max_keys_per_call]]
-                self._read(connection, chunk, values)
+            for chunk in by_count(places, self._options.max_keys_per_call):
+                self._read(connection, [names[at] for at in chunk], values)
         found = list(map(values.get, names))
         for at, encoded in hashed.items():
             data = found[at]
@@ -78,21 +78,23 @@ class MemcachedMap:
         BackendError
             A server did not answer, has no room, or somebody else wrote one of the keys; any part may be written.
         """
+        self._refuse_read_only(f"write {len(keys)} keys")
         names, hashed = self._names.of(keys)
         stored = list(values)
         for at, encoded in hashed.items():
             stored[at] = wrap(encoded, stored[at])
         for connection, places in self._servers.placed(names):
-            for chunk in self._chunks(places, stored):
+            sizes = (len(stored[at]) for at in places)
+            for chunk in by_size(places, sizes, self._options.max_keys_per_call, self._options.max_bytes_per_call):
                 self._write(connection, [keys[at] for at in chunk], [names[at] for at in chunk],
                             [stored[at] for at in chunk], self._expiration)  # fmt: skip
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete many keys that are there; fenced as `multi_put` is."""
+        self._refuse_read_only(f"delete {len(keys)} keys")
         names, _ = self._names.of(keys)
         for connection, places in self._servers.placed(names):
-            for start in range(0, len(places), self._options.max_keys_per_call):
-                chunk = places[start : start + self._options.max_keys_per_call]
+            for chunk in by_count(places, self._options.max_keys_per_call):
                 self._learn_tokens(connection, [names[at] for at in chunk])
                 there = [at for at in chunk if connection.tokens[names[at]] is not None]
                 if there:
@@ -108,19 +110,6 @@ class MemcachedMap:
             connection.remember(names, found)
         if record is not None:
             values.update({name: item.data for name, item in found.items() if item.flags == epoch})
-
-    def _chunks(self, places: list[int], values: Sequence[bytes]) -> Iterator[list[int]]:
-        most, room = self._options.max_keys_per_call, self._options.max_bytes_per_call
-        chunk: list[int] = []
-        size = 0
-        for at in places:
-            if chunk and (len(chunk) == most or size + len(values[at]) > room):
-                yield chunk
-                chunk, size = [], 0
-            chunk.append(at)
-            size += len(values[at])
-        if chunk:
-            yield chunk
 
     def _write(
         self, connection: Connection, keys: list[Key], names: list[bytes], values: list[bytes], expiration: bytes
@@ -151,6 +140,7 @@ class MemcachedMap:
 
     def begin(self, txid: Txid) -> None:
         """Forget the tokens of an earlier commit; without a log, take the servers as they are now."""
+        self._refuse_read_only("begin a commit")
         self._forget_tokens()
         self._guard.begin(txid)
         self._committing = True
@@ -177,10 +167,12 @@ class MemcachedMap:
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
         """Move the sentinel, see `Guard.move_sentinel`."""
+        self._refuse_read_only("move the sentinel")
         self._guard.move_sentinel(sentinel, force)
 
     def reset(self) -> None:
         """Forget every key of the state, in all partitions, and the sentinel of this one."""
+        self._refuse_read_only("empty the state")
         self._committing = False
         self._forget_tokens()
         self._guard.erase()
@@ -188,6 +180,9 @@ class MemcachedMap:
     def close(self) -> None:
         """Close the connections."""
         self._servers.close()
+
+    def _refuse_read_only(self, doing: str) -> None:
+        refuse_read_only(self._read_only, doing, self._guard.place)
 
     def _forget_tokens(self) -> None:
         for connection in self._servers.connections:

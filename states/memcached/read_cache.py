@@ -14,6 +14,7 @@ from states.memcached.servers import Connection, Servers
 from trident.errors import BackendError
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import Key, StateConf, StateType
+from trident.storekit import by_count, by_size
 
 __all__ = ["MemcachedCache"]
 
@@ -29,17 +30,17 @@ class MemcachedCache:
     options
         See `MemcachedOptions`; those of states (sentinel, evictions) do not matter here.
     conf
-        The names of topology and state, which the entries' names start with unless the options have a `key_prefix`.
+        The names of topology and state, which the entries' names start with unless the options have a `prefix`.
     kind
         Of the map.
     """
 
     def __init__(self, options: MemcachedOptions, conf: StateConf, kind: StateType) -> None:
         self._options = options
-        self._prefix = prefix_of(conf, options.key_prefix)
+        self._prefix = prefix_of(conf, options.prefix)
         self._serializer = CodecSerializer(kind)
         self._servers = Servers(options)
-        self._expiration = b"%d" % options.expiration_s
+        self._expiration = b"%d" % (options.ttl_s or 0)
         self._space, self._names = "", Names(self._prefix)
 
     def get(self, space: str, keys: Sequence[Key]) -> list[tuple[Any] | None]:
@@ -47,8 +48,8 @@ class MemcachedCache:
         names, hashed = self._names_of(space).of(keys)
         found: dict[bytes, bytes] = {}
         for connection, places in self._servers.placed(names):
-            for start in range(0, len(places), self._options.max_keys_per_call):
-                items = connection.gets([names[at] for at in places[start : start + self._options.max_keys_per_call]])
+            for chunk in by_count(places, self._options.max_keys_per_call):
+                items = connection.gets([names[at] for at in chunk])
                 found.update((name, item.data) for name, item in items.items())
         entries = [found.get(name) for name in names]
         for at, encoded in hashed.items():
@@ -65,16 +66,9 @@ class MemcachedCache:
         for at, encoded in hashed.items():
             entries[at] = wrap(encoded, entries[at])
         for connection, places in self._servers.placed(names):
-            chunk: list[tuple[bytes, bytes]] = []
-            size = 0
-            for at in places:
-                chunk.append((names[at], entries[at]))
-                size += len(entries[at])
-                if len(chunk) == self._options.max_keys_per_call or size >= self._options.max_bytes_per_call:
-                    self._put(connection, chunk)
-                    chunk, size = [], 0
-            if chunk:
-                self._put(connection, chunk)
+            sizes = (len(entries[at]) for at in places)
+            for chunk in by_size(places, sizes, self._options.max_keys_per_call, self._options.max_bytes_per_call):
+                self._put(connection, [(names[at], entries[at]) for at in chunk])
 
     def close(self) -> None:
         """Close the connections."""

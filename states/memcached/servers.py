@@ -6,7 +6,6 @@ again over a new connection; a write is not, because nobody knows whether it was
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import blake2b
@@ -15,7 +14,8 @@ from zlib import crc32
 
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_command
-from trident.errors import BackendError, EnvironmentProblem
+from trident.errors import BackendError
+from trident.storekit import Retries, driver_package
 
 __all__ = ["Connection", "Servers", "Write"]
 
@@ -41,8 +41,9 @@ class Connection:
 
     def __init__(self, driver: Any, name: str, options: MemcachedOptions) -> None:
         self.name, self.tokens = name, dict[bytes, bytes | None]()
-        self._options = options
-        self._errors: tuple[type[Exception], ...] = (OSError, Refusal, driver.MemcacheError)
+        self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
+        self._broken: tuple[type[Exception], ...] = (OSError, driver.MemcacheError)
+        self._errors = (*self._broken, Refusal)
         self._client: Any = driver.Client(
             name, connect_timeout=options.connect_timeout_s, timeout=options.timeout_s, no_delay=True
         )
@@ -122,17 +123,17 @@ class Connection:
             raise self._failed(what, error) from error
 
     def _read(self, what: str, ask: Callable[[], T]) -> T:
-        wait = self._options.backoff_s
-        for left in range(self._options.retries, -1, -1):
+        def attempt() -> T:
             try:
                 return ask()
-            except self._errors as error:
+            except self._errors:
                 self.close()
-                if not left or isinstance(error, Refusal):
-                    raise self._failed(what, error) from error
-            time.sleep(wait)
-            wait *= 2
-        raise AssertionError(what)
+                raise
+
+        try:
+            return self._retries.run(attempt, self._broken)
+        except self._errors as error:
+            raise self._failed(what, error) from error
 
     def _connect(self) -> Any:
         if self._client.sock is None:
@@ -190,14 +191,10 @@ class _Driver:
     """What is used of pymemcache."""
 
     def __init__(self) -> None:
-        try:
+        with driver_package("Memcached", "pymemcache", "memcached"):
             from pymemcache.client.base import Client
             from pymemcache.client.rendezvous import RendezvousHash
             from pymemcache.exceptions import MemcacheError
-        except ImportError as error:
-            raise EnvironmentProblem(
-                f"a Memcached state needs the package pymemcache ({error}); pip install 'trident-spark[memcached]'"
-            ) from error
         self.Client, self.RendezvousHash, self.MemcacheError = Client, RendezvousHash, MemcacheError
 
 

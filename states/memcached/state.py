@@ -23,22 +23,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from states.memcached.map import MemcachedMap
-from states.memcached.options import MemcachedOptions, options_of
+from states.memcached.options import MemcachedOptions
 from states.memcached.read_cache import MemcachedCache
 from trident.errors import ConfigError
-from trident.state.encoding.serializers import keeps_attempts, serializer_for
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
-from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state
+from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.state.wrappers.read_through import ReadThroughMap
-from trident.state.wrappers.serialized_map import SerializedMap
+from trident.storekit import StoreState
 
 __all__ = ["MemcachedMap", "MemcachedOptions", "MemcachedState"]
 
 
-class MemcachedState:
+class MemcachedState(StoreState[str | Sequence[str] | MemcachedOptions]):
     """States in Memcached; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
 
-    `servers` is `"host:port"`, several with commas or as a list, or a `MemcachedOptions`; `options` are its fields.
+    Each takes `"host:port"`, several with commas or as a list, or a `MemcachedOptions`; `options` are its fields. A state is
+    exact as long as Memcached forgets nothing.
 
     Examples
     --------
@@ -47,28 +47,16 @@ class MemcachedState:
     4
     """
 
-    @staticmethod
-    def opaque(servers: str | Sequence[str] | MemcachedOptions = MemcachedOptions.servers, **options: Any) -> StateSpec:
-        """Exact with transactional and opaque spouts, as long as Memcached forgets nothing."""
-        return _spec(StateType.OPAQUE, options_of(servers, options))
+    options = MemcachedOptions
 
     @staticmethod
-    def transactional(
-        servers: str | Sequence[str] | MemcachedOptions = MemcachedOptions.servers, **options: Any
-    ) -> StateSpec:
-        """Exact with transactional spouts, as long as Memcached forgets nothing."""
-        return _spec(StateType.TRANSACTIONAL, options_of(servers, options))
-
-    @staticmethod
-    def non_transactional(
-        servers: str | Sequence[str] | MemcachedOptions = MemcachedOptions.servers, **options: Any
-    ) -> StateSpec:
-        """Bare values, where a replay counts twice."""
-        return _spec(StateType.NON_TRANSACTIONAL, options_of(servers, options))
+    def open_map(options: MemcachedOptions, conf: StateConf, partition: int) -> MemcachedMap:
+        """Open the map of one partition."""
+        return MemcachedMap(options, conf, partition)
 
     @staticmethod
     def cache_for(
-        durable: StateSpec, servers: str | Sequence[str] | MemcachedOptions = MemcachedOptions.servers, **options: Any
+        durable: StateSpec, servers: str | Sequence[str] | MemcachedOptions | None = None, **options: Any
     ) -> StateSpec:
         """Put Memcached before a durable state: it answers reads of a commit, and may forget without harm.
 
@@ -77,7 +65,7 @@ class MemcachedState:
         durable
             A state that `map_state` made, or a store of this package on a server (Redis, Cassandra), with `cache=0`.
         servers, options
-            As of the states; of the options, `on_eviction`, `serializer`, `cache`, `snapshot_key` and `num_partitions`
+            As of the states; of the options, `allow_eviction`, `serializer`, `cache`, `snapshot_key` and `num_partitions`
             do not matter.
         """
         factory = durable.factory
@@ -86,29 +74,8 @@ class MemcachedState:
                 f"put Memcached before {factory!r:.120}: it goes before a state of map_state(...), or of a store with "
                 "a server, that has cache=0; a state that keeps its entries in the process needs no other cache"
             )
-        cached = _CachedMapFactory(factory.backing_map_factory, factory.kind, options_of(servers, options))
+        cached = _CachedMapFactory(factory.backing_map_factory, factory.kind, MemcachedOptions.of(servers, options))
         return replace(durable, factory=replace(factory, backing_map_factory=cached))
-
-
-def _spec(kind: StateType, options: MemcachedOptions) -> StateSpec:
-    serializer_for(options.serializer, kind)  # what is wrong with it is said here, not where the state is opened
-    factory = _MemcachedMapFactory(options, kind)
-    return map_state(factory, kind, options.cache, options.snapshot_key, options.num_partitions)
-
-
-@dataclass(frozen=True)
-class _MemcachedMapFactory:
-    options: MemcachedOptions
-    kind: StateType
-
-    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
-        serializer = serializer_for(self.options.serializer, self.kind)
-        return SerializedMap(MemcachedMap(self.options, conf, partition_index), serializer)
-
-    @property
-    def keeps_attempts(self) -> bool:
-        """Whether stored values say which attempt wrote them."""
-        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from states.memcached.health import Baseline, Health, loss, moves_page
 from states.memcached.options import MemcachedOptions
 from states.memcached.servers import Connection, Servers
 from trident.errors import BackendError, EnvironmentProblem
+from trident.storekit import warn_of_eviction, warn_once
 
 __all__ = ["Watch"]
 
@@ -38,7 +39,7 @@ class Watch:
 
     def __init__(self, servers: Servers, epoch_name: bytes, options: MemcachedOptions, place: str) -> None:
         self._servers, self._epoch_name, self._place = servers, epoch_name, place
-        self._warns, self._patience_s = options.on_eviction == "warn", options.timeout_s
+        self._warns, self._patience_s = options.allow_eviction, options.timeout_s
         self.baseline: Baseline = {}  # empty: nothing to compare with
 
     def begin(self) -> None:
@@ -57,7 +58,7 @@ class Watch:
         now = {connection.name: self._look_at(connection) for connection in self._servers.connections}
         lost = loss(self.baseline, now)
         if lost is not None and self._warns and loss(self.baseline, now, evictions=False) is None:
-            _LOGGER.warning("%s: %s; a key that was evicted starts anew", self._place, lost)
+            warn_of_eviction(_LOGGER, self._place, lost, allowed=True)
             lost = None
         if lost is None:
             self.baseline = now
@@ -87,7 +88,7 @@ class Watch:
                     "it; start it without -C"
                 )
             for danger in _dangers(settings, connection.statistics()) if warn else ():
-                _LOGGER.warning("memcached server %s %s (%s)", connection.name, danger, self._place)
+                warn_once(_LOGGER, f"memcached server {connection.name}", f"it {danger} ({self._place})")
 
     def _look_at(self, connection: Connection, lay: bool = False) -> Health:
         name = self._epoch_name

@@ -17,6 +17,7 @@ from trident.state.txid import Sentinel, Txid, epoch_of
 __all__ = [
     "SENTINEL_KEY",
     "ReservedKeySentinel",
+    "check_move",
     "check_sentinel",
     "described",
     "displaced",
@@ -111,6 +112,28 @@ def is_forward(found: Sentinel, own: Sentinel) -> bool:
     return found.incarnation == own.incarnation and found.txid <= own.txid and found.attempt <= own.attempt
 
 
+def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None, force: bool = False) -> None:
+    """Raise unless a writer may lay its sentinel: the order of sentinels, as every store keeps it (R9).
+
+    The store must have what the writer read or laid last, "none" included. Without `force` the move must also go forward:
+    in the same incarnation, in the place of the same state, and neither txid nor attempt falls.
+
+    Parameters
+    ----------
+    what, own, found, seen
+        As of `displaced`, which says what is raised.
+    force
+        The sentinel may also go back, to another incarnation, or to the place of another state.
+    """
+    if found != seen or (found is not None and seen is not None and found.sealed != seen.sealed):
+        raise displaced(what, own, found, seen)
+    if found is None or force:
+        return
+    is_foreign = own.place and found.place not in ("", own.place)
+    if is_foreign or not is_forward(found, own):
+        raise displaced(what, own, found, seen)
+
+
 def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None) -> StateError | FencedError:
     """Return the error of a writer that finds another sentinel than the one that it read or laid last.
 
@@ -175,8 +198,7 @@ class ReservedKeySentinel:
             self._seen = (sentinel, sentinel)
             return
         for found in seen:
-            if found is not None and not is_forward(found, sentinel):
-                raise displaced(self._what, sentinel, found, found)
+            check_move(self._what, sentinel, found, found)
         if not sentinel.sealed:
             self._backing.multi_put([self._begun], [sentinel])
             self._seen = (complete, sentinel)

@@ -257,7 +257,7 @@ def stored(request: pytest.FixtureRequest, tmp_path: Path) -> Counts:
     if request.param == "redis":
         spec = RedisState.opaque(f"redis://127.0.0.1:{port}/0", prefix=tmp_path.name)
     else:
-        spec = MemcachedState.opaque(f"127.0.0.1:{port}", key_prefix=tmp_path.name)
+        spec = MemcachedState.opaque(f"127.0.0.1:{port}", prefix=tmp_path.name)
     return Counts(tmp_path, spec, partitions=2)
 
 

@@ -104,7 +104,7 @@ def test_a_replay_with_other_tuples_undoes_the_failed_attempt(memcached_server: 
 
 def test_what_is_stored_under_which_name(memcached_server: Server, client: Client) -> None:
     conf, log = StateConf("tests", "stored"), Log()
-    state = opened(MemcachedState.opaque(memcached_server.address, serializer="json", key_prefix="p q"), conf)
+    state = opened(MemcachedState.opaque(memcached_server.address, serializer="json", prefix="p q"), conf)
     commit(state, log, {"the": 3})
     assert client.get("p%20q:the") == b"[1,1048576,null,3]"
     epoch = client.get("p%20q!epoch")
@@ -206,7 +206,7 @@ def test_keys_cannot_be_listed(memcached_server: Server) -> None:
 
 
 def test_a_value_expires_and_the_sentinel_does_not(memcached_server: Server, client: Client) -> None:
-    spec = MemcachedState.opaque(memcached_server.address, expiration_s=2_000_000)
+    spec = MemcachedState.opaque(memcached_server.address, ttl_s=2_000_000)
     conf, log = new_conf(), Log()
     state = opened(spec, conf)
     commit(state, log, {"a": 1})

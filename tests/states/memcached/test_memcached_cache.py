@@ -76,7 +76,7 @@ def test_reads_of_a_commit_come_from_the_cache(server: Server, durable: StateSpe
 
 
 def test_a_spec_is_picklable_and_readers_read_the_durable_state(server: Server, durable: StateSpec) -> None:
-    spec = MemcachedState.cache_for(durable, [server.address], expiration_s=60, allow_short_expiration=True)
+    spec = MemcachedState.cache_for(durable, [server.address], ttl_s=60, allow_short_ttl=True)
     assert pickle.loads(pickle.dumps(spec)) == spec
     conf = new_conf()
     commit(opened(spec, conf), Log(), {"a": 3})

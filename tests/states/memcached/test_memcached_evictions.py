@@ -15,12 +15,13 @@ from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheServerError
 
 from states.memcached import MemcachedState
-from states.memcached.health import Health, Record, decode_record, encode_record, loss
+from states.memcached.health import BaselineCodec, Health, loss
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, evict
 from trident.errors import BackendError, StateLossDetected
 from trident.state import Sentinel
+from trident.storekit import Record
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -114,7 +115,7 @@ def test_counters_that_were_reset_hide_nothing(tmp_path: Path, caplog: pytest.Lo
     with running(tmp_path, "-m", "4") as server:
         log = Log()
         state = opened(MemcachedState.opaque(server.address), new_conf())
-        lenient = opened(MemcachedState.opaque(server.address, on_eviction="warn"), new_conf())
+        lenient = opened(MemcachedState.opaque(server.address, allow_eviction=True), new_conf())
         commit(state, log, {"a": 1}, record=False)
         commit(lenient, log, {"a": 1})
         evict(server)
@@ -166,5 +167,5 @@ def test_every_counter_of_dropped_items_counts(counter: str) -> None:
 
 def test_a_record_of_an_earlier_version_is_read() -> None:
     data = b'{"sentinel":["log",3,1048576],"servers":{"a:1":[65536,10,1000,2,5]}}'
-    assert decode_record(data) == Record(Sentinel("log", 3, 1 << 20), {"a:1": HEALTH})
-    assert decode_record(encode_record(decode_record(data))) == decode_record(data)
+    assert BaselineCodec().decode(data, "state p") == Record(Sentinel("log", 3, 1 << 20), {"a:1": HEALTH})
+    assert BaselineCodec().encode(BaselineCodec().decode(data, "state p")) == data.replace(b"2,5]", b"2,5,0]")

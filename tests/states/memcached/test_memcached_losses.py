@@ -14,7 +14,7 @@ from pymemcache.client.base import Client
 
 from spouts import FixedBatchSpout
 from states.memcached import MemcachedState
-from states.memcached.health import Baseline, Health, Record, decode_record, encode_record, loss
+from states.memcached.health import Baseline, BaselineCodec, Health, loss
 from states.memcached.servers import Connection
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
@@ -22,6 +22,7 @@ from trident import TridentTopology
 from trident.errors import BackendError, CorruptValueError, StateError, StateLossDetected, StateMismatchError
 from trident.operations import Count
 from trident.state import Sentinel
+from trident.storekit import Record
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -173,7 +174,7 @@ def test_what_is_left_can_be_adopted(servers: list[Server]) -> None:
 
 
 def test_evictions_may_be_warned_of(servers: list[Server], caplog: pytest.LogCaptureFixture) -> None:
-    spec, conf, log = MemcachedState.opaque(servers[0].address, on_eviction="warn"), new_conf(), Log()
+    spec, conf, log = MemcachedState.opaque(servers[0].address, allow_eviction=True), new_conf(), Log()
     state = opened(spec, conf)
     commit(state, log, {"a": 1})
     evict(servers[0])
@@ -182,7 +183,7 @@ def test_evictions_may_be_warned_of(servers: list[Server], caplog: pytest.LogCap
         commit(state, log, {"a": 1})
         commit(state, log, {"a": 1})
         commit(opened(spec, conf), log, {"a": 1})
-    warnings = [message for message in caplog.messages if "starts anew" in message]
+    warnings = [message for message in caplog.messages if "begins again" in message]
     assert len(warnings) == 1
     assert f"server {servers[0].address} has evicted" in warnings[0]
     assert read(state, "a") in ([4], [3], [None])  # whether it was this key that was evicted is the server's choice
@@ -336,11 +337,11 @@ def test_counters_that_a_server_lacks_count_as_none() -> None:
 
 def test_the_record_of_the_sentinel_comes_back() -> None:
     record = Record(Sentinel("é", 3, 1 << 40), {"a": HEALTH, "b": HEALTH})
-    assert decode_record(encode_record(record)) == record
+    assert BaselineCodec().decode(BaselineCodec().encode(record), "state p") == record
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"sentinel":[1],"servers":{}}', b"\xff",
                                   b'{"sentinel":["a",1,2],"servers":{"a":[1]}}'])  # fmt: skip
 def test_a_record_of_another_program_is_refused(data: bytes) -> None:
-    with pytest.raises(CorruptValueError, match="another program wrote under this key prefix"):
-        decode_record(data)
+    with pytest.raises(CorruptValueError, match="read the sentinel of state p: .* another program wrote it"):
+        BaselineCodec().decode(data, "state p")

@@ -16,6 +16,7 @@ from states.memcached.key_names import MAX_NAME_BYTES, Names, prefix_of, unwrap,
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_command
 from states.memcached.servers import Servers
+from states.memcached.state import MemcachedState
 from tests.harness.servers import Server
 from trident.errors import ConfigError, CorruptValueError
 from trident.state.interfaces import StateConf
@@ -141,7 +142,7 @@ def test_no_prefix_is_the_beginning_of_anothers_names() -> None:
 
 @pytest.mark.parametrize("prefix", ["", "x" * 121, "é" * 21])
 def test_a_prefix_that_leaves_no_room_is_refused(prefix: str) -> None:
-    with pytest.raises(ConfigError, match="give a key_prefix of 1 to 120 bytes"):
+    with pytest.raises(ConfigError, match="give a prefix of 1 to 120 bytes"):
         prefix_of(CONF, prefix)
 
 
@@ -178,15 +179,14 @@ def test_names_spread_over_the_servers_and_few_move_when_one_is_added() -> None:
     [
         ({"servers": ()}, "at least one host:port"),
         ({"servers": ("a:1", "a:1")}, "each once"),
-        ({"on_eviction": "ignore"}, 'give "fail" or "warn"'),
-        ({"max_keys_per_call": 0}, "give 1 to 10000 keys"),
-        ({"max_keys_per_call": 10_001}, "give 1 to 10000 keys"),
-        ({"max_bytes_per_call": 0}, "at least 1 byte"),
-        ({"timeout_s": 0}, "timeouts are above 0"),
-        ({"retries": -1}, "not below 0"),
-        ({"expiration_s": 3600}, "Give at least 86400, or allow_short_expiration=True"),
-        ({"expiration_s": 31 * 86400}, "at most 2592000"),
-        ({"expiration_s": -1}, "give 0"),
+        ({"max_keys_per_call": 0}, "from 1 to 10000"),
+        ({"max_keys_per_call": 10_001}, "from 1 to 10000"),
+        ({"max_bytes_per_call": 0}, "at least 1"),
+        ({"timeout_s": 0}, "give seconds above 0"),
+        ({"retries": -1}, "at least 0"),
+        ({"ttl_s": 3600}, "Give at least 86400 .*, or allow_short_ttl=True"),
+        ({"ttl_s": 31 * 86400}, "at most 2592000"),
+        ({"ttl_s": -1}, "at least 0"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> None:
@@ -194,6 +194,24 @@ def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> None:
         MemcachedOptions(**options)
 
 
+def test_the_names_of_earlier_versions_are_taken_with_a_warning() -> None:
+    old = {"key_prefix": "p", "expiration_s": 86_400, "on_eviction": "warn"}
+    with pytest.warns(DeprecationWarning, match="is called") as told:
+        spec: Any = MemcachedState.opaque("a:1", **old)
+    assert [str(each.message).split(";")[0] for each in told] == [
+        f"the option {was!r} of MemcachedOptions is called {now!r} now"
+        for was, now in (("key_prefix", "prefix"), ("expiration_s", "ttl_s"), ("on_eviction", "allow_eviction"))
+    ]
+    assert spec.factory.backing_map_factory.options == MemcachedOptions(
+        ("a:1",), prefix="p", ttl_s=86_400, allow_eviction=True
+    )
+    with (
+        pytest.warns(DeprecationWarning, match="is called"),
+        pytest.raises(ConfigError, match="give allow_eviction=True or False"),
+    ):
+        MemcachedState.opaque(on_eviction="ignore")
+
+
 def test_options_survive_pickling() -> None:
-    options = MemcachedOptions(servers=("a:1",), expiration_s=60, allow_short_expiration=True)
+    options = MemcachedOptions(servers=("a:1",), ttl_s=60, allow_short_ttl=True)
     assert pickle.loads(pickle.dumps(options)) == options

@@ -11,13 +11,14 @@ import pytest
 from pymemcache.client.base import Client
 
 from states.memcached import MemcachedMap, MemcachedOptions, MemcachedState
-from states.memcached.health import Record, decode_record, encode_record
+from states.memcached.health import BaselineCodec
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, flush, restart
 from trident.errors import BackendError, FencedError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.state import Sentinel, StateConf
+from trident.storekit import Record
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -68,7 +69,7 @@ def test_a_store_that_was_emptied_since_the_read_gets_no_sentinel(server: Server
     late = map_on(server.address, conf)
     assert late.read_sentinel() == Sentinel("log", 1, 5)
     EMPTIED[how](server, conf)
-    with pytest.raises(StateLossDetected, match="was restarted|flush_all|its sentinel is gone"):
+    with pytest.raises(StateLossDetected, match="was restarted|flush_all|its sentinel .*is gone"):
         insist(late, Sentinel("log", 2, 5), force)
     assert map_on(server.address, conf).read_sentinel() is None
 
@@ -79,7 +80,7 @@ def test_a_store_that_was_emptied_in_a_commit_is_not_sealed(server: Server, how:
     writer = map_on(server.address, conf)
     writer.move_sentinel(Sentinel("log", 1, 5, "tests/a", False))
     EMPTIED[how](server, conf)
-    with pytest.raises(StateLossDetected, match="was restarted|flush_all|its sentinel is gone"):
+    with pytest.raises(StateLossDetected, match="was restarted|flush_all|its sentinel .*is gone"):
         insist(writer, Sentinel("log", 1, 5, "tests/a", True))
     assert map_on(server.address, conf).read_sentinel() is None
 
@@ -143,7 +144,7 @@ def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(memcached_server: Ser
 
 
 def test_a_state_with_the_prefix_of_another_one_is_refused(memcached_server: Server) -> None:
-    spec, log = MemcachedState.opaque(memcached_server.address, key_prefix="shared"), Log()
+    spec, log = MemcachedState.opaque(memcached_server.address, prefix="shared"), Log()
     one, other = opened(spec, StateConf("tests", "one")), opened(spec, StateConf("tests", "other"))
     commit(one, log, {"a": 1})
     with pytest.raises(StatePlaceError, match="belongs to 'tests/one'"):
@@ -159,6 +160,6 @@ def test_records_of_this_and_of_earlier_versions_are_read() -> None:
         Record(Sentinel("log", 3, 1 << 20, "words/count", False), {"a:1": HEALTH._replace(sent=70)}),
     ]
     for data, record in zip((of_three, of_five), records, strict=True):
-        assert encode_record(record) == data
-        assert tuple(decode_record(data).sentinel) == tuple(record.sentinel)
-        assert decode_record(data).baseline == record.baseline
+        assert BaselineCodec().encode(record) == data
+        assert tuple(BaselineCodec().decode(data, "state p").sentinel) == tuple(record.sentinel)
+        assert BaselineCodec().decode(data, "state p").notes == record.notes

@@ -1,0 +1,41 @@
+"""The record of a sentinel comes back, also that of earlier versions; anything else is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from trident.errors import CorruptValueError
+from trident.state.txid import Sentinel
+from trident.storekit import FieldsCodec, Record, sentinel_of
+
+SENTINEL = Sentinel("é", 3, 1 << 40, "words/count", False)
+NOTED = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place"))
+
+
+def test_a_record_is_its_fields_in_the_order_of_the_codec() -> None:
+    data = NOTED.encode(Record(SENTINEL, (7,)))
+    assert data == '["é",3,1099511627776,7,false,"words/count"]'.encode()
+    found = NOTED.decode(data, "state p")
+    assert (tuple(found.sentinel), found.notes) == (tuple(SENTINEL), (7,))
+
+
+def test_a_record_of_an_earlier_version_says_neither_place_nor_seal() -> None:
+    found = NOTED.decode(b'["log",3,5,7]', "state p")
+    assert (tuple(found.sentinel), found.notes) == (("log", 3, 5, "", True), (7,))
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"{}", b"7", b"[]", b'["log",3]', b'["log",3,5,7,true]', b'["log","3",5,7]', b'["log",3,5.0,7]',
+             b'["log",true,5,7]', b'["log",3,5,7,"yes","place"]', b'["log",3,5,7,true,null]'],
+)  # fmt: skip
+def test_anything_else_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptValueError, match="read the sentinel of state p: .* another program wrote it"):
+        NOTED.decode(data, "state p")
+
+
+@pytest.mark.parametrize("fields", [None, {}, "abc", (1, 2, 3), ["log", 1], ["log", 1, 2, "place"]])
+def test_fields_that_are_no_sentinel_are_refused(fields: Any) -> None:
+    with pytest.raises(CorruptValueError, match="state p"):
+        sentinel_of(fields, "state p")

@@ -1,0 +1,128 @@
+"""A store in a few lines: its options, its names of earlier versions, and its three kinds."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import pytest
+
+from trident.errors import ConfigError, EnvironmentProblem
+from trident.state import Key, StateConf, StateType, Txid
+from trident.storekit import Account, Calls, Expiring, StoreState, driver_package, renames, whole
+
+
+@renames(login="user", forgets=("ttl_s", lambda days: days * 86_400))
+@dataclass(frozen=True, repr=False, kw_only=True)
+class ShelfOptions(Calls, Account, Expiring):
+    store: ClassVar[str] = "Shelf"
+    longest_ttl_s: ClassVar[int | None] = 864_000
+
+    url: str = field(kw_only=False)
+    boards: int = whole(4, 1, 8)
+
+
+class ShelfMap:
+    data: ClassVar[dict[tuple[str, Key], bytes]] = {}
+
+    def __init__(self, options: ShelfOptions, conf: StateConf) -> None:
+        self._name = f"{options.url} {conf.prefix}"
+
+    def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
+        return [self.data.get((self._name, key)) for key in keys]
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
+        self.data.update(((self._name, key), value) for key, value in zip(keys, values, strict=True))
+
+
+class ShelfState(StoreState[str | ShelfOptions]):
+    """States on a shelf."""
+
+    options = ShelfOptions
+
+    @staticmethod
+    def open_map(options: ShelfOptions, conf: StateConf, partition: int) -> ShelfMap:
+        return ShelfMap(options, conf)
+
+
+def test_each_kind_is_a_spec_that_can_be_pickled() -> None:
+    for kind, make in zip(
+        (StateType.OPAQUE, StateType.TRANSACTIONAL, StateType.NON_TRANSACTIONAL),
+        (ShelfState.opaque, ShelfState.transactional, ShelfState.non_transactional),
+        strict=True,
+    ):
+        spec = pickle.loads(pickle.dumps(make("shelf://a", num_partitions=2, cache=7)))
+        assert (spec.factory.kind, spec.required_num_partitions, spec.factory.cache) == (kind, 2, 7)
+        assert spec.keeps_attempts is (kind is not StateType.NON_TRANSACTIONAL)
+        state = spec.factory.make_state(StateConf("topology", kind.value), 0, 2)
+        state.begin_commit(Txid(1))
+        state.multi_put([("a",)], [1])
+        state.commit(Txid(1))
+        assert state.multi_get([("a",), ("b",)]) == [1, None]
+
+
+def test_options_are_given_by_name_or_ready_and_some_replaced() -> None:
+    ready = ShelfOptions("shelf://a", timeout_s=1.5)
+    assert ShelfOptions.of(ready, {"boards": 2}) == replace(ready, boards=2)
+    assert ShelfOptions.of("shelf://a", {"timeout_s": 1.5}) == ready
+    assert ShelfOptions.of(None, {"url": "shelf://a", "timeout_s": 1.5}) == ready
+    with pytest.raises(ConfigError, match="serializer 'xml' is unknown"):
+        ShelfState.opaque("shelf://a", serializer="xml")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"boards": 9}, "boards=9 of a Shelf state: give a whole number from 1 to 8"),
+        ({"boards": 2.0}, "boards=2.0 of a Shelf state: give a whole number"),
+        ({"boards": True}, "boards=True"),
+        ({"boards": None}, "boards=None"),
+        ({"cache": -1}, "cache=-1 of a Shelf state: give a whole number of at least 0"),
+        ({"num_partitions": 0}, "of at least 1"),
+        ({"timeout_s": 0}, "timeout_s=0 of a Shelf state: give seconds above 0"),
+        ({"connect_timeout_s": "1"}, "connect_timeout_s='1'"),
+        ({"backoff_s": -0.1}, "seconds of at least 0"),
+        ({"max_keys_per_call": 0}, "of at least 1"),
+        ({"ttl_s": 3600}, "ttl_s=3600 of a Shelf state: .* Give at least 86400 .*allow_short_ttl=True"),
+        ({"ttl_s": 864_001, "allow_short_ttl": True}, "None .never. or at most 864000 seconds"),
+        ({"ttl_s": -1}, "of at least 0"),
+        ({"tls_ca_file": "ca.pem"}, "TLS options and no TLS"),
+        ({"login": "a", "user": "b"}, "login and user of ShelfOptions are the same option: give user only"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:the option:DeprecationWarning")
+def test_wrong_options_are_refused_where_they_are_given(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        ShelfState.opaque("shelf://a", **options)
+
+
+def test_no_expiry_is_none_or_zero() -> None:
+    assert ShelfOptions("a", ttl_s=0) == ShelfOptions("a")
+    assert ShelfOptions("a", ttl_s=60, allow_short_ttl=True).ttl_s == 60
+
+
+def test_a_former_name_is_taken_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="the option 'login' of ShelfOptions is called 'user' now"):
+        assert ShelfOptions("a", login="me").user == "me"  # type: ignore[call-arg]
+    with pytest.warns(DeprecationWarning, match="'forgets' .* 'ttl_s'"):
+        assert ShelfOptions.of(ShelfOptions("a"), {"forgets": 2}).ttl_s == 172_800
+
+
+def test_no_secret_is_shown() -> None:
+    shown = repr(ShelfOptions("shelf://me:hush@host/?token=hush", password="hush"))
+    assert "hush" not in shown
+    assert "shelf://***@host/" in shown
+
+
+def test_a_missing_driver_is_named() -> None:
+    with (
+        pytest.raises(
+            EnvironmentProblem, match=r"a Shelf state needs the package no-such-driver .*trident-spark\[shelf\]"
+        ),
+        driver_package("Shelf", "no-such-driver", "shelf", "no_such_driver"),
+    ):
+        import no_such_driver.client  # type: ignore[import-not-found]  # noqa: F401
+    with pytest.raises(ImportError, match="other"), driver_package("Shelf", "no-such-driver", "shelf"):
+        raise ImportError("other", name="other")

@@ -1,0 +1,44 @@
+"""The store kit: what every store needs, written once, for the stores of `states/` and for stores of your own.
+
+Begin with `store_state.py`, which makes a state of options and a backing map; `store_options.py` has the names that options
+share. `record_fence.py` keeps the sentinel in a value that is replaced by condition. docs/writing-a-state.md shows a store.
+"""
+
+from trident.state.sentinel import check_move, displaced
+from trident.storekit.chunking import by_count, by_size
+from trident.storekit.guards import refuse_read_only, warn_of_eviction, warn_once
+from trident.storekit.record_fence import Cell, RecordFence
+from trident.storekit.renamed_options import renames
+from trident.storekit.retrying import Retries
+from trident.storekit.sentinel_records import FieldsCodec, Record, RecordCodec, no_sentinel, sentinel_of
+from trident.storekit.store_options import Account, Calls, Expiring, StoreOptions, seconds, whole
+from trident.storekit.store_state import Kinds, StoreMapFactory, StoreState, driver_package
+
+__all__ = [
+    "Account",
+    "Calls",
+    "Cell",
+    "Expiring",
+    "FieldsCodec",
+    "Kinds",
+    "Record",
+    "RecordCodec",
+    "RecordFence",
+    "Retries",
+    "StoreMapFactory",
+    "StoreOptions",
+    "StoreState",
+    "by_count",
+    "by_size",
+    "check_move",
+    "displaced",
+    "driver_package",
+    "no_sentinel",
+    "refuse_read_only",
+    "renames",
+    "seconds",
+    "sentinel_of",
+    "warn_of_eviction",
+    "warn_once",
+    "whole",
+]

@@ -1,0 +1,45 @@
+"""What stores refuse and warn of in the same words: writes of a reader, and risks and losses of a server."""
+
+from __future__ import annotations
+
+import logging
+
+from trident.errors import StateLossDetected, UnsupportedOperation
+
+__all__ = ["refuse_read_only", "warn_of_eviction", "warn_once"]
+
+_warned: set[tuple[str, str]] = set()
+
+
+def refuse_read_only(read_only: bool, doing: str, what: str) -> None:
+    """Raise `UnsupportedOperation` if the instance was opened to be read only. Call it first in whatever writes.
+
+    Parameters
+    ----------
+    doing
+        "write 10 keys", "move the sentinel".
+    what
+        The state, its partition and the server.
+    """
+    if read_only:
+        raise UnsupportedOperation(f"cannot {doing}: {what} was opened to be read only")
+
+
+def warn_once(logger: logging.Logger, server: str, risk: str) -> None:
+    """Warn of what a server may lose, once in this process for each server and risk."""
+    if (server, risk) not in _warned:
+        _warned.add((server, risk))
+        logger.warning("%s: %s", server, risk)
+
+
+def warn_of_eviction(logger: logging.Logger, what: str, found: str, allowed: bool) -> None:
+    """Warn that keys were evicted, if the user allows it (`allow_eviction`).
+
+    Raises
+    ------
+    StateLossDetected
+        It is not allowed. The commit must not go on.
+    """
+    if not allowed:
+        raise StateLossDetected(what, found)
+    logger.warning("%s: %s; a key that was evicted begins again as if it had never been written", what, found)

@@ -1,0 +1,122 @@
+"""Who may write a partition: its sentinel in one value of the store that is replaced by condition (R8, R9)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from trident.errors import FencedError, StateError
+from trident.state.sentinel import check_move, displaced
+from trident.state.txid import Sentinel
+from trident.storekit.sentinel_records import Record, RecordCodec
+
+__all__ = ["Cell", "RecordFence"]
+
+N = TypeVar("N")
+_UNREAD = b""  # no record is empty
+
+
+class Cell(ABC):
+    """One value of a store that is replaced by condition only."""
+
+    @abstractmethod
+    def read(self) -> bytes | None:
+        """Return what the cell holds; None: nothing."""
+
+    @abstractmethod
+    def swap(self, found: bytes | None, new: bytes) -> bytes | None:
+        """Write `new` if the cell holds `found` (None: nothing); return what it holds then: `new` if that was done.
+
+        A swap that is sent again, because no answer came, finds `found` or its own value.
+        """
+
+    def look(self) -> bytes | None:
+        """Return what the cell holds after the last swap that was answered. A store may have a cheaper way than `read`."""
+        return self.read()
+
+
+class RecordFence(Generic[N]):
+    """The sentinel of one partition: read, moved and compared; `FencedMap` in terms of a `Cell`.
+
+    Parameters
+    ----------
+    cell, codec
+        Where the record is, and its bytes.
+    what
+        The state, partition and server, for messages.
+
+    Attributes
+    ----------
+    own
+        The record that this writer laid last; None: none.
+    """
+
+    def __init__(self, cell: Cell, codec: RecordCodec[N], what: str) -> None:
+        self._cell, self._codec, self._what = cell, codec, what
+        self.own: Record[N] | None = None
+        self._own_data = _UNREAD
+        self._seen: bytes | None = _UNREAD  # what the cell held when this writer read it or replaced it last
+
+    def read(self) -> Record[N] | None:
+        """Return the record in the store."""
+        self._seen = self._cell.read()
+        return self._decoded(self._seen)
+
+    def check_move(self, sentinel: Sentinel, force: bool = False) -> Record[N] | None:
+        """Return the record that `lay` would replace: the one that was read or laid last, or what is there now.
+
+        Raises
+        ------
+        FencedError, StatePlaceError
+            The sentinel may not follow that record.
+        """
+        found = self._decoded(self._cell_or_seen())
+        before = None if found is None else found.sentinel
+        check_move(self._what, sentinel, before, before, force)
+        return found
+
+    def lay(self, record: Record[N]) -> None:
+        """Replace what was read or laid last; this is the writer from now on.
+
+        Raises
+        ------
+        FencedError, StateLossDetected, StatePlaceError, BackendError
+            Something else is there. Nothing was written.
+        """
+        seen, data = self._cell_or_seen(), self._codec.encode(record)
+        now = self._cell.swap(seen, data)
+        if now != data:
+            raise self._displaced(record.sentinel, now, self._decoded(seen))
+        self.own, self._own_data, self._seen = record, data, data
+
+    def check(self) -> None:
+        """Make sure that the record which this writer laid is there; without one do nothing.
+
+        Raises
+        ------
+        FencedError, StateLossDetected, StatePlaceError, BackendError
+            Something else is there.
+        """
+        if self.own is None:
+            return
+        data = self._cell.look()
+        if data != self._own_data:
+            raise self._displaced(self.own.sentinel, data, self.own)
+
+    def forget(self) -> None:
+        """Stop being the writer, and forget what was read."""
+        self.own, self._own_data, self._seen = None, _UNREAD, _UNREAD
+
+    def _cell_or_seen(self) -> bytes | None:
+        if self._seen == _UNREAD:
+            self._seen = self._cell.read()
+        return self._seen
+
+    def _displaced(self, own: Sentinel, data: bytes | None, seen: Record[N] | None) -> StateError | FencedError:
+        found = self._decoded(data)
+        return displaced(
+            self._what, own, None if found is None else found.sentinel, None if seen is None else seen.sentinel
+        )
+
+    def _decoded(self, data: bytes | None) -> Record[N] | None:
+        return None if data is None else self._codec.decode(data, self._what)

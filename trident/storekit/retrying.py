@@ -1,0 +1,68 @@
+"""Tries a call to a server again, with longer and longer pauses."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+__all__ = ["Retries"]
+
+T = TypeVar("T")
+
+_DOUBLED = 30
+"""After so many failures a pause no longer grows, whatever `max_backoff_s`: its computation would overflow."""
+
+_SHORTEST_PAUSE_S = 0.01
+
+
+@dataclass(frozen=True)
+class Retries:
+    """How often a call is tried again, and the pauses before: each twice as long as the last one, with jitter.
+
+    Attributes
+    ----------
+    retries
+        Tries after the first one; 0: none.
+    backoff_s, max_backoff_s
+        The first pause, and the longest.
+    """
+
+    retries: int
+    backoff_s: float
+    max_backoff_s: float
+
+    def run(
+        self,
+        attempt: Callable[[], T],
+        transient: type[Exception] | tuple[type[Exception], ...],
+        goes_on: Callable[[Exception, int, float], bool] | None = None,
+    ) -> T:
+        """Call `attempt` until it returns; raise the last error when the tries are used up.
+
+        Parameters
+        ----------
+        transient
+            The errors after which another try makes sense. All others are raised at once.
+        goes_on
+            Decides in place of `retries`: `(error, failures, seconds waited so far) -> another try`.
+        """
+        failures, waited_s = 0, 0.0
+        while True:
+            try:
+                return attempt()
+            except transient as error:
+                failures += 1
+                again = failures <= self.retries if goes_on is None else goes_on(error, failures, waited_s)
+                if not again:
+                    raise
+            pause_s = self.pause_s(failures)
+            time.sleep(pause_s)
+            waited_s += pause_s
+
+    def pause_s(self, failures: int) -> float:
+        """Return how long to wait after so many failures: half to all of the doubled pause, so callers spread."""
+        longest: float = min(self.backoff_s * 2 ** min(failures - 1, _DOUBLED), self.max_backoff_s)
+        return max(longest * random.uniform(0.5, 1.0), _SHORTEST_PAUSE_S)

@@ -1,0 +1,103 @@
+"""The record of a sentinel: the bytes that it has in a store, with what the store notes beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+
+from trident.errors import CorruptValueError
+from trident.state.txid import Sentinel
+
+__all__ = ["FieldsCodec", "Record", "RecordCodec", "no_sentinel", "sentinel_of"]
+
+N = TypeVar("N")
+_TYPES = (str, int, int, str, bool)  # of the fields of a sentinel
+_OLDEST = 3  # the first versions stored so many of them
+
+
+class Record(NamedTuple, Generic[N]):
+    """A sentinel and the notes of the store."""
+
+    sentinel: Sentinel
+    notes: N
+
+
+class RecordCodec(Protocol[N]):
+    """Turns records into bytes and back. The same record must always give the same bytes, because they are compared."""
+
+    def encode(self, record: Record[N]) -> bytes:
+        """Return the bytes of a record."""
+
+    def decode(self, data: bytes, what: str) -> Record[N]:
+        """Return the record of bytes; raise `CorruptValueError`, which names `what`, if they are none."""
+
+
+def sentinel_of(fields: Any, what: str) -> Sentinel:
+    """Return the sentinel of its stored fields, a list in the order of `Sentinel`: all five, or the first three.
+
+    Raises
+    ------
+    CorruptValueError
+        They are no such fields.
+    """
+    if isinstance(fields, list) and len(fields) in (_OLDEST, len(_TYPES)) and all(map(_is_of, fields, _TYPES)):
+        return Sentinel(*fields)
+    raise no_sentinel(fields, what)
+
+
+def no_sentinel(found: Any, what: str) -> CorruptValueError:
+    """Return the error for something else where a sentinel should be."""
+    return CorruptValueError(
+        f"read the sentinel of {what}: found {found!r:.80} in its place; another program wrote it. Restore it, or give "
+        "the state another prefix"
+    )
+
+
+def _dump_json(fields: Any) -> bytes:
+    """Write JSON without spaces, other letters than ASCII as they are."""
+    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+@dataclass(frozen=True)
+class FieldsCodec:
+    """A record as one list of fields; the notes are a tuple.
+
+    Attributes
+    ----------
+    fields
+        The names in the order in which they are stored: those of `Sentinel`, and any others for the notes.
+    dumps, loads
+        From the list to bytes and back.
+    without
+        Fields that records of earlier versions lack.
+    """
+
+    fields: tuple[str, ...] = Sentinel._fields
+    dumps: Callable[[Any], bytes] = _dump_json
+    loads: Callable[[bytes], Any] = json.loads
+    without: tuple[str, ...] = ("place", "sealed")
+
+    def encode(self, record: Record[tuple[Any, ...]]) -> bytes:
+        """Return the bytes of a record."""
+        own, notes = record.sentinel._asdict(), iter(record.notes)
+        return self.dumps([own[name] if name in own else next(notes) for name in self.fields])
+
+    def decode(self, data: bytes, what: str) -> Record[tuple[Any, ...]]:
+        """Return the record of bytes."""
+        try:
+            found = self.loads(data)
+        except (ValueError, TypeError, CorruptValueError) as error:
+            raise no_sentinel(data, what) from error
+        older = tuple(name for name in self.fields if name not in self.without)
+        names = {len(known): known for known in (older, self.fields)}
+        if not isinstance(found, list) or len(found) not in names:
+            raise no_sentinel(data, what)
+        stored = dict(zip(names[len(found)], found, strict=True))
+        sentinel = sentinel_of([stored.pop(name) for name in Sentinel._fields if name in stored], what)
+        return Record(sentinel, tuple(stored.values()))
+
+
+def _is_of(value: Any, expected: type) -> bool:
+    return type(value) is expected

@@ -1,0 +1,192 @@
+"""The options that stores share: one name, one meaning and one check for each.
+
+`StoreOptions` is the base of a store's options. `Calls`, `Account` and `Expiring` add what not every store has. A store's
+own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only what says where the store is comes without a name:
+`url: str = field(kw_only=False)`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Self, TypeVar
+
+from trident.errors import ConfigError
+from trident.redaction import SECRET, Redacted
+from trident.state.encoding.serializers import Serializer
+from trident.state.interfaces import REPLAY_WINDOW_S, Key
+from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
+from trident.storekit.renamed_options import current_names
+
+__all__ = ["Account", "Calls", "Expiring", "StoreOptions", "seconds", "whole"]
+
+T = TypeVar("T")
+_BOUNDS = "trident.bounds"
+
+
+def whole(default: T, least: int, most: int | None = None) -> T:
+    """Declare an option that is a whole number from `least` to `most`, or None if that is the default."""
+    return field(default=default, metadata={_BOUNDS: (int, least, most)})
+
+
+def seconds(default: float, least: float | None = None) -> float:
+    """Declare an option in seconds: above 0, or `least` and more."""
+    return field(default=default, metadata={_BOUNDS: (float, least, None)})
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class StoreOptions(Redacted):
+    """What all states over a map of bytes have; `repr` shows no secrets.
+
+    Attributes
+    ----------
+    store
+        The name of the store, for messages.
+    cache
+        Entries of a partition that are remembered between commits (`CachedMap`); 0: none.
+    snapshot_key
+        Key of the single value of an ungrouped `persistent_aggregate`.
+    serializer
+        `"codec"` (keeps every type), `"json"` (other programs can read it), `"storm"` (Storm's JSON), or a `Serializer`.
+    num_partitions
+        The number of partitions that the state insists on; None: as the topology asks.
+    """
+
+    store: ClassVar[str] = "store"
+
+    cache: int = whole(0, 0)
+    snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
+    serializer: Serializer | str = "codec"
+    num_partitions: int | None = whole(None, 1)
+
+    def __post_init__(self) -> None:
+        """Check what is declared by `whole` and `seconds`. Whoever overrides it calls it first."""
+        for each in dataclasses.fields(self):
+            if _BOUNDS in each.metadata:
+                self._check_number(each.name, each.default, *each.metadata[_BOUNDS])
+
+    @classmethod
+    def of(cls, target: Any, given: Mapping[str, Any]) -> Self:
+        """Return the options that a call gave: a target (where the store is), or options of which some are replaced."""
+        if isinstance(target, cls):
+            return dataclasses.replace(target, **current_names(cls, given))
+        return cls(**given) if target is None else cls(cls.target(target), **given)  # type: ignore[call-arg]
+
+    @classmethod
+    def target(cls, given: Any) -> Any:
+        """Return the first option, made of what a call gave in its place."""
+        return given
+
+    def refused(self, name: str, rule: str) -> ConfigError:
+        """Return the error for an option; `rule` says what to give."""
+        return ConfigError(f"{name}={getattr(self, name)!r} of a {self.store} state: {rule}")
+
+    def _check_number(self, name: str, default: Any, kind: type, least: float | None, most: float | None) -> None:
+        value = getattr(self, name)
+        if value is None and default is None:
+            return
+        is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
+        if is_number and (value > 0 if least is None else value >= least) and (most is None or value <= most):
+            return
+        unit = "a whole number" if kind is int else "seconds"
+        bounds = "above 0" if least is None else f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise self.refused(name, f"give {unit} {bounds}")
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Calls(StoreOptions):
+    """Calls to a server.
+
+    Attributes
+    ----------
+    connect_timeout_s, timeout_s
+        Seconds to wait for a connection, and for each answer.
+    retries
+        How often a call is tried again after a lost connection, before the batch fails; 0: never.
+    backoff_s, max_backoff_s
+        Seconds before the first of these, and at most before a later one; each waits twice as long, with jitter.
+    max_keys_per_call, max_bytes_per_call
+        The bounds of one call: how many keys, and how many bytes of values; a single larger value goes alone.
+    """
+
+    connect_timeout_s: float = seconds(5.0)
+    timeout_s: float = seconds(10.0)
+    retries: int = whole(3, 0)
+    backoff_s: float = seconds(0.05, least=0)
+    max_backoff_s: float = seconds(2.0, least=0)
+    max_keys_per_call: int = whole(1000, 1)
+    max_bytes_per_call: int = whole(8 << 20, 1)
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Account(StoreOptions):
+    """An account on a server, and TLS.
+
+    Attributes
+    ----------
+    user, password
+        Of an account; None where the server asks for none.
+    tls
+        True encrypts connections.
+    tls_ca_file, tls_cert_file, tls_key_file
+        PEM files: the authorities to trust (None: the system's), and this client's own certificate and key.
+    """
+
+    user: str | None = None
+    password: str | None = field(default=None, metadata=SECRET)
+    tls: bool = False
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.tls
+
+    def __post_init__(self) -> None:
+        """Check that there is TLS if there are options of it."""
+        super().__post_init__()
+        if (self.tls_ca_file or self.tls_cert_file or self.tls_key_file) and not self.encrypts:
+            raise ConfigError(
+                f"a {self.store} state has TLS options and no TLS: nothing would be encrypted; give tls=True"
+            )
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Expiring(StoreOptions):
+    """Keys that the store forgets.
+
+    Attributes
+    ----------
+    ttl_s
+        Seconds after its last write in which a key expires; None or 0: never. An expired key begins again as if it had
+        never been written. The sentinel never expires.
+    allow_short_ttl
+        True accepts a `ttl_s` below a day. A batch that is replayed after such an expiry counts from 0.
+    longest_ttl_s
+        What the server takes at most.
+    """
+
+    longest_ttl_s: ClassVar[int | None] = None
+
+    ttl_s: int | None = whole(None, 0)
+    allow_short_ttl: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that no key expires before its batch may be replayed."""
+        super().__post_init__()
+        if not self.ttl_s:
+            object.__setattr__(self, "ttl_s", None)
+            return
+        if self.longest_ttl_s is not None and self.ttl_s > self.longest_ttl_s:
+            raise self.refused(
+                "ttl_s", f"give None (never) or at most {self.longest_ttl_s} seconds, the server's limit"
+            )
+        if self.ttl_s < REPLAY_WINDOW_S and not self.allow_short_ttl:
+            raise self.refused(
+                "ttl_s",
+                "a value may expire before its batch is replayed, and the replay then counts from 0. Give at least "
+                f"{REPLAY_WINDOW_S} (a day), or allow_short_ttl=True",
+            )

@@ -1,0 +1,122 @@
+"""What users name in a topology: a store's state of one of the three kinds, made of a target and options."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from trident.errors import EnvironmentProblem
+from trident.state.encoding.serializers import keeps_attempts, serializer_for
+from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
+from trident.state.map_state import map_state
+from trident.state.wrappers.serialized_map import SerializedMap
+from trident.storekit.store_options import StoreOptions
+
+__all__ = ["Kinds", "StoreMapFactory", "StoreState", "driver_package"]
+
+T = TypeVar("T")
+OpenMap = Callable[[Any, StateConf, int], IBackingMap[bytes]]
+"""`(options, conf, partition) -> map of bytes`; pickled to where the state is used, so it connects in the call."""
+
+
+class Kinds(ABC, Generic[T]):
+    """A class with one method for each kind of state; each takes where the store is, and options by name."""
+
+    @classmethod
+    def opaque(cls, target: T | None = None, /, **options: Any) -> StateSpec:
+        """Exact with transactional and opaque spouts."""
+        return cls.of_kind(StateType.OPAQUE, target, options)
+
+    @classmethod
+    def transactional(cls, target: T | None = None, /, **options: Any) -> StateSpec:
+        """Exact with transactional spouts."""
+        return cls.of_kind(StateType.TRANSACTIONAL, target, options)
+
+    @classmethod
+    def non_transactional(cls, target: T | None = None, /, **options: Any) -> StateSpec:
+        """Bare values, where a replay counts twice."""
+        return cls.of_kind(StateType.NON_TRANSACTIONAL, target, options)
+
+    @classmethod
+    @abstractmethod
+    def of_kind(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:
+        """Return the state of a kind."""
+
+
+class StoreState(Kinds[T]):
+    """A state over a backing map of bytes: a store names its options and how its map is opened.
+
+    Attributes
+    ----------
+    options
+        The class of the store's options.
+    """
+
+    options: ClassVar[type[StoreOptions]]
+
+    @staticmethod
+    @abstractmethod
+    def open_map(options: Any, conf: StateConf, partition: int) -> IBackingMap[bytes]:
+        """Open the backing map of one partition, there where the state is used: import the driver here, and connect."""
+
+    @classmethod
+    def of_kind(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:
+        """Return the state of a kind. What is wrong with the options is said here, not where the state is opened."""
+        made = cls.options.of(target, options)
+        serializer_for(made.serializer, kind)
+        factory = StoreMapFactory(cls.open_map, made, kind)
+        return map_state(factory, kind, made.cache, made.snapshot_key, made.num_partitions)
+
+
+@dataclass(frozen=True)
+class StoreMapFactory:
+    """Opens the map of one partition, with the serializer of its options.
+
+    Attributes
+    ----------
+    open_map
+        See `StoreState`.
+    options
+        Of the store.
+    kind
+        What the values are.
+    """
+
+    open_map: OpenMap
+    options: StoreOptions
+    kind: StateType = StateType.OPAQUE
+
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
+        """Open partition `partition_index`."""
+        backing = self.open_map(self.options, conf, partition_index)
+        return SerializedMap(backing, serializer_for(self.options.serializer, self.kind))
+
+    @property
+    def keeps_attempts(self) -> bool:
+        """Whether stored values say which attempt wrote them."""
+        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
+
+
+@contextmanager
+def driver_package(store: str, package: str, extra: str, module: str = "") -> Iterator[None]:
+    """Import a driver inside of this: if it is missing, the error says what to install.
+
+    Parameters
+    ----------
+    store, package, extra
+        For the message: "Redis", the package's name, and the extra of this package that brings it.
+    module
+        The name that the driver is imported by, if it is not the package's; an import that fails for another module is
+        not its fault.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != (module or package):
+            raise
+        raise EnvironmentProblem(
+            f"a {store} state needs the package {package} ({error}); pip install 'trident-spark[{extra}]'"
+        ) from error
