@@ -1,6 +1,6 @@
 """Spouts: the sources of topologies, one package a source.
 
-`rows` has sources whose rows lie in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`.
+`rows` has sources whose rows are in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`.
 Begin with the module `spout.py` of a source: it has the class that topologies name.
 """
 

@@ -1,4 +1,4 @@
-"""Rows that lie in the driver: a list that repeats, or rows that a program feeds.
+"""Rows that are in the driver: a list that may repeat, or rows that a program feeds.
 
 Begin with `fixed_batch.py`; `driver_rows.py` has what both sources share.
 """

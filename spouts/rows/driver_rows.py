@@ -1,4 +1,4 @@
-"""Rows that live in the driver: how they are checked, typed, cut into parts and carried to the workers."""
+"""Rows that are in the driver: how they are checked, typed, cut into parts and sent to the workers."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ class ArrowPart:
         self.table = table
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A table pickled by itself would take the whole buffers along, of which a slice is only a view.
+        # A pickled table would take the whole buffers along; a slice is only a view of them.
         return _part_of_ipc, (ipc_of(self.table),)
 
 
 class RowsEmitter:
     """Emits parts that carry their rows."""
 
-    is_quick = True  # it waits for nobody: the loop may call it
+    is_quick = True  # it never waits, so the loop may call it
 
     def emit(self, part: ArrowPart) -> Iterable[pa.RecordBatch | pa.Table]:
         """Give the rows of one part."""
@@ -60,7 +60,7 @@ def _part_of_ipc(data: bytes) -> ArrowPart:
 
 
 def cut_table(table: pa.Table, parallelism: int) -> list[ArrowPart]:
-    """Cut a table into views of about equal length, not more than `parallelism` and none for a few rows only."""
+    """Cut a table into at most `parallelism` views of about equal length; a few rows are one view."""
     rows = table.num_rows
     count = max(1, min(parallelism, rows // _MIN_ROWS_PER_PART))
     bounds = [rows * k // count for k in range(count + 1)]
@@ -68,7 +68,7 @@ def cut_table(table: pa.Table, parallelism: int) -> list[ArrowPart]:
 
 
 def typed_fields(fields: Fields, rows: Sequence[Sequence[Any]]) -> Fields:
-    """Return the fields with the types that are not declared taken from the rows' Python values."""
+    """Return the fields; a type that is not declared is that of the rows' Python values."""
     types = [
         type_ if type_ is not None else _inferred(name, (row[at] for row in rows))
         for at, (name, type_) in enumerate(zip(fields.names, fields.types, strict=True))
@@ -115,7 +115,7 @@ def _type_of_value(value: Any) -> str | None:
 
 
 def check_arity(fields: Fields, rows: Sequence[Any]) -> None:
-    """Refuse a row that is no list or tuple, or has not one value per field."""
+    """Refuse a row that is not a list or tuple with one value per field."""
     for number, row in enumerate(rows):
         if not isinstance(row, Sequence) or isinstance(row, (str, bytes, bytearray)):
             raise TopologyError(f"row {number} is {row!r}, not a list or tuple of {len(fields)} values ({fields})")
@@ -145,7 +145,7 @@ def _misfit(fields: Fields, rows: Sequence[Sequence[Any]], error: Exception) -> 
 
 
 def fields_of_schema(schema: pa.Schema) -> Fields:
-    """Return the fields that an Arrow schema says."""
+    """Return the fields of an Arrow schema."""
     return Fields.of(schema.names, [ddl_of(column.type, column.name) for column in schema])
 
 

@@ -21,7 +21,7 @@ __all__ = ["FeederBatchSpout"]
 
 
 class FeederBatchSpout:
-    """Each `feed` is one batch. Transactional while the process lives; what was fed is lost with it.
+    """Each `feed` is one batch. Transactional while the process runs; its rows are lost with it.
 
     Copies of the spout within the process (by pickle or copy) are the same feeder. In another process it can be held,
     but neither fed nor started.
@@ -42,7 +42,7 @@ class FeederBatchSpout:
         _channels[self._id] = self._channel
 
     def feed(self, rows: Sequence[Sequence[Any]] | pa.Table, timeout_s: float = 30) -> None:
-        """Give the rows of the next batch and wait until it is committed.
+        """Queue the rows of the next batch and wait until it is committed.
 
         Raises
         ------
@@ -180,14 +180,14 @@ class _FeederCoordinator:
         return None if table is None else int(table.nbytes)
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Wake up whoever waits for this feed, and forget its rows."""
+        """Wake up the threads that wait for this feed, and forget its rows."""
         if definition["feeder"] == self._channel.id:
             self._channel.commit(int(definition["feed"]))
 
     def close(self) -> None:
-        """Wake up whoever waits for a feed that is not committed."""
+        """Wake up the threads that wait for a feed that is not committed."""
         self._channel.close()
 
 
-# The spout is pickled on its way to the workers and maybe inside the driver; all its copies find the one channel here.
+# The spout is pickled for the workers, and maybe inside the driver. All its copies find their one channel here.
 _channels: WeakValueDictionary[str, _Channel] = WeakValueDictionary()

@@ -1,7 +1,7 @@
 """FixedBatchSpout: rows given in the program, in batches of a fixed size. For tests, examples and benchmarks.
 
-A definition is `{"start": i, "end": j}`, the numbers of its rows. So a restart goes on after the last defined row,
-where Storm's spout begins again at row 0 while the txids go on.
+A definition is `{"start": i, "end": j}`, the numbers of its rows. So a restart continues after the last defined row;
+Storm's spout begins again at row 0 with higher txids.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class FixedBatchSpout:
 
 
 class _FixedBatchCoordinator:
-    """Numbers of rows to slices of the tables. A batch lies in one table."""
+    """Turns numbers of rows into slices of the tables. A batch is within one table."""
 
     def __init__(self, tables: list[pa.Table], starts: list[int], size: int | None, cycle: bool) -> None:
         self._tables, self._starts, self._size, self._cycle = tables, starts, size, cycle
@@ -118,7 +118,7 @@ class _FixedBatchCoordinator:
         self._bytes = [int(table.nbytes) for table in tables]
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
-        """Give the rows after those of the batch before; None when there are no more and none come again."""
+        """Return the rows after those of the batch before; None if there are no more and the rows do not repeat."""
         start = 0 if previous is None else int(previous["end"])
         if start >= self._rows and self._cycle:
             start = 0
@@ -163,7 +163,9 @@ def _flat(given: Sequence[Any]) -> list[Any]:
 
 def _with_types(fields: Fields, table: pa.Table) -> Fields:
     if table.num_columns != len(fields):
-        fitted(table, Fields(*(f"{name}: string" for name in fields.names)))  # raises: the columns are not as many
+        fitted(
+            table, Fields(*(f"{name}: string" for name in fields.names))
+        )  # raises, because the number of columns differs
     own = fields_of_schema(table.schema).types
     return Fields.of(fields.names, [mine or its for mine, its in zip(fields.types, own, strict=True)])
 

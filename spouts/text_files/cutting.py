@@ -1,6 +1,6 @@
-"""Which bytes of which files make up a batch: the driver's side of `TextFileSpout`."""
+"""Chooses the bytes of files that make up a batch: the driver's side of `TextFileSpout`."""
 
-# Paths are text as the system gives it: a Path per file would cost more than its stat.
+# Paths are text from the system, because a Path per file would cost more than its stat.
 # ruff: noqa: PTH116, PTH120
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _Seen = tuple[int, int]
 
 @dataclass(frozen=True)
 class Clock:
-    """The time in seconds since the epoch, and how to let some of it pass."""
+    """Tells the time in seconds since 1970, and sleeps."""
 
     now: Callable[[], float] = time.time
     pause: Callable[[float], None] = time.sleep
@@ -40,8 +40,8 @@ class Clock:
 class TextFileCoordinator:
     """Says which byte ranges make up a batch.
 
-    The files that have something to read stand in a queue, by path. They are listed when the queue is empty (without
-    `follow`: once), so a call that returns None has looked at every file, and other calls at those of the batch only.
+    The files with something to read are in a queue, by path. They are listed when the queue is empty (without `follow`:
+    once). So a call that returns None has looked at every file, and any other call only at those of its batch.
     """
 
     def __init__(self, source: TextSource, limits: Limits, follow: bool, tail_idle_s: float, clock: Clock) -> None:
@@ -49,7 +49,7 @@ class TextFileCoordinator:
         self._tail_idle_s, self._clock = tail_idle_s, clock
         self._positions = Positions()
         self._queue: deque[str] = deque()
-        self._stamps: dict[str, tuple[int, int]] = {}  # of files as they were when they were read or compared
+        self._stamps: dict[str, tuple[int, int]] = {}  # of each file when it was last read or compared
         self._held: dict[str, _Seen] = {}
         self._quiet: dict[str, _Seen] = {}
         self._by_cursor = not follow
@@ -61,14 +61,14 @@ class TextFileCoordinator:
         Raises
         ------
         ReplayMismatchError
-            A file that was read in part is not what it was.
+            A file that was read in part has changed.
         SpoutError
             A file or directory cannot be read, or a line is too long.
         """
         try:
             made = self._next(previous)
         except BaseException:
-            self._loaded = False  # what was found before the error is in no definition: begin again from `previous`
+            self._loaded = False  # no definition has what was found before the error, so start again from `previous`
             raise
         if made is not None:
             self._last = made
@@ -96,7 +96,7 @@ class TextFileCoordinator:
         return cut(ranges, parallelism)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes a batch has; None if some are packed, and nobody knows how many they are unpacked."""
+        """Say how many bytes a batch has; None if some are compressed, because their size is then unknown."""
         size = 0
         for path, start, end, _ in definition["ranges"]:
             if path[-3:] in (".gz", b".gz"):
@@ -111,14 +111,14 @@ class TextFileCoordinator:
         """Nothing is open."""
 
     def _load(self, previous: Definition | None) -> None:
-        """Go on after `previous`, from that and the files alone."""
+        """Continue after `previous`, from that definition and the files alone."""
         self._held, self._quiet = {}, {}
         self._by_cursor = not self._follow
         cursor = None
         if previous is None:
             self._positions = Positions()
         elif "done" in previous:
-            # Also without `follow` now: what was read out of order, no cursor can say.
+            # Also without `follow` from now on, because a single position cannot say what was read out of order.
             self._positions, self._by_cursor = Positions(previous["done"]), False
         else:
             self._positions, cursor = Positions(), previous["at"]
@@ -129,7 +129,7 @@ class TextFileCoordinator:
         self._loaded, self._last = True, previous
 
     def _read_until(self, files: dict[str, Listed], path: str, position: Position) -> None:
-        """Take all files before `path` as read, the file itself up to `position`."""
+        """Treat all files before `path` as read, and the file itself up to `position`."""
         for earlier in [one for one in files if one < path]:
             size = files.pop(earlier).size
             if not self._by_cursor and size:
@@ -153,7 +153,7 @@ class TextFileCoordinator:
             self._stamps[path] = stamp
 
     def _forget_removed(self, files: dict[str, Listed]) -> None:
-        # A directory that lost all its files at once may be a volume that is not mounted: then its files come back.
+        # A directory that lost all its files at once may be a volume that is not mounted; its files may come back.
         alive = {os.path.dirname(path) for path in files}
         gone = [path for path in self._positions if path not in files and os.path.dirname(path) in alive]
         for path in gone:
@@ -220,10 +220,10 @@ class TextFileCoordinator:
         return made
 
     def _wait_for_tails(self) -> None:
-        """Wait until no held file has changed for `tail_idle_s`, or any one changes: then there is more to read."""
+        """Wait until no held file has changed for `tail_idle_s`, or one of them changes, because then there is more to read."""
         now = self._clock.now()
         ages = [now - mtime_ns / 1e9 for _, mtime_ns in self._held.values()]
-        # A time of change that lies in the future is of another clock; the whole wait then stands for the age.
+        # A time of change in the future comes from another clock; then the whole idle time is waited for.
         left = max(min(self._tail_idle_s, self._tail_idle_s - age) for age in ages)
         while left > 0:
             step = min(left, _LOOK_EVERY_S)
@@ -236,7 +236,7 @@ class TextFileCoordinator:
 
 def _check_same(path: str, size: int, position: Position) -> None:
     """Make sure that a file that was read to its end has not been replaced by one of the same size."""
-    with suppress(OSError), opened(path) as file:  # it may be closed to readers by now
+    with suppress(OSError), opened(path) as file:  # readers may have no access by now
         check_goes_on(path, file, size, position)
 
 

@@ -1,6 +1,6 @@
 """Which files a text spout reads: from directories, globs and names to sorted paths with their sizes and stamps."""
 
-# Paths are text as the system gives it: a Path per file would cost more than its stat.
+# Paths are text from the system, because a Path per file would cost more than its stat.
 # ruff: noqa: PTH100, PTH111, PTH112, PTH114, PTH116, PTH119, PTH207
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class TextFileSpout:
 class _TextFileEmitter:
     """Reads the pieces of files that make up a part."""
 
-    is_quick = True  # it waits for nobody: the loop may call it
+    is_quick = True  # it never waits, so the loop may call it
 
     def __init__(self, fields: Fields, encoding: str, errors: str, max_line_bytes: int, with_source: bool) -> None:
         self._options = LineOptions(encoding, errors, max_line_bytes, schema_of(fields), with_source)

@@ -114,7 +114,7 @@ def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("point", ["processed", "committed"])
-def test_a_driver_that_is_killed_with_letters_in_work_loses_and_repeats_none(point: str, folder: Path) -> None:
+def test_a_driver_that_is_killed_with_letters_in_flight_loses_and_repeats_none(point: str, folder: Path) -> None:
     (folder / "mended").touch()
     dead_letters("replay", LOG, "--all")
     killed = subprocess.run([sys.executable, "killed.py", point], cwd=folder, env=environment(), check=False)

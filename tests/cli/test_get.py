@@ -218,8 +218,8 @@ def test_an_argument_becomes_a_key(text: str, fields: Fields, key: tuple[Any, ..
     [
         ("x", Fields("n: int"), "key 'x' of state 's': expected a value of type int"),
         ("yes", Fields("b: boolean"), "type boolean"),
-        ("a", Fields("a: string, b: int"), "expected a JSON list of its 2 parts (a, b)"),
-        ('["a"]', Fields("a: string, b: int"), "expected a JSON list of its 2 parts"),
+        ("a", Fields("a: string, b: int"), "expected a JSON list of its 2 fields (a, b)"),
+        ('["a"]', Fields("a: string, b: int"), "expected a JSON list of its 2 fields"),
         ("[1, 1]", Fields("a: string, b: int"), "a of key '[1, 1]' of state 's': expected a value of type string"),
         ('["a", true]', Fields("a: string, b: int"), "b of key"),
         ('["a", 1.5]', Fields("a: string, b: int"), "b of key"),

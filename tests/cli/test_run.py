@@ -112,7 +112,7 @@ def _clean_end(folder: Path, options: tuple[str, ...], signum: signal.Signals) -
         until(lambda: not running.session(), "every process of the run has ended")
     txid = last_txid(log_dir)
     assert code == 128 + signum
-    assert out == f"stopped after batch {txid}; the next run goes on from there\n"
+    assert out == f"stopped after batch {txid}; the next run continues from there\n"
     assert "stopping after the commit under way" in problems
     assert "Traceback" not in problems
     assert held_by(log_dir, list_log(log_dir).claims[-1]) is None

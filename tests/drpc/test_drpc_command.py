@@ -55,7 +55,7 @@ def test_a_server_beside_the_topology_answers_from_its_states_and_ends_at_a_sign
             server.signal(signum)
             code, out, problems = server.end()
         assert (code, complaints(problems)) == (128 + signum, [])
-        assert "stopping after the requests in work" in out
+        assert "stopping after the requests in flight" in out
         assert server.session() == []
 
 

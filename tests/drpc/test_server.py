@@ -128,7 +128,7 @@ def test_a_slow_sender_is_given_up() -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 504 ")
 
 
-def test_more_requests_than_may_be_in_work_are_refused() -> None:
+def test_more_requests_than_may_be_in_flight_are_refused() -> None:
     with served(failing(), max_concurrency=2) as (drpc, server), DRPCClient(server.url) as client:
         first = occupied(drpc, "f")
         with ThreadPoolExecutor(2) as pool:
@@ -137,7 +137,7 @@ def test_more_requests_than_may_be_in_work_are_refused() -> None:
                 assert not first.done()
             status, problem, headers = ask(server, "POST", "/drpc/f", "c")
             assert (status, headers["Retry-After"], problem["error"]["reason"]) == (503, "1", "overloaded")
-            assert "2 requests are in work" in problem["error"]["cause"]
+            assert "2 requests are in flight" in problem["error"]["cause"]
             GATES.open("request")
             assert [one.result(30) for one in admitted] == [[["A"]], [["B"]]]
         assert client.execute("f", "c") == [["C"]]
@@ -217,7 +217,7 @@ def test_a_stopped_server_leaves_no_thread_and_frees_the_port() -> None:
         assert again.getsockname()[1] == port
 
 
-def test_requests_in_work_are_answered_before_the_server_stops() -> None:
+def test_requests_in_flight_are_answered_before_the_server_stops() -> None:
     with LocalDRPC(failing()) as drpc, ThreadPoolExecutor(2) as pool:
         server = DRPCServer(drpc, port=0)
         GATES._events.clear()

@@ -88,8 +88,8 @@ def run_command(
 ) -> None:
     """Run a topology until Ctrl-C, or with --once until all that its sources have is committed.
 
-    Ctrl-C and SIGTERM end it after the commit under way; a second one ends it at once, which is as safe: the next run
-    goes on from the last recorded batch either way.
+    Ctrl-C and SIGTERM end it after the running commit; a second one ends it at once, which is as safe: in both cases the
+    next run continues after the last recorded batch.
 
     Exit codes: 0 complete, 1 failed, 2 wrong usage, 3 replaced by another driver (--takeover), 130 ended by Ctrl-C, 143
     ended by SIGTERM.
@@ -125,7 +125,7 @@ def drpc_command(
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.001, help="How long a request may take.")] = 30.0,
     max_request_bytes: Annotated[int, typer.Option(metavar="N", min=1, help="The longest request.")] = 1 << 20,
     max_concurrency: Annotated[
-        int, typer.Option(metavar="N", min=1, help="How many requests may be in work; more are refused.")
+        int, typer.Option(metavar="N", min=1, help="How many requests may be in flight; more are refused.")
     ] = 512,
     max_connections: Annotated[
         int,
@@ -141,7 +141,7 @@ def drpc_command(
     """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
 
     States are read through the topology's log, at the last committed batch. Ctrl-C and SIGTERM end it after the requests
-    in work; a second one ends it at once.
+    in flight; a second one ends it at once.
 
     Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
@@ -167,7 +167,7 @@ def get_command(
         list[str] | None,
         typer.Argument(
             metavar="[KEY]...",
-            help="Keys to read; a key of several parts is a JSON list. None for a state that is a single value.",
+            help="Keys to read; a key of several fields is a JSON list. None for a state that is a single value.",
             show_default=False,
         ),
     ] = None,
@@ -176,7 +176,7 @@ def get_command(
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="List the keys whose first part begins with TEXT, or with a JSON list those with these first parts.",
+            help="List the keys whose first field begins with TEXT, or with a JSON list those with these first fields.",
             show_default=False,
         ),
     ] = None,
@@ -273,7 +273,7 @@ def demo_command(
 ) -> None:
     """Count the words of real text and compare every count with a plain Python program's.
 
-    The counts live in a Delta table. A second run goes on where the first one ended. With --crash the job is killed in
+    The counts are in a Delta table. A second run continues where the first one ended. With --crash the job is killed in
     the middle of its commits, and the counts must come out exact all the same; it always starts afresh.
 
     Exit codes: 0 exact, 1 not exact, killed less often than asked for, or failed, 2 wrong usage, 130 ended by Ctrl-C.

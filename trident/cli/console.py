@@ -22,7 +22,7 @@ INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
 REPLACED = 3
-"""The exit code of a driver that another one has replaced: to start it again would be of no use."""
+"""The exit code of a driver that another one replaced, so that a supervisor need not start it again."""
 
 _PIPE_WIDTH = 10_000  # a table that goes into a file or a pipe has no screen to fit
 _NARROW = 80  # on a narrower screen the lines of a box take the space of words
@@ -55,7 +55,7 @@ def table(console: Console, *columns: str, title: str | None = None) -> Table:
     if plain:
         made.padding, made.pad_edge = (0, 2, 0, 0), False
     for name in columns:
-        made.add_column(name, overflow="fold")  # what does not fit goes on in the next line; nothing is cut
+        made.add_column(name, overflow="fold")  # long values continue in the next line; nothing is cut
     return made
 
 
@@ -93,16 +93,16 @@ def _log_to(console: Console, level: int) -> None:
         handler, text = logging.StreamHandler(console.file), "%(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
     logging.basicConfig(level=level, format=text, handlers=[handler], force=True)
-    starting = logging.getLogger("trident.runtime.engine.session")  # says that Spark starts, which takes its time
+    starting = logging.getLogger("trident.runtime.engine.session")  # says that Spark starts, which takes some seconds
     starting.handlers, starting.propagate = [_Plain(console)], False
     starting.setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    # Whatever keeps it from connecting ends the command with an error of ours; its own words are stack traces.
+    # If it cannot connect, the command ends with an error of ours; its own messages are stack traces.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
 
 
 class _Plain(logging.Handler):
-    """Prints what is no problem, but progress."""
+    """Prints progress, as plain lines."""
 
     def __init__(self, console: Console) -> None:
         super().__init__()

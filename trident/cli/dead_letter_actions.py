@@ -47,7 +47,7 @@ class _Box:
         return "put back" if self.is_back(letter) else "waiting"
 
     def waiting(self) -> list[DeadLetter]:
-        """Return the letters that are not back; of those that the log counts and that are not here it is told."""
+        """Return the letters that are not back; print how many others the log counts whose files are not here."""
         found = [letter for letter in self.letters.all(self.log) if not self.is_back(letter)]
         if (away := waiting(self.log) - len(found)) > 0:
             say(
@@ -115,7 +115,7 @@ def show(directory: Path, folder: Path | None, id_: str, as_json: bool) -> None:
 
 
 def replay(directory: Path, folder: Path | None, ids: Sequence[str] | None) -> None:
-    """Ask that dead letters be put back: those named, or all that wait."""
+    """Ask the topology to put dead letters back: the given ones, or all that wait."""
     box = _Box.open(directory, folder)
     asked = _ranges(box.chosen(ids) if ids else box.waiting())
     count = count_of(asked)

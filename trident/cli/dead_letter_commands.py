@@ -76,8 +76,8 @@ def replay_command(
 ) -> None:
     """Put dead letters back through the topology, each once, at the step that it was left out of.
 
-    The topology does it: within a second or so if it runs, else when it is started. What fails again is a dead letter of
-    the batch that tried.
+    The topology does it: within a second or so if it runs, else when it is started. A letter that fails again is a dead
+    letter of the batch that tried it.
     """
     from trident.cli.dead_letter_actions import replay
 

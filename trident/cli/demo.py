@@ -82,7 +82,7 @@ class Demo:
         else:
             code, seconds = self._run_once(folder, topology, bar)
             if code:
-                say("stopped; run it again to go on from there")
+                say("stopped; run it again to continue from there")
                 return code
         after = folder.log()
         assert after is not None, "a topology that ran has a log"
@@ -90,7 +90,7 @@ class Demo:
         code = _show(folder, _counts(folder, topology), text, before, after, seconds)
         if made < self.kills:
             say(
-                f"not shown: only {made} of {self.kills} kills, for the job came to its end before the next one. Give it "
+                f"not shown: only {made} of {self.kills} kills, because the job finished before the next one. Give it "
                 "more text, or fewer --crashes",
                 "bold red",
             )
@@ -141,12 +141,12 @@ class _Bar:
             self._progress.stop()
 
     def update(self, running: RunningTopology) -> None:
-        """Show how far a topology of this process is."""
+        """Show the progress of a topology in this process."""
         status = running.status
         self._set(status["txid"], self.before + status["tuples"])
 
     def show(self, log: LogState) -> None:
-        """Show how far the log is."""
+        """Show the progress that the log records."""
         self._set(log.txid, _tuples(log))
 
     def tell_kill(self, kill: Kill) -> None:
@@ -185,7 +185,7 @@ def _tuples(log: LogState | None) -> int:
 
 
 def _counts(folder: DemoFolder, topology: TridentTopology) -> dict[str, int]:
-    """Read the whole state, as any other process could."""
+    """Read the whole state, as any process can."""
     with open_state(topology, "count", log_dir=str(folder.log_dir)) as state:
         return dict(state.get_tuples())
 
@@ -221,11 +221,11 @@ def _show_speed(before: LogState | None, after: LogState, words: int, seconds: f
     done = 0 if before is None else before.txid
     batches, tuples = after.txid - done, _tuples(after) - _tuples(before)
     if batches == 0:
-        say(f"nothing new to count: all of it was counted up to batch {done} before (--fresh counts anew)")
+        say(f"nothing new to count: all of it was counted up to batch {done} before (--fresh counts it again)")
         return
-    went_on = f" (went on after batch {done})" if done else ""
+    went_on = f" (continued after batch {done})" if done else ""
     speed = f"{tuples / max(seconds, 1e-9):,.0f} tuples/s"
-    if not done:  # else the words of this run are not known
+    if not done:  # otherwise the words of this run are unknown
         speed += f", {words / max(seconds, 1e-9):,.0f} words/s"
     say(f"{batches:,} batches with {tuples:,} tuples (lines) in {seconds:.1f} s{went_on}: {speed}")
 
@@ -242,5 +242,7 @@ def _compare(counts: Mapping[str, int], expected: Counter[str]) -> int:
     say(f"exact: NO – {len(different):,} of {len({*counts, *expected}):,} words differ", "bold red")
     for word in different[:_DIFFERENCES]:
         say(f"  {word!r}: the state has {counts.get(word, 0):,}, a plain Python count has {expected[word]:,}")
-    say("Text that was changed or removed since it was counted makes such a difference; --fresh counts anew")
+    say(
+        "Text that was changed or removed since it was counted makes such a difference; --fresh counts everything again"
+    )
     return 1

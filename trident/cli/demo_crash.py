@@ -40,7 +40,7 @@ class Kill:
     def __str__(self) -> str:
         batch = self.recorded + 1
         if self.stored is not None and self.stored >= batch:
-            where = f"batch {self.stored} was in the store, not in the log: its counts are undone and written anew"
+            where = f"batch {self.stored} was in the store, not in the log: its counts are undone and written again"
         else:
             where = "what was under way had not reached the store: it is done again"
         return f"kill {self.number}: SIGKILL after the record of batch {self.recorded}; {where}"
@@ -215,7 +215,7 @@ def _newest(delta_log: Path) -> str:
 
 
 def _members(session: int) -> list[int]:
-    """Return the living processes of a session; nothing where the system does not list its processes as files."""
+    """Return the living processes of a session; nothing if the system does not list its processes as files."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -48,7 +48,7 @@ word_counts = (
 
 @dataclass(frozen=True)
 class DemoFolder:
-    """Where a demo keeps everything; nothing outside of `path` is written."""
+    """The folder of a demo; nothing outside of `path` is written."""
 
     path: Path
 
@@ -73,7 +73,7 @@ class DemoFolder:
         return self.path / "count" / "_delta_log"
 
     def clear(self) -> None:
-        """Forget an earlier demo; refused where there is none, or where it runs."""
+        """Forget an earlier demo; refused if there is none, or if it runs."""
         if not self.path.exists():
             return
         self._check_ours()
@@ -96,7 +96,7 @@ class DemoFolder:
         if known and known["paths"] != list(paths):
             raise StateError(
                 f"{_near(self.path)} has counted the words of {_names(known['paths'])}, not of {_names(paths)}. "
-                "Begin anew with --fresh, or keep these counts elsewhere with --state-dir"
+                "Start afresh with --fresh, or keep these counts elsewhere with --state-dir"
             )
         size = int(known.get("max_batch_bytes") or min(max(text.size // _BATCHES, _BATCH_BYTES[0]), _BATCH_BYTES[1]))
         self.path.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,9 @@ class DemoFolder:
         demo = {"paths": list(paths), "files": text.files, "max_batch_bytes": size}
         temporary = self.path / "demo.json.tmp"
         temporary.write_text(json.dumps(demo, indent=1), encoding="utf-8")
-        temporary.replace(self.path / "demo.json")  # at once: a run that is killed here leaves the old one or the new
+        temporary.replace(
+            self.path / "demo.json"
+        )  # atomic: a run that is killed here leaves the old file or the new one
         return size
 
     def log(self) -> LogState | None:
@@ -132,7 +134,7 @@ class DemoFolder:
 
 
 def _program() -> str:
-    """Return how this program can be called: by its name, or by its path where it is not on the PATH."""
+    """Return how to call this program: by its name, or by its path if it is not on the PATH."""
     called = Path(sys.argv[0])
     return _near(called) if called.name == "trident" and shutil.which("trident") is None else "trident"
 

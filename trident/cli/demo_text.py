@@ -70,7 +70,7 @@ def find_text(paths: Sequence[Path]) -> Text:
 
 
 def count_words(files: Sequence[str]) -> Counter[str]:
-    """Count the words of files: lines are split at single spaces, and what is empty is no word."""
+    """Count the words of files: lines are split at single spaces, and an empty text is not a word."""
     counts: Counter[str] = Counter()
     for file in files:
         text = Path(file).read_bytes().removeprefix(_BOM).decode()

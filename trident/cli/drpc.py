@@ -61,13 +61,13 @@ def serve(topology: TridentTopology, config: Config, serving: Serving, threads: 
     """
     with _until_a_signal() as wait, LocalDRPC(topology, config, threads=threads) as drpc, serving.of(drpc):
         signum = wait()
-        say("stopping after the requests in work (once more: at once)")
+        say("stopping after the requests in flight (a second signal ends it at once)")
     return 128 + signum
 
 
 @contextmanager
 def _until_a_signal() -> Iterator[Callable[[], int]]:
-    """Give a function that waits for the first signal. Blocked before any thread begins, so none of them gets it."""
+    """Give a function that waits for the first signal. Signals are blocked before any thread starts, so no thread gets them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
     def wait() -> int:

@@ -35,7 +35,7 @@ class Listing:
 class Answer:
     """What a state holds for some keys, after batch `txid`; `keys` is None for a single value.
 
-    `more` is True if a listing ended at its limit and there are further keys, None of what is no listing.
+    `more` is True if a listing ended at its limit and there are further keys, None if this is not a listing.
     """
 
     topology: str
@@ -95,7 +95,7 @@ def read(
     TopologyError
         There is no such state.
     UnsupportedOperation
-        The state lives in memory, or its store cannot list keys.
+        The state is in memory, or its store cannot list keys.
     LogError, ForeignLogError
         There is no log, or it is of another topology.
     StateReadError

@@ -17,9 +17,9 @@ __all__ = ["parse_key", "parse_prefix"]
 
 
 def parse_key(text: str, fields: Fields, state: str) -> Key:
-    """Turn an argument into a key: the text of a key of one part, a JSON list for one of several.
+    """Turn an argument into a key: a text for a key of one field, a JSON list for a key of several.
 
-    Where nobody knows the fields, a JSON list is a key of several parts and anything else a text.
+    If the fields are unknown, a JSON list is a key of several fields and anything else a text.
     """
     if len(fields) == 1:
         return (_typed(text, fields.types[0], f"key {text!r} of state {state!r}"),)
@@ -31,7 +31,7 @@ def parse_key(text: str, fields: Fields, state: str) -> Key:
         return tuple(parts) if isinstance(parts, list) else (text,)
     if not isinstance(parts, list) or len(parts) != len(fields):
         raise typer.BadParameter(
-            f"key {text!r} of state {state!r}: expected a JSON list of its {len(fields)} parts "
+            f"key {text!r} of state {state!r}: expected a JSON list of its {len(fields)} fields "
             f"({', '.join(fields.names)}), as in '[\"a\", 1]'"
         )
     names = zip(parts, fields.types, fields.names, strict=True)
@@ -39,9 +39,9 @@ def parse_key(text: str, fields: Fields, state: str) -> Key:
 
 
 def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
-    """Turn an argument into what keys are to begin with: a text, or the first parts of a key as a JSON list.
+    """Turn an argument into the beginning of keys: a text, or the first fields of a key as a JSON list.
 
-    Where the first part is no text, only a list can be meant, and where there is one part, only a text.
+    If the first field is not a text, it must be a list; if there is only one field, it must be a text.
     """
     if len(fields) != 1:
         try:
@@ -60,7 +60,7 @@ def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
     if fields and fields.types[0] not in (None, "string"):
         raise typer.BadParameter(
             f"--prefix {text!r} of state {state!r}: the key begins with {fields.names[0]}, of type {fields.types[0]}, which "
-            "does not begin with a text" + (", expected a JSON list of its first parts" if len(fields) > 1 else "")
+            "does not begin with a text" + (", expected a JSON list of its first fields" if len(fields) > 1 else "")
         )
     return text
 

@@ -93,7 +93,7 @@ def _utc(ms: int) -> str:
 
 
 def _plain(definition: Any) -> Any:
-    """Return a definition as JSON has it; of bytes, which only their spout understands, the number."""
+    """Return a definition as JSON has it; bytes, which only their spout understands, as their number."""
     if isinstance(definition, dict):
         return {str(key): _plain(each) for key, each in definition.items()}
     if isinstance(definition, (list, tuple)):
@@ -168,7 +168,7 @@ def _print(found: Mapping[str, Any], console: Console) -> None:
     for name, value in {
         "topology": found["topology"],
         "log": f"{os.path.relpath(found['path'])}, incarnation {found['incarnation']}, epoch {found['epoch']}",
-        "written by": found["writer"] or "nobody at the moment",
+        "written by": found["writer"] or "no driver at the moment",
         "last batch": f"{found['txid']:,}",
         "total": totals or "nothing",
         "winning attempts": (winners or "none") + adopted,

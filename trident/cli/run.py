@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["Beside", "Display", "LineDisplay", "Outcome", "drive", "run"]
 
 Beside = Callable[["RunningTopology"], AbstractContextManager[None]]
-"""Gives what is to go on beside a running topology."""
+"""Returns a context that is open while a topology runs."""
 
 _LOOK_S = 0.1
 _LINE_EVERY_S = 5.0
@@ -72,7 +72,7 @@ class Display(Protocol):
     ) -> None: ...
 
     def update(self, running: RunningTopology) -> None:
-        """Look at the topology and show what has changed."""
+        """Read the topology's status and show it."""
 
 
 def _nothing(running: RunningTopology) -> AbstractContextManager[None]:
@@ -82,11 +82,11 @@ def _nothing(running: RunningTopology) -> AbstractContextManager[None]:
 def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = _nothing) -> int:
     """Run a topology and say how it ended; returns the exit code.
 
-    The first SIGINT or SIGTERM ends it after the commit under way, the second one at once.
+    The first SIGINT or SIGTERM ends it after the running commit, the second one at once.
     """
     outcome = drive(topology, config, once, LineDisplay(problems(), topology.name), beside)
     if outcome.signum is not None:
-        say(f"stopped after batch {outcome.txid}; the next run goes on from there")
+        say(f"stopped after batch {outcome.txid}; the next run continues from there")
     elif outcome.batches == 0:
         say(f"complete: nothing new after batch {outcome.txid}")
     else:
@@ -139,7 +139,7 @@ class _Signals:
     def handle(self, signum: int, frame: FrameType | None) -> None:
         if self.received is not None:
             os.write(2, b"\nended at once; what was not recorded is undone and done again by the next run\n")
-            os._exit(128 + signum)  # a crash as any other: exactness does not hang on a clean end
+            os._exit(128 + signum)  # a crash like any other: exactness does not depend on a clean end
         self.received = signum
         os.write(2, b"\nstopping after the commit under way (once more: at once)\n")
 
@@ -151,7 +151,7 @@ def _signals() -> Iterator[_Signals]:
     try:
         yield signals
     finally:
-        if signals.received is None:  # else the process is about to end, and a second signal must still end it at once
+        if signals.received is None:  # otherwise the process is about to end, and a second signal must end it at once
             for signum, handler in before.items():
                 signal.signal(signum, handler)
 
@@ -213,7 +213,7 @@ class LineDisplay:
         )
 
     def _speed(self, running: RunningTopology, now: float, status: dict[str, Any]) -> str:
-        """Tuples per second of the last seconds, of the whole run at first; or that no tuples come."""
+        """Return the tuples per second of the last seconds (at first: of the whole run), or that no tuples come."""
         self._seen.append((now, status["tuples"]))
         while len(self._seen) > 2 and now - self._seen[1][0] > _RATE_OVER_S:
             self._seen.popleft()

@@ -1,7 +1,7 @@
 """`python -m trident.cli.with_parent …`: the command line in a process that ends with the one that started it.
 
-Whoever starts it leads it into a session of its own and holds the other end of its standard input. However that process
-ends, by SIGKILL too, the system closes the end that it held, and this one kills its process group. Spark's JVM is in it,
+Its parent starts it in a session of its own and holds the other end of its standard input. However the parent ends, also by
+SIGKILL, the system closes that end, and this process kills its process group. Spark's JVM is in it,
 and the workers of a JVM end with it.
 """
 

@@ -128,7 +128,7 @@ class RequestQueue:
         return request.answer
 
     def forget(self, answer: Future[Answer]) -> None:
-        """Cancel a request that nobody waits for any more."""
+        """Cancel a request that is no longer waited for."""
         if answer.cancel():
             with self._changed:
                 self._waiting = deque(one for one in self._waiting if one.answer is not answer)

@@ -148,7 +148,7 @@ class _Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._awaits, self._head_bytes, self._headers = "head", 0, 0
-        if not self._in_work():
+        if not self._in_flight():
             self._set_due(self._timeout_s, self._late)
         self.scope["state"]["deadline"] = self.loop.time() + self._timeout_s
 
@@ -172,14 +172,14 @@ class _Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         super().on_message_complete()
         self._awaits, self._unparsed = "", 0
-        if not self._in_work():  # it was answered before it had come whole
+        if not self._in_flight():  # it was answered before it had come whole
             self._rest()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.transport.is_closing():
             return  # the timer goes on: a client that does not take the answer would keep it open
-        if self._in_work():
+        if self._in_flight():
             self._set_due(self._timeout_s, self._late)
         elif not self._awaits:
             self._rest()
@@ -197,7 +197,7 @@ class _Connection(HttpToolsProtocol):
         if self._head_bytes > MAX_HEAD_BYTES or self._headers > MAX_HEADERS:
             raise _TooLarge
 
-    def _in_work(self) -> bool:
+    def _in_flight(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
 
     def _rest(self) -> None:
@@ -213,7 +213,7 @@ class _Connection(HttpToolsProtocol):
     def _late(self) -> None:
         if self.transport.is_closing() or self.transport.get_write_buffer_size():
             self.transport.abort()
-        elif self._in_work():  # the application answers 504 by itself; only taking that is waited for
+        elif self._in_flight():  # the application answers 504 by itself; only taking that is waited for
             self._set_due(_GRACE_S, self.transport.abort)
         elif self._awaits == "head":
             self._refuse(408, "timeout", f"no whole request within {self._timeout_s:g} s")
@@ -225,7 +225,7 @@ class _Connection(HttpToolsProtocol):
         self._refuse(431, "too_large", cause)
 
     def _refuse(self, status: int, reason: str, cause: str) -> None:
-        if self._in_work():  # what came would be taken for the answer to the request before
+        if self._in_flight():  # the refusal would be taken as the answer to the request before
             self.transport.abort()
             return
         self._set_due(_GRACE_S, self.transport.abort)
@@ -253,7 +253,7 @@ class _Connection(HttpToolsProtocol):
 
 
 def _refusal(status: int, reason: str, cause: str, header: bytes = b"") -> bytes:
-    """An answer of the server's own, before there is a request that the application could answer."""
+    """Return an answer of the server itself, before there is a request that the application could answer."""
     problem = {"function": "*", "reason": reason, "step": None, "cause": cause}
     body = json.dumps({"error": problem}).encode()
     length = str(len(body)).encode()

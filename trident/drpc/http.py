@@ -59,7 +59,7 @@ class _Service:
         try:
             self._check_token(function, request)
             if self._free == 0:
-                cause = f"{self._most} requests are in work, which is as many as may be; try again later"
+                cause = f"{self._most} requests are in flight, the most that the server takes; try again later"
                 raise DRPCExecutionException(function, cause, reason="overloaded")
             self._free -= 1
             try:
@@ -73,7 +73,7 @@ class _Service:
         except DRPCExecutionException as error:
             return _problem(error)
         except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+            return Response(status_code=400)  # the client does not read it
         return _json(_as_json(answer))
 
     async def functions(self, request: Request) -> Response:
@@ -123,7 +123,7 @@ class _Service:
 
 
 def _args_of(function: str, request: Request, body: bytes) -> str:
-    """The arguments: `args` of a JSON object, or the body itself where it is said to be something else."""
+    """Return the arguments: `args` of a JSON object, or the body itself if its content type is not JSON."""
     try:
         text = body.decode()
         if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
@@ -161,7 +161,7 @@ def _as_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: numbers, texts, lists and mappings; all else as text."""
+    """Return a value as JSON has it: numbers, texts, lists and mappings; anything else as text."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):

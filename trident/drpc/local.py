@@ -93,7 +93,7 @@ class LocalDRPC:
 
     @property
     def txid(self) -> int | None:
-        """The last committed batch, which requests see; None where no function queries a state that changes."""
+        """The last committed batch, which requests see; None if no function queries a state that changes."""
         return None if self._log is None else self._log.now().txid
 
     def function(self, name: str) -> DRPCFunction:
@@ -153,13 +153,13 @@ class DRPCFunction:
             raise DRPCExecutionException(self.name, f"the arguments are one text, got {args!r}", reason="invalid")
         try:
             args.encode()
-        except UnicodeEncodeError as error:  # a lone surrogate, which JSON can say
-            cause = f"the arguments are no text that UTF-8 can say ({error})"
+        except UnicodeEncodeError as error:  # a lone surrogate, which JSON can express
+            cause = f"the arguments are not a text that UTF-8 can encode ({error})"
             raise DRPCExecutionException(self.name, cause, reason="invalid") from None
         return self._queue.submit(args)
 
     def forget(self, answer: Future[Answer]) -> None:
-        """Cancel a request that nobody waits for any more; if it is not at work yet, it is never run."""
+        """Cancel a request that is no longer waited for; if it has not started, it never runs."""
         self._queue.forget(answer)
 
     def __repr__(self) -> str:

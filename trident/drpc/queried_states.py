@@ -1,4 +1,4 @@
-"""The states that requests query, all of them as after one and the same committed batch."""
+"""The states that requests query, all as after the same committed batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Running(Protocol):
 
     @property
     def gate(self) -> AbstractContextManager[Any]:
-        """Held, it keeps the next commit from beginning."""
+        """Holding it delays the next commit."""
 
     @property
     def log_state(self) -> LogState:
@@ -50,7 +50,7 @@ class CommittedLog(Protocol):
     Attributes
     ----------
     gate
-        Held, it keeps the next commit from beginning; None if that is in another process's hands.
+        Holding it delays the next commit; None if another process commits.
     """
 
     gate: AbstractContextManager[Any] | None
@@ -98,14 +98,14 @@ class RequestStates:
         self._snapshots: dict[str, Snapshot] = {}
 
     def renew(self) -> None:
-        """Let all that is read from now on be as after the last committed batch."""
+        """Read as after the last committed batch from now on."""
         names = [name for name, node in self._plan.states.items() if not node.static]
         if self._log is None or not names:
             return
         if len(names) == 1:
             self._snapshots = {names[0]: self._log.now().snapshot(names[0])}
             return
-        while True:  # a batch that is committed meanwhile must not come between two states
+        while True:  # no batch may be committed between two states
             before = self._log.now().txid
             self._snapshots = {name: self._log.now().snapshot(name) for name in names}
             if self._log.now().txid == before:

@@ -1,8 +1,8 @@
-"""Many requests as one Arrow table: every row carries the number of its request, in a column that user code never sees.
+"""Many requests as one Arrow table: each row has the number of its request, in a column that user code does not see.
 
-A step works on all requests at once where it can: what goes row by row anyway, and what has a key, to which the number of
-the request is added. An aggregate without a key is one with the number as its key, and of nothing for the requests that
-have no rows. What cannot work so is run request by request.
+A step works on all requests at once if it can: a step that works row by row, or one with a key, to which the number of the
+request is added. An aggregate without a key gets that number as its key; requests without rows get the aggregate of nothing.
+Any other step runs request by request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NUMBER = Fields(f"{_REQUEST}: bigint")
 
 @dataclass(frozen=True)
 class _Step:
-    """A step as declared, and as it is applied to rows that carry the number of their request."""
+    """A step as declared, and as it runs over rows with the number of their request."""
 
     node: Node
     carrying: Step
@@ -64,7 +64,7 @@ class RequestSteps:
         Raises
         ------
         StepFailed
-            A step failed; nobody knows for which of the requests.
+            A step failed; it is not known for which request.
         """
         numbers = pa.array(range(len(args)), pa.int64())
         tables = {self._entry.id: pa.table([pa.array(args, pa.string()), numbers], [*self._entry.fields, _REQUEST])}
@@ -84,7 +84,7 @@ def _by_request(table: pa.Table, fields: Fields, requests: int) -> list[list[lis
 
 
 def _carrying(node: Node) -> Step:
-    """The step that keeps the number of the request beside all fields."""
+    """Return the step that keeps the number of the request beside all fields."""
     if isinstance(node, AggregateNode):
         node = replace(node, fields=_NUMBER.concat(node.fields), group=_NUMBER.concat(node.group), grouped=True)
     elif isinstance(node, JoinNode):
@@ -121,7 +121,7 @@ def _apply(step: _Step, sources: list[pa.Table], requests: int, run: Run) -> pa.
 def _with_aggregates_of_nothing(
     node: AggregateNode, done: pa.Table, source: pa.Table, requests: int, run: Run
 ) -> pa.Table:
-    """Add what the aggregators make of nothing, for each request that has no rows."""
+    """Add the aggregate of nothing for each request that has no rows."""
     missing = sorted(set(range(requests)).difference(source.column(_REQUEST).to_pylist()))
     nothing = source.slice(0, 0)
     tables = [_numbered(aggregate(node.id, node, nothing, run), number, done) for number in missing]
@@ -129,7 +129,7 @@ def _with_aggregates_of_nothing(
 
 
 def _maps_batches(node: Node) -> bool:
-    """Whether the rows that go out cannot be told from which rows that went in they come."""
+    """Whether it is unknown from which input rows the output rows come."""
     return isinstance(node, MapNode) and isinstance(node.function, ArrowFunction)
 
 
@@ -154,7 +154,7 @@ def _numbered(table: pa.Table, number: int, like: pa.Table | None = None) -> pa.
 
 
 def _routed(node: RepartitionNode, table: pa.Table, run: Run) -> pa.Table:
-    """What the only partition gets: a function of the user's may send a row there several times, or nowhere."""
+    """Return the rows of the only partition; a function of the user's may send a row there several times, or nowhere."""
     sink = Sink(node.id, node.parents[0], node.fields, routing=node.routing)
     frames = route(sink, Exchange(node, (node.fields,), 1), [table], (node.id, 0, 0), run)
     return pa.concat_tables([table.slice(0, 0), *(frame.data for frame in frames)])

@@ -32,11 +32,11 @@ class DRPCServer:
     Parameters
     ----------
     drpc
-        What answers; it is not closed with the server.
+        The functions that answer; the server does not close it.
     host, port
         Where to listen; port 0 takes a free one (see `port`).
     token
-        Asked of every request as `Authorization: Bearer <token>`, before its body is read; None: everybody may ask. Wanted
+        Asked of every request as `Authorization: Bearer <token>`, before its body is read; None: every client may ask. Use one
         on any host but this one. What answers without it: `GET /health`, which tells the topology's name, its last
         committed batch and, where that cannot be read, the error; and what says that something is no request (400, 404 and
         405 of other pages, 408, 431) or that there are too many connections (503).
@@ -46,7 +46,7 @@ class DRPCServer:
     max_request_bytes
         The longest body. (The head may have 16 KiB and 100 headers.)
     max_concurrency
-        How many requests may be in work at once; more are refused at once, to be sent again later.
+        How many requests may be in flight at once; the server refuses more at once, and clients may send them again.
     max_connections
         How many connections may be open; those beyond are answered 503 and closed. Half of the file descriptors that are
         free when the server starts at most: the others are for the topology beside it.
@@ -74,9 +74,9 @@ class DRPCServer:
         if timeout_s <= 0 or min(max_request_bytes, max_concurrency, max_connections) < 1:
             raise ConfigError("timeout_s and the limits of a DRPC server must be above 0")
         if token == "":
-            raise ConfigError("the token of a DRPC server must not be empty; leave it out to let everybody ask")
+            raise ConfigError("the token of a DRPC server must not be empty; leave it out to let every client ask")
         if token is None and host not in _LOCAL:
-            logger.warning("DRPC is served on %s without a token: whoever reaches the port may ask", host)
+            logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
         limits = (timeout_s, max_request_bytes, max_concurrency)
         self._server = _server(drpc, token, limits, max_connections)
         self._socket = _listening(host, port)
@@ -91,7 +91,7 @@ class DRPCServer:
         return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
 
     def stop(self) -> None:
-        """Take no more requests, end those in work (a few seconds are left for them), and close."""
+        """Take no more requests, wait a few seconds for those in flight, and close."""
         self._server.should_exit = True
         self._thread.join()
 
@@ -127,7 +127,7 @@ def _server(drpc: LocalDRPC, token: str | None, limits: tuple[float, int, int], 
     config = uvicorn.Config(
         app,
         log_config=None,
-        log_level="error",  # or clients fill the log with what they send wrongly
+        log_level="error",  # otherwise clients fill the log with their wrong requests
         access_log=False,
         lifespan="off",
         ws="none",

@@ -369,7 +369,7 @@ class PreparedReducer(Prepared, MultiReducer[None]):
         return None
 
 
-def test_what_aggregates_is_prepared_in_workers_and_behind_a_state(engine: str, topology: TridentTopology) -> None:
+def test_what_aggregates_is_prepared_in_flighters_and_behind_a_state(engine: str, topology: TridentTopology) -> None:
     stream = numbers(topology, 3)
     fresh = stream.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count").new_values_stream()
     kept = [

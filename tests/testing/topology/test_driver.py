@@ -224,7 +224,7 @@ def test_queries_aggregates_and_states_behind_states() -> None:
         assert driver.state("n").multi_get(["a"]) == [3]
 
 
-def test_several_batches_may_be_in_work() -> None:
+def test_several_batches_may_be_in_flight() -> None:
     topology, counts = word_count()
     with TopologyTestDriver(topology, max_spout_pending=3) as driver:
         for row in ("a", "a b", "b"):
