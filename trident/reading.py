@@ -43,7 +43,7 @@ def open_state(
     TopologyError
         There is no such topology, or it has no such state.
     UnsupportedOperation
-        The state lives in the memory of the process that runs the topology.
+        The state is in the memory of the process that runs the topology.
     LogError, ForeignLogError
         There is no log, or it is of another topology.
 

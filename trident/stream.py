@@ -79,7 +79,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         Raises
         ------
         TopologyError
-            An input field that is not there, an output field that is already there or whose type nobody knows.
+            An input field that is not there, an output field that is already there or whose type is unknown.
 
         Examples
         --------
@@ -185,7 +185,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
 
         Different from Storm: a query in batch t sees an opaque state exactly as after batch t-1, also in a replay. Of any
         other it may see what a failed attempt wrote, so its answers must not feed a state: `start` refuses that
-        (`DirtyReadError`), unless the query is behind the state's own update, or the state is one that nobody updates.
+        (`DirtyReadError`), unless the query is behind the state's own update, or no stream updates the state.
         """
         inputs, function, out = self._operation_args(args)
         if out is None or not hasattr(function, "batch_retrieve") or isinstance(function, type):

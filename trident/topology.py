@@ -32,7 +32,7 @@ class TridentTopology(Declaration):
     ----------
     name
         Letters, digits, `_`, `.` and `-`. Names the log and prefixes the keys in shared stores, so a topology keeps its
-        name for as long as its state lives.
+        name for as long as its state exists.
 
     Examples
     --------
@@ -161,7 +161,7 @@ class TridentTopology(Declaration):
     def describe(self) -> list[dict[str, Any]]:
         """Return a mapping for each state, as plain data.
 
-        `state`, `kind` (None of a state of one's own), `store`, `partitions`, `static`, `key` and `value` (fields with
+        `state`, `kind` (None of a state of your own), `store`, `partitions`, `static`, `key` and `value` (fields with
         types), and `streams`: for each stream that feeds it `spout` (what that promises), `cell` of the guarantee matrix,
         `exact` (None: unknown), `guarantee` and `why`. Of a window's state also `window`, in words.
         """

@@ -1,4 +1,4 @@
-"""What a topology is, told before it runs: as text, as a graph to be drawn, and state by state."""
+"""Describes a topology before it runs: as text, as a drawing, and state by state."""
 
 from trident.explain.descriptions import describe
 from trident.explain.drawing import to_dot, to_mermaid

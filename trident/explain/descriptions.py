@@ -1,4 +1,4 @@
-"""`describe`: each state with its kind, its store, and what its spouts let it promise."""
+"""`describe`: each state with its kind, its store, and its guarantee for each spout."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 
 
 def store_of(spec: StateSpec) -> str:
-    """Return the package of a store of ours, else the name of what makes the state."""
+    """Return the package of a built-in store, else the name of the state's factory."""
     factory = getattr(spec.factory, "backing_map_factory", spec.factory)
     module = str(getattr(factory, "__module__", type(factory).__module__))
     if module.startswith("states."):
@@ -49,7 +49,7 @@ def store_of(spec: StateSpec) -> str:
 
 
 def _window(writer: PersistNode | None) -> dict[str, Any]:
-    """What a state holds that is a window's."""
+    """Describe the window that a state holds."""
     if not isinstance(writer, WindowNode):
         return {}
     return {"key": _typed(writer.group), "value": _typed(writer.member.outputs), "window": str(writer.config)}
@@ -68,11 +68,11 @@ def _streams(graph: Graph, plan: Plan, writer: PersistNode) -> dict[str, Any]:
 
 
 def _pairing(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> dict[str, Any]:
-    """One cell of the guarantee matrix, and what comes to the state on the way from the spout."""
+    """Describe one cell of the guarantee matrix, and what else reaches the state on the way from the spout."""
     promise, spec = spout_type_of(spout.spout), graph.state(writer.state).spec
     if spec.kind is None:
-        cell, exact = f"({promise.value} spout, state of one's own)", None
-        why = "what it does with a replayed batch is its own affair"
+        cell, exact = f"({promise.value} spout, state of your own)", None
+        why = "what it does with a replayed batch is up to the state"
     else:
         cell = f"({promise.value} spout, {spec.kind.value} state{lack_text(spec.kind, spec.keeps_attempts)})"
         exact = is_exact(promise, spec.kind, spec.keeps_attempts)
@@ -84,7 +84,7 @@ def _pairing(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) ->
 
 
 def _spoiled(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) -> Iterator[tuple[bool | None, str]]:
-    """What else the state is given than what the spout gave, as `(is it exact, why)`: the worst first."""
+    """Return what else flows into the state, in addition to the spout's tuples, as `(is it exact, why)`, the worst first."""
     above = graph.above(writer.id)
     found: list[tuple[bool | None, str]] = []
     for read in early_reads(graph, plan.commits):
@@ -105,13 +105,13 @@ def _spoiled(graph: Graph, plan: Plan, spout: SpoutNode, writer: PersistNode) ->
 
 def _why(promise: SpoutType, kind: StateType, exact: bool) -> str:
     if kind is StateType.NON_TRANSACTIONAL:
-        return "a replay is applied a second time, for the state does not keep which batch wrote a value"
+        return "a replay is applied a second time, because the state does not keep which batch wrote a value"
     if promise is SpoutType.NON_TRANSACTIONAL:
         return "a replay may hold tuples twice or not at all, and no state can know"
     if kind is StateType.TRANSACTIONAL:
         if promise is SpoutType.OPAQUE:
-            return "a replay may hold other tuples than those that the state takes for applied"
+            return "a replay may hold other tuples than those that the state has applied"
         return "a replay holds the same tuples, so what is applied already is left as it is"
     if not exact:
-        return "what a failed attempt wrote stays where the replay does not write, for no value says which attempt wrote it"
+        return "what a failed attempt wrote stays where the replay does not write, because no value says which attempt wrote it"
     return "a replay is applied to the value from before the batch"

@@ -52,7 +52,7 @@ def _clusters(graph: Graph) -> Iterator[tuple[str, list[Node]]]:
 
 
 def _edges(graph: Graph) -> Iterator[tuple[str, str, bool]]:
-    """Pairs of what is joined by an arrow; True where a state is only read."""
+    """Pairs that an arrow joins; True if a state is only read."""
     for node in graph.nodes:
         for parent in node.parents:
             yield parent, node.id, False
@@ -76,5 +76,5 @@ def _mermaid(text: str) -> str:
 
 
 def _name(id_: str) -> str:
-    """A word that Mermaid takes for a node, another one for each id."""
+    """Return a node name that Mermaid accepts, different for each id."""
     return "n_" + re.sub(r"[^A-Za-z0-9]", lambda found: f"_{ord(found[0]):x}_", id_)

@@ -11,7 +11,7 @@ __all__ = ["Stage", "stages_of"]
 
 @dataclass(frozen=True)
 class Stage:
-    """Fragments that run at the same time; of the commits, one after the other.
+    """Fragments that run at the same time; those of the commits run one after the other.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""`explain`: the stages of a batch, what fused in them, how each step runs, and what the states are."""
+"""`explain`: the stages of a batch, their steps, how each step runs, and the states."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _sink(sink: Sink) -> str:
 
 
 def _short(id_: str, fragment: Fragment) -> str:
-    """An id without the part that it has in common with the entry of its fragment."""
+    """Return an id without the beginning that it shares with the entry of its fragment."""
     return f"…{id_.removeprefix(fragment.entry)}" if id_.startswith(f"{fragment.entry}/") else id_
 
 
@@ -98,7 +98,7 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
     kind, store = state["kind"] or "a kind of its own", state["store"]
     yield f"  {state['state']}: {kind}, {store}, {_partitions(state['partitions'])}{', static' if state['static'] else ''}"
     if state["key"] or state["value"]:
-        yield f"      key {names_of(state['key']) or 'none'}; value {names_of(state['value']) or 'as the updater has it'}"
+        yield f"      key {names_of(state['key']) or 'none'}; value {names_of(state['value']) or 'as the updater writes it'}"
     if "window" in state:
         yield f"      {state['window']}"
     for stream, pairing in state["streams"].items():

@@ -145,7 +145,7 @@ def _vectorised(operation: Any, stream: str) -> Any:
 
 
 def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
-    """Return `out` with every type filled in from the operation; `TopologyError` where nobody knows it."""
+    """Return `out` with every type filled in from the operation; `TopologyError` if it is unknown."""
     declared: Sequence[str | None] | None = getattr(operation, "output_types", None)
     if isinstance(operation, ArrowFunction):
         declared = operation.output.types

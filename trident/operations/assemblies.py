@@ -61,13 +61,13 @@ class FirstRows(Aggregator[list[TridentTuple]]):
         self.n, self.sort_field, self.reverse = n, sort_field, reverse
 
     def init(self, batch_id: Any, collector: TridentCollector) -> list[TridentTuple]:
-        """Begin with none."""
+        """Start with no rows."""
         return []
 
     def aggregate(
         self, val: list[TridentTuple], tuple: TridentTuple, collector: TridentCollector
     ) -> list[TridentTuple]:
-        """Keep the tuple; without sorting no more than are asked for."""
+        """Keep the tuple; without sorting, at most n."""
         if self.sort_field is not None or len(val) < self.n:
             val.append(tuple)
         return val

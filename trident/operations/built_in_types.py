@@ -1,4 +1,4 @@
-"""What the built-in operations take and give, checked where they are declared."""
+"""The types that built-in operations take and give, checked at the declaration."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["built_in_type", "check_query", "check_texts"]
 
 
 def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> str | None:
-    """Return the type of the output field of a built-in aggregator, None of an aggregator that is none.
+    """Return the type of the output field of a built-in aggregator; None for any other aggregator.
 
     Raises
     ------
@@ -58,7 +58,10 @@ def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
 
 
 def _family(type_: str) -> str:
-    """Types of one family hold each other's values, as far as they are wide enough: all numbers are one."""
+    """Return the family of a type.
+
+    Types of one family hold each other's values if they are wide enough; all numbers are one family.
+    """
     return "number" if type_ in _NUMBERS or type_.startswith("decimal") else type_
 
 
@@ -66,7 +69,7 @@ _NUMBERS = ("tinyint", "smallint", "int", "bigint", "float", "double")
 
 
 def check_texts(operation: Any, inputs: Fields, stream: str) -> None:
-    """Refuse what is no text for the built-ins that take one text; a subclass of them may take something else."""
+    """Refuse a field that is not a text for the built-ins that take one; a subclass of them may take something else."""
     if type(operation) in (Split, StringLength) and inputs.types != ("string",):
         raise TopologyError(
             f"stream {stream!r}: {type(operation).__name__} takes one field of type string, but got ({inputs}); name one, "
@@ -76,7 +79,7 @@ def check_texts(operation: Any, inputs: Fields, stream: str) -> None:
 
 def check_query(function: Any, inputs: Fields, key: Fields, value: Fields, state: str, stream: str) -> None:
     """Refuse a built-in query that cannot find anything in a state made by `persistent_aggregate`."""
-    if not len(value):  # nobody knows what a state of another kind is asked with
+    if not len(value):  # the queries of a state of another kind are unknown
         return
     if isinstance(function, SnapshotGet) and len(key):
         raise TopologyError(

@@ -1,4 +1,4 @@
-"""What a window is: so many tuples or so much time, tumbling or sliding, by the time of the batch or of the event.
+"""The configurations of windows: a number of tuples or a period, tumbling or sliding, by the time of the batch or of the event.
 
 All windows of a kind are one grid. A tuple has an *ordinate*: its position for a count, a time in milliseconds for a
 duration. The windows end at every multiple of `slide` and hold the `length` ordinates before their end.
@@ -26,16 +26,16 @@ _MS = timedelta(milliseconds=1)
 
 @dataclass(frozen=True)
 class EventTime:
-    """Where the time of an event is, and how long it is waited for; milliseconds.
+    """The field with the time of an event, and how long late events are waited for, in milliseconds.
 
     Attributes
     ----------
     field
         A timestamp, or a bigint of milliseconds since 1970.
     delay_ms
-        How far the watermark is behind the latest event: for so long, tuples may come out of order.
+        How far the watermark is behind the latest event; tuples may come out of order by that much.
     lateness_ms
-        How long beyond the watermark a window is kept: a tuple that comes meanwhile makes it fire again.
+        How long beyond its end, by the watermark, a window is kept; a tuple that comes meanwhile makes it fire again.
     """
 
     field: str
@@ -45,7 +45,7 @@ class EventTime:
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """A window: what every configuration has. Made by `of` of its four kinds.
+    """The configuration of a window. Each of the four kinds makes it by `of`.
 
     Attributes
     ----------
@@ -113,8 +113,8 @@ class _DurationWindow(WindowConfig):
         """Return the window over the times in a field, in place of the time of the batch.
 
         The *watermark* is the latest time seen so far less `delay`; it never goes back. A window fires when the watermark
-        reaches its end. It is kept until the watermark is `allowed_lateness` beyond; a tuple that comes so late makes it
-        fire once more, complete. What comes later is dropped and counted.
+        reaches its end. It is kept until the watermark is `allowed_lateness` beyond; a tuple that comes in that time makes
+        it fire once more, complete. Later tuples are dropped and counted.
         """
         if not isinstance(field, str) or not field:
             raise TopologyError(f"by_event_time takes the name of one field, got {field!r}")
@@ -147,7 +147,7 @@ class SlidingCountWindow(_CountWindow):
 
 
 class TumblingDurationWindow(_DurationWindow):
-    """The tuples of each stretch of time, counted from 1970."""
+    """The tuples of each period, counted from 1970."""
 
     @classmethod
     def of(cls, duration: timedelta) -> TumblingDurationWindow:

@@ -1,4 +1,4 @@
-"""One fragment: the steps that run between an entry and the next entries, and the columns that live there."""
+"""One fragment: the steps between an entry and the next entries, and the columns that they need."""
 
 from __future__ import annotations
 
@@ -56,13 +56,15 @@ def fragment_of(graph: Graph, entry: Node, exchanges: Mapping[str, Exchange]) ->
         for node in inner
     )
     fields = entry.fields
-    if isinstance(entry, RepartitionNode):  # ships only what is read behind it, and what decides where to
+    if isinstance(
+        entry, RepartitionNode
+    ):  # sends only the columns that are read behind it, or that choose the partition
         fields = _some(fields, needed.get(entry.id, set()) | set(entry.routing.fields.names))
     return Fragment(entry.id, fields, steps, sinks)
 
 
 def inputs_of(node: ExchangeNode, fragment: Fragment) -> tuple[Fields, ...]:
-    """Return the fields that an exchange is sent, by port."""
+    """Return the fields that an exchange receives, by port."""
     if isinstance(node, RepartitionNode):
         return (fragment.fields,)
     return tuple(
@@ -76,12 +78,12 @@ def _typed(fields: Fields) -> dict[str, str | None]:
 
 
 def _some(fields: Fields, names: set[str]) -> Fields:
-    """The named fields, in order, but at least one: a table without columns loses its rows on the way."""
+    """The named fields, in order, but at least one, because a table without columns loses its rows in transport."""
     return fields.select([name for name in fields.names if name in names] or list(fields.names[:1]))
 
 
 def _reached(graph: Graph, entry: Node) -> Iterator[tuple[Node, set[str]]]:
-    """The nodes that take tuples in the entry's fragment, parents before children, and what was reached before."""
+    """Iterate over the nodes of the entry's fragment, parents before children, each with the nodes reached before it."""
     reached = {entry.id}
     for node in graph.nodes:
         if any(parent in reached for parent in node.parents):
@@ -91,7 +93,7 @@ def _reached(graph: Graph, entry: Node) -> Iterator[tuple[Node, set[str]]]:
 
 
 def _inside(node: Node, reached: set[str]) -> Node:
-    """The node with those of its parents that are in the fragment; the others' fragments have the step as well."""
+    """Return the node with its parents in this fragment only; the other parents' fragments have the step as well."""
     if not isinstance(node, MergeNode):
         return node
     pairs = [pair for pair in zip(node.parents, node.inputs, strict=True) if pair[0] in reached]

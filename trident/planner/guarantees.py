@@ -1,4 +1,4 @@
-"""The guarantee matrix: which spout and which state are exact together, and which reads spoil it."""
+"""The guarantee matrix: which spout and which state are exact together, and which reads break that."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXACT = frozenset(
 
 
 def spout_type_of(spout: Any) -> SpoutType:
-    """Return what a spout promises, a `SpoutType` or its name; non-transactional for an `IBatchSpout` that says nothing."""
+    """Return what a spout promises, a `SpoutType` or its name; non-transactional for an `IBatchSpout` that declares none."""
     kind = getattr(spout, "spout_type", None)
     if kind is None:
         return SpoutType.NON_TRANSACTIONAL
@@ -36,17 +36,17 @@ def spout_type_of(spout: Any) -> SpoutType:
 
 
 def is_exact(promise: SpoutType, kind: StateType, keeps_attempts: bool | None) -> bool:
-    """Whether a batch that is replayed counts once. A state without attempts takes what a lost one wrote for committed."""
+    """Whether a replayed batch counts once. A state without attempts treats what a lost attempt wrote as committed."""
     return (promise, kind) in EXACT and not (promise is SpoutType.OPAQUE and keeps_attempts is False)
 
 
 def kind_text(kind: StateType, keeps_attempts: bool | None) -> str:
-    """Return the name of a kind, with what its layout lacks."""
+    """Return the name of a kind, with what its stored fields lack."""
     return kind.value + lack_text(kind, keeps_attempts)
 
 
 def lack_text(kind: StateType, keeps_attempts: bool | None) -> str:
-    """Return what the layout of an opaque state lacks, if anything."""
+    """Return what the stored fields of an opaque state lack, if anything."""
     return " without attempts" if kind is StateType.OPAQUE and keeps_attempts is False else ""
 
 

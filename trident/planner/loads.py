@@ -1,4 +1,4 @@
-"""What the stages of a batch ask for of the machine: the loads of the steps that are fused there, summed as in Storm."""
+"""The resources that the stages of a batch ask for: the sum of the loads of their steps, as in Storm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["StageLoad", "commit_loads", "stage_loads"]
 
 @dataclass(frozen=True)
 class StageLoad:
-    """What a task of a stage asks for, all its steps together.
+    """The resources that a task of a stage asks for, for all its steps together.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class StageLoad:
     entry
         The entry whose tasks ask for the most cores; a stage gives all of its tasks the same.
     cpu_percent, memory_mb
-        Percent of a core, MiB on and off the heap together; 0 where nobody asked.
+        Percent of a core, MiB on and off the heap together; 0 if nothing is asked for.
     """
 
     stage: int
@@ -33,18 +33,18 @@ class StageLoad:
 
     @property
     def cpus(self) -> int:
-        """Whole cores: Spark gives a task nothing less."""
+        """The number of whole cores, because Spark gives a task no fraction."""
         return max(1, math.ceil(self.cpu_percent / 100))
 
 
 def stage_loads(plan: Plan) -> tuple[StageLoad, ...]:
-    """Return the loads of the stages in the workers, in order; empty where no step of them asks for anything."""
+    """Return the loads of the stages in the workers, in order; empty if no step asks for anything."""
     loads = tuple(_stage(plan, number, entries) for number, entries in enumerate(_levels(plan), 1))
     return loads if any(load.cpu_percent or load.memory_mb for load in loads) else ()
 
 
 def commit_loads(plan: Plan) -> list[str]:
-    """Return the ids of what asks for something and runs where batches are committed, or nowhere: static states."""
+    """Return the ids of steps with a load that run where batches are committed, and of static states, which run nowhere."""
     in_workers = {id_ for entries in _levels(plan) for entry in entries for id_ in plan.fragments[entry].ids}
     return [id_ for id_ in plan.resources if id_ not in in_workers]
 

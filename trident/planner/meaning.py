@@ -1,6 +1,6 @@
-"""What states and streams mean, as far as a log and its stores hang on it, and how two topologies differ in that.
+"""The meaning of states and streams, as far as a log and its stores depend on it, and how two topologies differ in it.
 
-Two topologies with equal meanings may go on with each other's log, whatever steps lie in between.
+Two topologies with equal meanings may continue each other's log, whatever their steps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Facts = Mapping[str, Mapping[str, Any]]
 class Meaning:
     """Facts of each state that the topology writes, and of each stream that it reads; plain data.
 
-    Of a state: its kind, key and value with their types, what aggregates or updates it, over which fields, the window
+    Of a state: its kind, key and value with their types, its aggregator or updater, over which fields, the window
     that it holds, and the streams that reach it. Of a stream: its spout, what that promises, its fields.
     """
 
@@ -47,7 +47,7 @@ def meaning_of(graph: Graph) -> Meaning:
 
 
 def changes(before: Meaning, now: Meaning) -> list[str]:
-    """Return a line for each fact that is another one now; streams that newly reach a state are none."""
+    """Return a line for each fact that changed; a new stream that reaches a state is not a change."""
     return [
         *_changes("stream", before.streams, now.streams),
         *_changes("state", before.states, now.states),
@@ -55,7 +55,7 @@ def changes(before: Meaning, now: Meaning) -> list[str]:
 
 
 def dropped(before: Meaning, now: Meaning) -> list[str]:
-    """Return the states and streams that are not there any more."""
+    """Return the states and streams that are no longer there."""
     return [
         f"{what} {name!r}"
         for what, old, new in (("stream", before.streams, now.streams), ("state", before.states, now.states))

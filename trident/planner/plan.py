@@ -1,8 +1,9 @@
 """The plan: what runs where, as data. No engine object in it; both runners execute the same plan.
 
 A *fragment* begins at an entry (a spout, an exchange, a persisted state's new values, a query's answers), applies steps,
-and ends at sinks, each the input of a later entry. What comes from spouts alone runs in workers, level by level: first the
-fragments of spouts, then the exchanges that they feed, and so on. What comes from a state runs where that is committed.
+and ends at sinks, each the input of a later entry. A fragment that only spouts feed runs in workers, level by level: first
+the fragments of spouts, then the exchanges that they feed, and so on. A fragment that a state feeds runs where the state is
+committed.
 """
 
 from __future__ import annotations
@@ -35,11 +36,11 @@ class Step:
     Attributes
     ----------
     id, sources
-        This step and the steps (or entry) whose tuples it takes: one, or several of a merge.
+        This step and the steps (or entry) whose tuples it takes: one, or several for a merge.
     node
-        The graph's node: what to do. Of a merge it names only the parents that are in this fragment.
+        The graph's node: what to do. A merge names only the parents that are in this fragment.
     keep
-        The output columns that somebody needs; the others are dropped at once.
+        The output columns that later steps need; the others are dropped at once.
     """
 
     id: str
@@ -50,10 +51,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Sink:
-    """Where tuples leave a fragment: the input of entry `target`, partially aggregated if `aggregation` combines.
+    """Where tuples leave a fragment: the input of the entry `target`, as partials if `aggregation` combines.
 
-    Where the target is an exchange, `routing` says to which of its partitions, and `port` as which of its inputs. Where it
-    is a window, `window` is its node: its combiner too aggregates in part where time says which window a tuple is of.
+    If the target is an exchange, `routing` says to which of its partitions, and `port` is the number of its input. If it is
+    a window, `window` is its node; its combiner too gives partials, if time says to which window a tuple belongs.
     """
 
     target: str
@@ -81,12 +82,12 @@ class Fragment:
 
     @cached_property
     def columns(self) -> dict[str, tuple[str, ...]]:
-        """What the table of the entry and of each step has."""
+        """The columns of the tables of the entry and of each step."""
         return {self.entry: self.fields.names, **{step.id: step.keep for step in self.steps}}
 
     @cached_property
     def blocking(self) -> bool:
-        """Whether a step needs all tuples of the partition at once; it also runs, then, where there are none."""
+        """Whether a step needs all tuples of the partition at once; then it also runs without tuples."""
         return any(isinstance(step.node, AggregateNode) and not step.node.partial for step in self.steps)
 
 
@@ -97,7 +98,7 @@ class Exchange:
     Attributes
     ----------
     node
-        What becomes of the tuples there.
+        The node: what the exchange does with the tuples.
     inputs
         The fields that arrive, by port.
     partitions
@@ -130,7 +131,7 @@ class Plan:
     levels
         The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
     resources
-        What steps and states ask for, by their ids; what comes of it for stages is in `trident.planner.loads`.
+        The loads of steps and states, by their ids; `trident.planner.loads` computes those of stages.
     """
 
     topology: str

@@ -1,4 +1,4 @@
-"""Graph to plan: which steps fuse, what is exchanged, in which order a batch runs and commits."""
+"""Turns a graph into a plan: which steps run together, what is exchanged, in which order a batch runs and commits."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_plan(graph: Graph) -> Plan:
 def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
     """All fragments and exchanges, in order of declaration.
 
-    The last fragments first: what a fragment sends to an exchange is what the fragment behind that reads.
+    They are made last to first, because a fragment sends to an exchange only what the fragment behind it reads.
     """
     fragments: dict[str, Fragment] = {}
     exchanges: dict[str, Exchange] = {}
@@ -55,9 +55,9 @@ def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
 
 
 def _levels(fragments: dict[str, Fragment], exchanges: list[str]) -> tuple[tuple[str, ...], ...]:
-    """The exchanges before any commit, each one level above the highest that feeds it."""
+    """Return the exchanges before any commit, each one level above the highest that feeds it."""
     level: dict[str, int] = {}
-    for entry, fragment in fragments.items():  # those that feed an entry stand before it
+    for entry, fragment in fragments.items():  # those that feed an entry come before it
         for sink in fragment.sinks:
             level[sink.target] = max(level.get(sink.target, 0), level.get(entry, 0) + 1)
     numbers = sorted({level[entry] for entry in exchanges})
@@ -67,8 +67,8 @@ def _levels(fragments: dict[str, Fragment], exchanges: list[str]) -> tuple[tuple
 def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode, ...]:
     """Parents before children; among those that may run, queries before persists, then as declared.
 
-    A state without `prev` shows its latest write, so queries go first to see it as after the batch before. What lies
-    between goes before persists too, for the queries behind it.
+    A state without `prev` shows its latest write, so queries go first and see it as after the batch before. Exchanges go
+    before persists too, because of the queries behind them.
     """
     waiting = [n for n in graph.nodes if isinstance(n, (PersistNode, QueryNode, ExchangeNode)) and is_entry(graph, n)]
     states = {node.id for node in waiting if not isinstance(node, ExchangeNode)}

@@ -1,4 +1,4 @@
-"""The plan of a DRPC function: its steps in order, each over all requests at once, and which one is the answer."""
+"""The plan of a DRPC function: its steps in order, each over all requests at once, and the step that gives the answer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class RequestPlan:
     topology, function
         Their names.
     nodes
-        Where requests come in, then the steps, parents before children. The last one gives the answer.
+        The source of requests, then the steps, parents before children. The last step gives the answer.
     states
         The states that are queried, by name.
     """
@@ -45,7 +45,7 @@ def make_request_plan(graph: Graph, function: str) -> RequestPlan:
 
 
 def _in_one_place(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """The same nodes, but with each aggregate that is taken in parts as one: there is one partition only."""
+    """Return the nodes with each two-step aggregate as one step, because there is one partition only."""
     known = {node.id: node for node in nodes}
     needless: set[str] = set()
     found = []

@@ -10,7 +10,7 @@ __all__ = ["width_of"]
 
 
 def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
-    """Return the number of partitions of an entry: 1 for global ones, else the largest hint; None if nobody says.
+    """Return the number of partitions of an entry: 1 for global ones, else the largest hint; None if there is no hint.
 
     Raises
     ------

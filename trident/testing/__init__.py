@@ -1,4 +1,4 @@
-"""What users test with: a driver for topologies, contracts and a suite for back-ends, and a store that fails.
+"""The tools that users test with: a driver for topologies, contracts and a suite for back-ends, and a store that fails.
 
 ::
 

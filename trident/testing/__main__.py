@@ -32,14 +32,16 @@ def main(
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(help="after which nothing more is begun; not given: all checks; 0: all, and few schedules"),
+        typer.Option(
+            help="no check starts after so many seconds; not given: all checks run; 0: all, and few schedules"
+        ),
     ] = None,
     clean: Annotated[
         str | None, typer.Option(help="MODULE:FUNCTION, empties the state of a StateConf", metavar="MODULE:FUNCTION")
     ] = None,
-    seed: Annotated[int, typer.Option(help="of everything that is drawn at random")] = 0,
+    seed: Annotated[int, typer.Option(help="the seed of all random choices")] = 0,
 ) -> None:
-    """Check a back-end: every contract, then random crash schedules. Exit code 1 unless all holds that is claimed."""
+    """Check a back-end: every contract, then random crash schedules. Exit code 1 unless every claim holds."""
     claimed = None if limits is None else _named(limits)
     if claimed is not None and not isinstance(claimed, Limits):
         raise typer.BadParameter(f"{limits} is a {type(claimed).__name__}, expected trident.testing.Limits")

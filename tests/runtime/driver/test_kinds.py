@@ -1,4 +1,4 @@
-"""Where a state of one's own says its kind: on itself or on its factory, as a `StateType` or by name."""
+"""Where a state of your own says its kind: on itself or on its factory, as a `StateType` or by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class KindOfRows(RowsState):
 
 
 class Factory:
-    """Makes a state of one's own; both may say a kind."""
+    """Makes a state of your own; both may say a kind."""
 
     in_memory = True
 

@@ -79,7 +79,7 @@ def check_pairings(plan: Plan, graph: Graph, states: States) -> None:
     for node in _persists(plan):
         kind, keeps = kinds[node.state], _keeps_attempts(states[node.state][0])
         if kind is None:
-            continue  # a user's own state: what it does with a replay is its own affair
+            continue  # a user's own state: what it does with a replay is up to the state
         for spout in graph.sources_of(node.id):
             promise = spout_type_of(spout.spout)
             if not is_exact(promise, kind, keeps):

@@ -12,7 +12,7 @@ _WIDTH = 100
 
 
 class Progress:
-    """One line that is written over and over; where the output is no terminal, a line every five seconds.
+    """One line that is overwritten; if the output is not a terminal, a line every five seconds.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ class Progress:
         self._began = self._said = time.monotonic()
 
     def say(self, number: int, what: str) -> None:
-        """Say which check begins, counted from 1."""
+        """Say which check starts, counted from 1."""
         if self._out is None:
             return
         now = time.monotonic()

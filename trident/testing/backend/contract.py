@@ -32,7 +32,7 @@ class StoreContract:
     outage
         A function that returns a context in which the store does not answer; None: the case is left out.
     seed
-        Of what is drawn at random.
+        The seed of the random choices.
     suite_run
         The run of `backend_suite` that the check belongs to.
     """
@@ -63,7 +63,7 @@ class StoreContract:
         return self.store.limits
 
     def is_claimed(self, claim: str) -> bool:
-        """Whether the store, or what the contract was given, claims what a check is about."""
+        """Whether the store, or the contract's `limits`, claims what a check is about."""
         found = getattr(self.claims, claim) if hasattr(self.claims, claim) else getattr(self, claim)
         return found not in (False, None, "no")
 
@@ -83,7 +83,7 @@ class StoreContract:
         return None if outage is None else outage()
 
     def _unbound(self, name: str, arguments: int) -> Any:
-        # A function in a class body becomes a method; one that has no place for `self` was meant as it stands.
+        # A function in a class body becomes a method; one without a parameter for `self` is used as a function.
         found = inspect.getattr_static(self, name)
         if isinstance(found, FunctionType) and len(inspect.signature(found).parameters) in (0, arguments):
             return found

@@ -31,7 +31,7 @@ class MapBasics(MapContract):
 
     @promise(Promise.ORDER)
     def test_absent_keys_have_their_place_among_the_answers(self) -> None:
-        """A server may answer with what it has; the map puts None where there is nothing."""
+        """A server may answer with the keys that it has; the map puts None for the others."""
         writer, pairs = self.store.writer(), rows(200)
         writer.commit(pairs, 1)
         asked: list[tuple[Key, Any]] = []
@@ -150,7 +150,7 @@ class MapBasics(MapContract):
 
     @promise(Promise.OVERWRITE)
     def test_writers_in_turn_each_replace(self) -> None:
-        """A value that equals what this instance wrote last is written all the same: another one wrote meanwhile."""
+        """A value that equals what this instance wrote last is still written, because another instance wrote meanwhile."""
         writers, key = [self.store.writer(), self.store.writer()], ("taken in turn",)
         for txid, value in enumerate([1, 2, 1, 2, 2, 1], 1):
             writers[txid % 2].commit([(key, value)], txid, txid)
@@ -159,7 +159,7 @@ class MapBasics(MapContract):
 
     @promise(Promise.ERRORS)
     def test_a_value_that_cannot_be_stored_is_refused_and_nothing_pretends(self) -> None:
-        """It raises, or it is stored; and the instance reads what others read."""
+        """A put raises, or it stores the value; and the instance reads what others read."""
         for at, value in enumerate(UNSTORABLE):
             writer, good = self.store.writer(f"bad {at}"), rows(5)
             writer.commit([(key, 1) for key in keys_of(good)], 1)
@@ -223,7 +223,7 @@ class MapBasics(MapContract):
             expect(others, before, "read after a put that was refused, which is claimed to write all or nothing")
         if not refused:
             expect(others, values_of(pairs), "read what was put without an error")
-        # A put may be half done; whoever asks must be told the same.
+        # A put may be half done; every instance must read the same.
         again = Writer(writer.backing, self.store.kind)
         again.begin(txid, 1)
         expect(again.read(keys), [value_of(found) for found in others], "read by the instance whose put was refused")

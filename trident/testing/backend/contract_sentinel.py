@@ -1,4 +1,4 @@
-"""The checks of `FencedMapContract` that are of the sentinel alone: what is kept of it, and that it moves by comparison."""
+"""The checks of `FencedMapContract` about the sentinel alone: all of it is kept, and it moves by comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SentinelContract(MapContract):
 
     @promise(Promise.SENTINEL)
     def test_a_sentinel_tells_whether_its_commit_is_complete(self) -> None:
-        """Laid open, and sealed afterwards; in between another instance must not take it for complete."""
+        """It is written unsealed, and sealed afterwards; in between no other instance must take it as complete."""
         if is_atomic(self.store.map()):
             return
         self.store.writer().commit(rows(1), 1)
@@ -55,7 +55,7 @@ class SentinelContract(MapContract):
 
     @promise(Promise.SENTINEL, "resets")
     def test_a_store_that_was_emptied_since_the_sentinel_was_read_gets_none(self) -> None:
-        """Else the next commit would go on from nothing, in silence."""
+        """Otherwise the next commit would continue from nothing, silently."""
         if self.claims.fences == "no" or not self.claims.resets:
             return
         self.store.writer().commit(rows(1), 1)

@@ -1,4 +1,4 @@
-"""Checks of a backing map: other instances, other processes, other states, and what a map may have besides."""
+"""Checks of a backing map: other instances, other processes, other states, and optional abilities."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PROCESS_TIMEOUT_S = 60.0
 
 
 class MapSharing(MapContract):
-    """What happens where a store has more users than one."""
+    """Checks of a store with several users."""
 
     @promise(Promise.REOPENED)
     def test_another_instance_reads_what_was_written(self) -> None:
@@ -43,7 +43,7 @@ class MapSharing(MapContract):
 
     @promise(Promise.REOPENED)
     def test_what_another_writer_wrote_is_read(self) -> None:
-        """Values that an instance read or wrote itself, and keys that it found absent, are read anew."""
+        """Values that an instance read or wrote itself, and keys that it found absent, are read again."""
         first, second, reader, pairs = self.store.writer(), self.store.writer(), self.reader(), rows(20)
         absent = rows(5, 100)
         first.commit(pairs, 1)
@@ -108,7 +108,7 @@ class MapSharing(MapContract):
             expect(found, values_of(pairs), f"read from partition {partition} of {partitions} what 1 of 2 wrote")
 
     @promise(Promise.ATOMIC, "isolated")
-    def test_nobody_else_sees_puts_before_the_commit_ends(self) -> None:
+    def test_no_other_instance_sees_puts_before_the_commit_ends(self) -> None:
         """A reader sees the commit before, then all of this one."""
         if not self.claims.isolated:
             return
@@ -124,7 +124,7 @@ class MapSharing(MapContract):
 
     @promise(Promise.ATOMIC, "atomic_commit")
     def test_puts_of_a_commit_that_never_ended_are_never_seen(self) -> None:
-        """Whoever comes next finds what was there before."""
+        """The next writer finds what was there before."""
         if not self.claims.atomic_commit:
             return
         writer, pairs = self.store.writer(), rows(20)

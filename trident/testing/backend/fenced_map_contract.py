@@ -45,7 +45,7 @@ class FencedMapContract(SentinelContract):
 
     @promise(Promise.SENTINEL)
     def test_an_instance_sees_the_sentinel_that_another_one_left(self) -> None:
-        """What was read once is read anew."""
+        """What was read once is read again."""
         first, second = self.store.writer(), self.store.writer()
         for txid in range(1, 7):
             (first, second)[txid % 2].commit(rows(1), txid, txid)
@@ -60,7 +60,7 @@ class FencedMapContract(SentinelContract):
         self._expect_sentinel(sentinel_of(1), "the sentinel")
 
     @promise(Promise.SENTINEL)
-    def test_force_lays_the_sentinel_anew(self) -> None:
+    def test_force_writes_the_sentinel_again(self) -> None:
         """Back, and of another log; the writer that laid it goes on, the values stay."""
         writer = self.store.writer()
         writer.commit(rows(3), 7, 7)
@@ -92,7 +92,7 @@ class FencedMapContract(SentinelContract):
         for number in range(3):
             guard = fenced(self.store.map("state", number, 3), number)
             expect(guard.read_sentinel(), sentinel_of(number + 1, number), f"the sentinel of partition {number}")
-        writers[0].commit(rows(2), 5, 5)  # moves nobody else's
+        writers[0].commit(rows(2), 5, 5)  # moves no other writer's
         writers[1].commit(rows(2, 50), 3, 1)
         expect(writers[1].read([("key 50",), ("key 51",)]), [50, 51], "read what partition 1 put after partition 0")
 

@@ -18,7 +18,7 @@ Fencing = Literal["no", "written", "all"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a backing map can do and bear. The defaults claim what two methods over any store can do.
+    """What a backing map can do, and its limits. The defaults claim what two methods over any store can do.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Limits:
     atomic_put
         A put that raises has written nothing. (Without this claim any part may be written.)
     isolated
-        Nobody else sees the puts of a commit before its `end`.
+        No other instance sees the puts of a commit before its `end`.
     atomic_commit
         The puts of a commit that never ended are never seen.
     lists, removes, resets

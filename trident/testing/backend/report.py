@@ -56,7 +56,7 @@ class Report:
     seed
         Of everything that was drawn at random: the same seed draws the same again.
     schedules
-        How many random lives were lived.
+        How many random schedules ran.
     seconds
         How long it took.
     findings

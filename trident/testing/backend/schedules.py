@@ -1,7 +1,7 @@
-"""Random lives of a topology: batches, crashes at every call, replays, takeovers; the end equals a plain dict.
+"""Random schedules of a topology: batches, crashes at every call, replays, takeovers; the end equals a plain dict.
 
 A schedule is one topology's life, drawn from a seed: two processes own the partitions in turn, calls to the store fail
-before, in the middle, after, or with the reply lost; a batch that failed is replayed, with other rows where the kind bears
+before, in the middle, after, or with the reply lost; a batch that failed is replayed, with other rows where the kind allows
 it, by the same process or by another one; writers that were replaced wake up and go on. After every record, readers must
 see what a dict has that was fed each committed batch once.
 """
@@ -159,7 +159,7 @@ class Schedule:
         self.log.fail(takeover)
         asleep = {id(sleeper.state) for sleeper in self._sleepers}
         for at, process in enumerate(self._processes):
-            # Whoever crashed may live on with all it remembers, or start anew; who sleeps is replaced.
+            # A process that crashed may continue with its memory, or start again without it; one that sleeps is replaced.
             if any(id(state) in asleep for state in process) or self.chance.random() < 0.25:
                 self._processes[at] = self._start_process()
                 self.story.append("new process")
@@ -171,7 +171,7 @@ class Schedule:
         ]
         self._sleepers = [one for one in self._sleepers if one not in woken]
         if self.store.limits.fences == "no":
-            return  # nobody stops them; that is what not to claim a fence means
+            return  # nothing stops them: the store does not claim to fence
         for sleeper in woken:
             self.story.append(f"a writer of batch {sleeper.txid!s} attempt {sleeper.txid.attempt} woke up")
             with suppress(FencedError, StaleTransactionError, BackendError):

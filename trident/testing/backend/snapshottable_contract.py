@@ -55,7 +55,7 @@ class SnapshottableContract(StateContract):
 
     @promise(Promise.SINGLE_VALUE, "exact")
     def test_a_replay_counts_once(self) -> None:
-        """The failed attempt wrote the same or, where the kind bears it, something else."""
+        """The failed attempt wrote the same or, where the kind allows it, something else."""
         if not self.exact:
             return
         state = self.store.state()

@@ -60,7 +60,7 @@ def backend_suite(
     seed
         Decides everything that is drawn at random.
     at_most
-        Seconds after which nothing more is begun: what is left is reported as not run, and the report is not `ok`.
+        Seconds no check starts after: what is left is reported as not run, and the report is not `ok`.
     outage
         Returns a context in which the store does not answer.
     clean
@@ -145,7 +145,7 @@ class Subject(NamedTuple):
 
 
 def _run_schedules(report: Report, subject: Subject, progress: Progress, until: float) -> None:
-    """Live random lives until the time is over, or one ends wrong."""
+    """Run random schedules until the time is over, or one fails."""
     factory, kind, limits, run = subject
     exact = kind is not StateType.NON_TRANSACTIONAL
     partitions = (factory.required_num_partitions if isinstance(factory, StateSpec) else None) or 2

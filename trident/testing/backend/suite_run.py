@@ -1,4 +1,4 @@
-"""What the checks of one run of the suite share: when its time is over, and how what they wrote goes away again."""
+"""What the checks of one run of the suite share: the end of its time, and the removal of what they wrote."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Run:
     Attributes
     ----------
     until
-        When no map is opened any more, of the clock `time.monotonic`.
+        The time of `time.monotonic` after which no map is opened.
     clean
         Called with the configuration of a state whose values are no longer needed; None: the maps empty themselves.
     left
@@ -71,7 +71,7 @@ class Run:
         """Remove what was written to a state."""
         keys = list(self._written.pop(conf.prefix, ()))
         if keys:
-            self.left[conf.prefix] = len(keys)  # until they are gone
+            self.left[conf.prefix] = len(keys)  # until they are removed
         if self.clean is not None:
             self.clean(conf)
         elif isinstance(backing, Resettable):

@@ -1,7 +1,7 @@
-"""Lets something happen in the middle of a call: at one of the calls that the code under test makes inside.
+"""Makes an event happen in the middle of a call: at one of the calls that the code under test makes inside.
 
-A writer that is replaced while it writes is the case that a store is most easily wrong in, and no wait hits it twice. So
-a call is run under a profiler that counts the calls made inside of it, and run again with the event put at one of them.
+A store is most easily wrong when a writer is replaced while it writes, and no wait hits that moment twice. So the call runs
+under a profiler that counts the calls inside it, and runs again with the event at one of them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Point(NamedTuple):
 def points_inside(call: Callable[[], object]) -> list[Point]:
     """Run a call; return the points inside of it, those between its requests to the store first.
 
-    What is called once for every request is rare, and comes again and again from the beginning of the call to its end; by
-    that it is told from what is called for every key, and from what is called while the requests are prepared.
+    A function that is called once per request is called rarely, and from the beginning of the call to its end. That
+    distinguishes it from functions that are called per key, or while the requests are prepared.
     """
     places: dict[str, list[int]] = {}
     calls = count()
@@ -50,13 +50,13 @@ def points_inside(call: Callable[[], object]) -> list[Point]:
 class Interruption:
     """Runs a call and, at a point inside of it, an event in another thread.
 
-    The event is waited for `grace_s` seconds: if the call holds a lock that the event needs, the event happens as soon as
-    the lock is free.
+    The call waits `grace_s` seconds for the event. If the call holds a lock that the event needs, the event happens as soon
+    as the lock is free.
 
     Attributes
     ----------
     in_place
-        Whether the event was over before the call went on from the point.
+        Whether the event ended before the call continued from the point.
     """
 
     def __init__(self, event: Callable[[], None], point: Point, grace_s: float) -> None:

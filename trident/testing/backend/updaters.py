@@ -19,7 +19,7 @@ class Add:
 
 
 class Append:
-    """Appends to the stored list, in place: as an updater must not, but may. A doubled or lost update shows."""
+    """Appends to the stored list, in place, which an updater should not do but can. A doubled or lost update shows."""
 
     def __init__(self, item: object) -> None:
         self.item = item

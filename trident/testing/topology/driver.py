@@ -1,4 +1,4 @@
-"""TopologyTestDriver: a topology without Spark and without threads, batch by batch, by the hand of a test."""
+"""TopologyTestDriver: runs a topology for a test, without Spark and without threads, batch by batch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 class TopologyTestDriver:
-    """Runs a topology by hand: what is fed is a batch, a step is one attempt at it.
+    """Runs a topology step by step: the fed rows are a batch, and a step is one attempt at it.
 
     Coordinator, plan, steps, commits and value rules are those of a running topology. The spouts are replaced by fed ones
     that make the same promise. States in memory begin empty; other stores must be given empty. The log is in memory
@@ -50,9 +50,9 @@ class TopologyTestDriver:
     Parameters
     ----------
     topology
-        As it would be started.
+        The topology, as you would start it.
     settings
-        Of `Config`. Backoff does not wait: each step after a failed one is late enough.
+        Settings of `Config`. Backoff does not wait: the step after a failed one comes at once.
 
     Examples
     --------
@@ -84,7 +84,7 @@ class TopologyTestDriver:
         self._graph = self._captures.watching(self._with_fed_spouts(declared))
         self._plan = make_plan(self._graph)
         self._memory_log = new_memory_log(declared.name)
-        self._pool = ThreadPoolExecutor(1)  # for the loop's signature: nothing is handed to it, so it starts no thread
+        self._pool = ThreadPoolExecutor(1)  # the loop's signature needs it; it gets no work, so it starts no thread
         self.clock = HandClock()
         self._progress = Progress(self._name, 1)
         self._last: TransactionAttempt | None = None
@@ -98,7 +98,7 @@ class TopologyTestDriver:
         self._spout_of(stream).feed(rows)
 
     def replay(self, stream: str | Stream, *rows: Any) -> None:
-        """After a failed step: let the replay hold these rows instead, which a spout may that is not transactional."""
+        """After a failed step: give the replay these rows instead, if the spout is not transactional."""
         self._spout_of(stream).replace(rows)
 
     def fail_at(self, point: str, times: int = 1) -> None:
@@ -117,7 +117,7 @@ class TopologyTestDriver:
         Raises
         ------
         BatchFailedError
-            The batch has failed for good: `max_batch_attempts` times, or in a way that no other try can mend.
+            The batch has failed for good: `max_batch_attempts` times, or in a way that another try cannot fix.
         """
         self._check_open()
         if self._late:
@@ -131,16 +131,14 @@ class TopologyTestDriver:
             except InjectedFault as fault:
                 return self._taken_over(fault)
             if self._progress.batches > done:
-                self._late = (
-                    self._progress.failures > failed
-                )  # a later batch, which is in work as well, may have failed
+                self._late = self._progress.failures > failed  # a later batch, which is in flight too, may have failed
                 return self._committed()
             if self._progress.failures > failed:
                 return self._failed()
         return None
 
     def run(self) -> list[BatchResult]:
-        """Step until there is nothing left to do; return what became of each attempt."""
+        """Step until there is nothing left to do; return the result of each attempt."""
         results = []
         while (result := self.step()) is not None:
             results.append(result)
@@ -198,7 +196,7 @@ class TopologyTestDriver:
     # ---- the life of the driver that it plays -----------------------------------------------------------------------
 
     def _open(self, first: bool) -> None:
-        """As a start of the topology: over the same log and states."""
+        """Open everything as a start of the topology does, over the same log and states."""
         self._parts = Parts(self._plan, self._config, self._points.reach_state, threads=False)
 
         def open_log() -> TransactionLog:
@@ -217,7 +215,7 @@ class TopologyTestDriver:
         )  # fmt: skip
 
     def _empty_memory(self) -> None:
-        """What an earlier driver of this process left in memory is none of this one's."""
+        """Empty the states in memory, because an earlier driver of this process may have filled them."""
         for name, partitions in self._parts.states.items():
             if getattr(self._plan.states[name].spec.factory, "in_memory", False):
                 for partition in partitions:
@@ -253,7 +251,7 @@ class TopologyTestDriver:
         return BatchResult(*attempt, False, failure.step, failure.cause)
 
     def _taken_over(self, fault: InjectedFault) -> BatchResult:
-        """The driver died before the record of a batch was durable; another one goes on from its log."""
+        """The driver died before the record of a batch was durable; another one continues from its log."""
         attempt = self._last
         assert attempt is not None
         close_all(self._name, [self._parts.close, self._log.close])

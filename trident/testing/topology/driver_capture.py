@@ -1,4 +1,4 @@
-"""What every stream of a topology gave, batch by batch: a consumer behind each node, and what it collected."""
+"""Collects the tuples of every stream, batch by batch, with a consumer behind each node."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Collected:
 
 
 class Captures:
-    """The tuples that the nodes of a topology gave: of live attempts, and of committed batches."""
+    """The tuples of the nodes of a topology: of running attempts, and of committed batches."""
 
     def __init__(self) -> None:
         self._collected: dict[str, _Collected] = {}
@@ -45,25 +45,25 @@ class Captures:
 
     @contextmanager
     def of(self, attempt: TransactionAttempt) -> Iterator[None]:
-        """Take what is given meanwhile as the attempt's."""
+        """Collect tuples for an attempt while the context is open."""
         self.begin()
         yield
         self.end(attempt)
 
     def begin(self) -> None:
-        """Forget what an attempt gave before it failed."""
+        """Forget the tuples of an attempt that failed."""
         for collected in self._collected.values():
             collected.rows.clear()
 
     def end(self, attempt: TransactionAttempt) -> None:
-        """Take what was given since `begin` as the attempt's."""
+        """Store the tuples since `begin` for the attempt."""
         live = self._live.setdefault(attempt, {})
         for node, collected in self._collected.items():
             live.setdefault(node, []).extend(collected.rows)
         self.begin()
 
     def commit(self, attempt: TransactionAttempt) -> None:
-        """Keep what the attempt gave; its batch is committed, and all other attempts at it are dead."""
+        """Keep the tuples of the attempt, because its batch is committed; drop those of other attempts."""
         self.committed[attempt.txid] = self._live.pop(attempt)
         self._live = {live: rows for live, rows in self._live.items() if live.txid > attempt.txid}
 
@@ -77,5 +77,5 @@ class Captures:
 
 
 def _is_inner(node: Node) -> bool:
-    """Whether a node is only a piece of what the user declared: the first half of an aggregate, or its exchange."""
+    """Whether a node is only a piece of a declared step: the first half of an aggregate, or its exchange."""
     return ":" in node.id

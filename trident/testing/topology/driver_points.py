@@ -21,7 +21,7 @@ _STATE_POINTS = ("begin_commit", "put", "commit")
 
 
 class FailurePoints:
-    """Which points are to fail, and how often still.
+    """The points that have to fail, and how often.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class FailurePoints:
 
 
 class WatchedRunner:
-    """Passes everything to a runner of this process; fails after a batch is processed if it is told to."""
+    """Passes everything to a runner of this process; fails after a batch is processed, if a test asks for that."""
 
     here = True
 
@@ -71,7 +71,7 @@ class WatchedRunner:
         return self
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
-        """Process a batch; what its streams give is kept."""
+        """Process a batch and keep the tuples of its streams."""
         with self._captures.of(attempt):
             output = self._runner.process(attempt, parts)
         try:
@@ -81,7 +81,7 @@ class WatchedRunner:
         return output
 
     def cancel(self, attempt: TransactionAttempt) -> None:
-        """Nothing runs that could be cancelled."""
+        """Do nothing: there is nothing to cancel."""
 
     def close(self) -> None:
         """Close the runner."""
@@ -89,7 +89,7 @@ class WatchedRunner:
 
 
 class WatchedLog:
-    """Passes everything to a log; raises before the record of a commit if it is told to, as if the driver died there."""
+    """Passes everything to a log; raises before a commit record if a test asks for that, as if the driver died there."""
 
     def __init__(self, log: TransactionLog, points: FailurePoints) -> None:
         self._log, self._points = log, points

@@ -1,4 +1,4 @@
-"""What a step of a `TopologyTestDriver` tells, and the clock that it goes by."""
+"""The result of a step of a `TopologyTestDriver`, and its clock."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class HandClock(Clock):
         return self._now
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970, where this clock begins."""
+        """Milliseconds since 1970; this clock starts there."""
         return int(self._now * 1000)
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What became of one attempt at a batch.
+    """The result of one attempt at a batch.
 
     Attributes
     ----------
     txid, attempt
-        The batch, and the number of the try at it; of two tries the later has the greater number.
+        The batch, and the number of the attempt; later attempts have greater numbers.
     committed
         Whether it is committed. If not, the next step tries again.
     failed_at, failure

@@ -1,4 +1,4 @@
-"""The spout that a `TopologyTestDriver` puts in the place of a declared one: what was fed, one batch per feed."""
+"""The spout that a `TopologyTestDriver` puts in place of a declared one: it emits what it is fed, one batch per feed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class FedSpout:
         self._feeds.append(self._table("feed", rows))
 
     def replace(self, rows: Sequence[Any]) -> None:
-        """Let the next attempt at the batch that failed hold other rows."""
+        """Give the next attempt at the failed batch other rows."""
         if self.spout_type is SpoutType.TRANSACTIONAL:
             raise TridentError(
                 f"replay({self.stream!r}): its spout is transactional, it promises that a replay holds the same rows. "
@@ -50,7 +50,7 @@ class FedSpout:
         return self._fields
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> FedSpout:
-        """The driver's side is the spout itself: what was fed outlives a restart of the topology."""
+        """Return the spout itself as the driver's side, so that fed rows survive a restart of the topology."""
         return self
 
     def get_emitter(self, conf: Mapping[str, Any]) -> _Emitter:
@@ -79,7 +79,7 @@ class FedSpout:
         return [self._feeds[int(definition["feed"])]]
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Remember that a feed cannot be replayed any more."""
+        """Remember that the feed is committed and will not be replayed."""
         self._committed = int(definition["feed"]) + 1
 
     def close(self) -> None:
