@@ -71,7 +71,13 @@ LAYERS = (
     Layer(("trident.ability", "trident.errors")),
     Layer(("trident.redaction",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
-    Layer(("trident.state",), ("msgpack", *VALUES)),
+    Layer(
+        tuple(
+            f"trident.state.columns.{each}" for each in ("kept_values", "number_columns", "number_table", "text_index")
+        ),
+        ("numpy", "pyarrow", "trident.state", *VALUES),
+    ),
+    Layer(("trident.state",), ("msgpack", *VALUES), deferred=("numpy", "trident.state.columns.number_columns")),
     Layer(("trident.storekit",), ("trident.state", *VALUES)),
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The one door from the surface to an engine: TridentTopology.start() opens it when it is called. A window that is given
@@ -104,7 +110,7 @@ LAYERS = (
     *(
         Layer((f"states.{store}",), (*FOR_STORES, "pyarrow", *drivers))
         for store, drivers in {
-            "memory": ("numpy",),
+            "memory": (),
             "redis": ("redis", "hiredis"),
             "memcached": ("pymemcache",),
             "cassandra": ("cassandra",),

@@ -1,15 +1,10 @@
 """State in the memory of the process.
 
-Begin with `state.py`; `number_columns.py` keeps opaque numbers in arrays.
+Begin with `state.py`; `map.py` is the writer, `data.py` what is kept.
 """
 
-from states.memory.state import (
-    ColumnarMemoryMap,
-    LRUMemoryMapState,
-    MemoryBackingMap,
-    MemoryData,
-    MemoryMap,
-    MemoryMapState,
-)
+from states.memory.data import MemoryData
+from states.memory.map import ColumnarMemoryMap, MemoryBackingMap
+from states.memory.state import LRUMemoryMapState, MemoryMap, MemoryMapState
 
 __all__ = ["ColumnarMemoryMap", "LRUMemoryMapState", "MemoryBackingMap", "MemoryData", "MemoryMap", "MemoryMapState"]

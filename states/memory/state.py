@@ -4,203 +4,32 @@ The data belong to the factory, not to the state object: a process-wide registry
 when the factory is made, kept by pickling), state and partition, so a state that is built again in the same process
 finds them. Values are kept by reference. Every `MemoryBackingMap` is one *writer* over its partition's data: once
 another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a `Count`,
-`Sum`, `Min` or `Max` is kept in arrays (`number_columns.py`), anything else in a dict.
+`Sum`, `Min` or `Max` is kept in arrays, anything else in a dict (`trident/state/columns/kept_values.py`).
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 from uuid import uuid4
 
-from states.memory.number_columns import FoundColumns, OpaqueColumns
-from trident.errors import ConfigError, FencedError, UnsupportedOperation
-from trident.state.interfaces import Key, StateConf, StateSpec, StateType, state_type
+from states.memory.data import MemoryData
+from states.memory.map import ColumnarMemoryMap, MemoryBackingMap
+from trident.errors import ConfigError, UnsupportedOperation
+from trident.state.interfaces import StateConf, StateSpec, StateType, state_type
 from trident.state.maps import map_for
-from trident.state.sentinel import displaced, is_forward
 from trident.state.snapshottable import SnapshottableMap
-from trident.state.txid import Sentinel
-from trident.state.values import OpaqueValue
 
-__all__ = ["ColumnarMemoryMap", "LRUMemoryMapState", "MemoryBackingMap", "MemoryData", "MemoryMap", "MemoryMapState"]
+__all__ = ["LRUMemoryMapState", "MemoryMap", "MemoryMapState"]
 
 MEMORY_SNAPSHOT_KEY = "$MEMORY-MAP-STATE-GLOBAL$"
-V = TypeVar("V")
-
-_FEW_KEYS = 16
-"""For a commit of no more keys a dict is quicker than arrays, so it stays one until a larger commit comes."""
 
 _PLAIN = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
 )
 """Types of values that nobody can change in place, so readers need no copies."""
-
-
-class MemoryData:
-    """What one partition holds: its entries and its sentinel.
-
-    Parameters
-    ----------
-    max_size
-        How many entries are kept; the least recently used ones are dropped beyond it. 0: all.
-    """
-
-    def __init__(self, max_size: int = 0) -> None:
-        self.lock = threading.Lock()
-        self.max_size = max_size
-        self.entries: dict[Key, Any] = OrderedDict() if max_size else {}
-        self.columns: OpaqueColumns | None = None  # holds all entries instead, while there are some
-        self.may_be_columns = not max_size
-        self.sentinel: Sentinel | None = None
-
-    def __len__(self) -> int:
-        return len(self.entries if self.columns is None else self.columns)
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self.entries.clear()
-        self.columns = None
-        self.sentinel = None
-
-    def as_columns(self, width: int) -> OpaqueColumns | None:
-        """Keep the entries as columns from now on, if all fit; what does not fit once is never tried again."""
-        if self.columns is None and self.may_be_columns:
-            self.columns = OpaqueColumns.of(width, self.entries)
-            self.may_be_columns = self.columns is not None
-            if self.columns is not None:
-                self.entries.clear()
-        return self.columns
-
-    def as_dict(self) -> None:
-        """Keep the entries as a dict from now on."""
-        if self.columns is not None:
-            self.entries.update(self.columns.entries())
-            self.columns, self.may_be_columns = None, False
-
-
-class MemoryBackingMap(Generic[V]):
-    """An `IBackingMap` over a dict, with a sentinel of its own and fencing between the writers of one process."""
-
-    gives_copies = False  # values are kept by reference
-    commits_atomically = True  # no seal: the memory of a process ends as a whole, never with half of a commit
-
-    def __init__(self, data: MemoryData | None = None) -> None:
-        self.data = MemoryData() if data is None else data
-        self._own: Sentinel | None = None
-        self._seen: Sentinel | None = None
-        self._has_seen = False
-
-    def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
-        """Read many keys; an entry that is read counts as used."""
-        data = self.data
-        with data.lock:
-            if data.columns is not None:
-                return data.columns.get(keys)  # type: ignore[return-value]  # V is OpaqueValue then
-            values = list(map(data.entries.get, keys))
-            if isinstance(data.entries, OrderedDict):
-                for key, value in zip(keys, values, strict=True):
-                    if value is not None:
-                        data.entries.move_to_end(key)
-        return values
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
-        """Write many keys, all or none.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel since this one did. Nothing was written.
-        """
-        data = self.data
-        with data.lock:
-            self._check_fence(f"put {len(keys)} keys to memory")
-            if data.columns is not None:
-                if data.columns.put(keys, values):
-                    return
-                data.as_dict()
-            data.entries.update(zip(keys, values, strict=True))
-            if isinstance(data.entries, OrderedDict):
-                for key in keys:
-                    data.entries.move_to_end(key)
-                while len(data.entries) > data.max_size:
-                    data.entries.popitem(last=False)
-
-    def multi_delete(self, keys: Sequence[Key]) -> None:
-        """Delete many keys, all or none; fenced as `multi_put` is."""
-        with self.data.lock:
-            self._check_fence(f"delete {len(keys)} keys from memory")
-            if self.data.columns is not None:
-                self.data.columns.delete(keys)
-            for key in keys:
-                self.data.entries.pop(key, None)
-
-    def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys as of one moment: a single page."""
-        with self.data.lock:
-            columns = self.data.columns
-            keys = list(self.data.entries) if columns is None else columns.keys()
-        yield keys
-
-    def read_sentinel(self) -> Sentinel | None:
-        """Return the last commit that touched these data."""
-        self._seen, self._has_seen = self.data.sentinel, True
-        return self._seen
-
-    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Move the sentinel on from what was read or laid last; this is the writer from now on."""
-        data = self.data
-        with data.lock:
-            found = data.sentinel
-            seen = self._seen if self._has_seen else found
-            if found != seen or (found is not None and not force and not is_forward(found, sentinel)):
-                raise displaced("move the sentinel in memory", sentinel, found, seen)
-            data.sentinel = self._own = self._seen = sentinel
-            self._has_seen = True
-
-    def reset(self) -> None:
-        """Forget every key and the sentinel."""
-        with self.data.lock:
-            self.data.clear()
-            self._own, self._has_seen = None, False
-
-    def _check_fence(self, doing: str) -> None:
-        if self.data.sentinel != self._own:
-            if self._own is None:
-                raise FencedError(doing, str(self._own), str(self.data.sentinel))
-            raise displaced(doing, self._own, self.data.sentinel, self._own)
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-
-class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
-    """A `ColumnarMap` besides: from the first read by columns on, opaque numbers are kept as columns.
-
-    A class of its own, since a subclass of `MemoryBackingMap` expects every read and write in the methods that it knows.
-    """
-
-    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> FoundColumns | None:
-        """Read keys, given part by part; None if what is here does not fit columns."""
-        with self.data.lock:
-            few = self.data.columns is None and len(parts[0]) <= _FEW_KEYS
-            columns = None if few else self.data.as_columns(len(parts))
-            return None if columns is None else columns.find(parts)
-
-    def multi_find(self, keys: Sequence[Key]) -> FoundColumns | None:
-        """Read keys; None if they are kept in a dict."""
-        with self.data.lock:
-            columns = self.data.columns
-            return None if columns is None else columns.find_keys(keys)
-
-    def multi_put_columns(self, found: FoundColumns, txid: int, attempt: int) -> None:
-        """Write what was combined; all or none, and fenced as `multi_put` is."""
-        with self.data.lock:
-            self._check_fence(f"put {len(found.rows)} keys to memory")
-            found.columns.put_found(found, txid, attempt)
 
 
 class MemoryMap(SnapshottableMap):

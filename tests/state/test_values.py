@@ -23,7 +23,6 @@ from trident.state import (
     TransactionalValue,
     Txid,
     Winners,
-    opaque_base,
 )
 
 
@@ -63,7 +62,7 @@ def test_opaque_example_of_the_documentation(txid: int, value: int, prev: int) -
     ],
 )
 def test_what_a_commit_starts_from(stored: OpaqueValue, txid: int, base: str) -> None:
-    assert opaque_base(stored, txid, Winners(((1, 7),))) == base
+    assert stored.at(Snapshot(txid - 1, Winners(((1, 7),)))) == base
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,6 @@ from trident.state.values import (
     OpaqueValue,
     ReducerValueUpdater,
     TransactionalValue,
-    opaque_base,
 )
 from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap
 from trident.state.wrappers.chunked import MicroBatchIBackingMap
@@ -116,7 +115,6 @@ __all__ = [
     "fenced",
     "map_for",
     "map_state",
-    "opaque_base",
     "serializer_for",
     "state_type",
 ]

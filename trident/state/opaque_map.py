@@ -6,16 +6,19 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import repeat
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError
-from trident.state.columns import ColumnarMap, Combine, StoredColumns, fallen
+from trident.state.columns import ColumnarMap, Combine
 from trident.state.copies import kept, owned
 from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot, Txid, Winners
 from trident.state.values import CombinerUpdates, OpaqueValue
+
+if TYPE_CHECKING:
+    from trident.state.columns.number_columns import NumberColumns
 
 __all__ = ["OpaqueMap"]
 
@@ -35,7 +38,8 @@ class OpaqueMap(CommittedMap):
         super().__init__(backing, name, partition)
         self._columnar = backing if isinstance(backing, ColumnarMap) else None
         self.keeps_columns = self._columnar is not None  # may `multi_combine` be of use?
-        self._combined: StoredColumns | None = None  # what this commit wrote as columns; not yet in `_written`
+        # What this commit wrote as columns, by the parts of its keys; not yet in `_written`.
+        self._combined: tuple[Sequence[Sequence[Any]], NumberColumns] | None = None
 
     def keeps_attempts(self) -> bool:
         """Whether the store tells later which attempt wrote a value: unless the backing map says no."""
@@ -60,17 +64,19 @@ class OpaqueMap(CommittedMap):
             The column of new values. None if that cannot be done with this store, these values or this late in the commit:
             nothing was written, use `multi_update`.
         """
-        txid = self._current()
-        if self._columnar is None or self._written or self._combined is not None:
+        commit, columnar = self._current(), self._columnar
+        if columnar is None or self._written or self._combined is not None:
             return None
-        found = self._columnar.multi_get_columns(parts)
+        found = columnar.multi_get_columns(parts)
         if found is None:
             return None
-        new = found.combine(values, function, fallen(found, int(txid), txid.winners, self.name, int(txid)))
-        if new is not None:
-            self._columnar.multi_put_columns(found, int(txid), txid.attempt)
-            self._combined = found  # after the put: a failed one must not look written (R10)
-        return new
+        self._refuse_later(found, commit, lambda at: tuple(part[at] for part in map(_listed, parts)), behind=commit)
+        new = found.combined(values, function, commit)
+        if new is None:
+            return None
+        columnar.multi_put_columns(found, new)
+        self._combined = parts, new  # after the put: a failed one must not look written (R10)
+        return new.curr
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Write `[txid, attempt, base, f(base)]` for each key, where base is what stood before this batch."""
@@ -100,7 +106,8 @@ class OpaqueMap(CommittedMap):
             return []
         found = None if self._columnar is None else self._columnar.multi_find(keys)
         if found is not None:
-            return found.stood(fallen(found, snapshot.txid + 1, snapshot.winners, self.name, snapshot.txid))
+            self._refuse_later(found, snapshot.txid + 1, lambda at: keys[at], behind=snapshot.txid)
+            return found.values_before(snapshot.txid + 1, snapshot.winners)
         # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
         read = getattr(self.backing, "multi_get_stored", self.backing.multi_get)
         keys = one_nan(keys)
@@ -125,11 +132,18 @@ class OpaqueMap(CommittedMap):
 
     def _bases(self, keys: Sequence[Key], txid: Txid) -> list[Any]:
         if self._combined is not None:
-            self._written.update(self._combined.written(int(txid), txid.attempt))
+            parts, new = self._combined
+            self._written.update(zip(zip(*map(_listed, parts), strict=True), new.values(), strict=True))
             self._combined = None
         bases = self._before(int(txid), txid.winners, keys, self._read(keys), behind=int(txid))
         written = self._written
         return [written[k].curr if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
+
+    def _refuse_later(self, found: NumberColumns, txid: int, key_at: Callable[[int], Key], behind: int) -> None:
+        later = found.first_after(txid)
+        if later is not None:
+            at, stored_txid = later
+            raise StaleTransactionError(self.name, key_at(at), int(behind), stored_txid)
 
     def _before(
         self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
@@ -151,3 +165,8 @@ def _updated(bases: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[An
     if isinstance(updaters, CombinerUpdates):
         return updaters.update_all(bases)
     return [updater.update(base) for base, updater in zip(bases, updaters, strict=True)]
+
+
+def _listed(values: Any) -> Sequence[Any]:
+    """Return the values of a list or an Arrow array."""
+    return values if isinstance(values, (list, tuple)) else list(values.to_pylist())

@@ -10,7 +10,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["EVERYTHING_WON", "RETRY_BITS", "Epochs", "Sentinel", "Snapshot", "Txid", "Winners", "epoch_of"]
 
@@ -100,6 +104,31 @@ class Winners:
         one_range = at > 0 and at == bisect_right(self._starts, lowest)
         return (one_range and self.ranges[at - 1][1] == attempt) or highest <= self.adopted
 
+    def won_each(self, txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Answer `won` for each of many values.
+
+        Parameters
+        ----------
+        txids, attempts
+            int64, shape (n,): who wrote each value.
+
+        Returns
+        -------
+        numpy.ndarray
+            bool, shape (n,).
+        """
+        stand: npt.NDArray[np.bool_] = txids <= self.adopted
+        if not len(txids) or not self.ranges:
+            return stand
+        first, last = bisect_right(self._starts, int(txids.min())), bisect_right(self._starts, int(txids.max()))
+        for at in range(max(first - 1, 0), last):  # few values are so old that many failures came since
+            start, attempt = self.ranges[at]
+            in_range = txids >= start
+            if at + 1 < last:
+                in_range &= txids < self.ranges[at + 1][0]
+            stand |= in_range & (attempts == attempt)
+        return stand
+
     def with_winner(self, txid: int, attempt: int) -> Winners:
         """Return the winners after `txid` was committed by `attempt`; itself if nothing changes."""
         if self.ranges and self.ranges[-1][1] == attempt:
@@ -150,6 +179,10 @@ class _EverythingWon(Winners):
 
     def won_all(self, lowest: int, highest: int, attempt: int) -> bool:
         return True
+
+    def won_each(self, txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        everything: npt.NDArray[np.bool_] = txids == txids
+        return everything
 
 
 EVERYTHING_WON: Winners = _EverythingWon()

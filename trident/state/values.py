@@ -1,15 +1,19 @@
 """What is stored per key, and the rule by which a commit or a reader takes it (R6, R12).
 
 The rule, `OpaqueValue.stands_before`, is the whole of the exactly-once promise; everything else only makes sure that it
-is asked with the right txid, attempt and winners.
+is asked with the right txid, attempt and winners. `stand_before` is the same rule for the values of many keys at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
 
 from trident.state.txid import Snapshot, Winners
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = [
     "UNKNOWN_ATTEMPT",
@@ -18,7 +22,7 @@ __all__ = [
     "OpaqueValue",
     "ReducerValueUpdater",
     "TransactionalValue",
-    "opaque_base",
+    "stand_before",
 ]
 
 V = TypeVar("V")
@@ -65,9 +69,23 @@ class TransactionalValue(NamedTuple):
         return self.txid == txid
 
 
-def opaque_base(stored: OpaqueValue, txid: int, winners: Winners) -> Any:
-    """Return what stood before batch `txid`, given what is stored (with `stored.txid <= txid`)."""
-    return stored.curr if stored.stands_before(txid, winners) else stored.prev
+def stand_before(
+    txids: npt.NDArray[np.int64], attempts: npt.NDArray[np.int64], txid: int, winners: Winners
+) -> npt.NDArray[np.bool_]:
+    """Answer `OpaqueValue.stands_before` for each of many values.
+
+    Parameters
+    ----------
+    txids, attempts
+        int64, shape (n,): the first two fields of the values.
+
+    Returns
+    -------
+    numpy.ndarray
+        bool, shape (n,): True where `curr` stood before batch `txid`, False where `prev` did.
+    """
+    stand: npt.NDArray[np.bool_] = winners.won_each(txids, attempts) | (attempts == UNKNOWN_ATTEMPT)
+    return stand & (txids < txid)
 
 
 class CombinerValueUpdater(Generic[V]):

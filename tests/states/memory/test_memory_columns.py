@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from states.memory import ColumnarMemoryMap, LRUMemoryMapState, MemoryBackingMap, MemoryData, MemoryMap, MemoryMapState
-from states.memory.number_columns import OpaqueColumns
 from tests.harness.crashing_stores import DictMap
 from trident.errors import FencedError, StaleTransactionError
 from trident.operations import Max, Min, Sum
 from trident.state import OpaqueMap, OpaqueValue, Sentinel, Snapshot, StateConf, StateType, Txid, Winners
 from trident.state.columns import ColumnarMap
+from trident.state.columns.number_table import NumberTable
 from trident.state.values import UNKNOWN_ATTEMPT, CombinerUpdates
 
 COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
@@ -30,8 +30,8 @@ MOST = (1 << 63) - 1
 def soon_deleted_and_always_columns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
-        patched.setattr("states.memory.state._FEW_KEYS", 0)
-        patched.setattr("states.memory.number_columns._MANY_KEYS", 1)
+        patched.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+        patched.setattr("trident.state.columns.text_index._MANY_KEYS", 1)
         yield
 
 
@@ -157,7 +157,7 @@ def summed(state: OpaqueMap, txid: int, **values: Any) -> list[Any] | None:
 
 
 def test_a_dict_stays_one_until_a_commit_of_many_keys_comes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("states.memory.state._FEW_KEYS", 2)
+    monkeypatch.setattr("trident.state.columns.kept_values._FEW_KEYS", 2)
     data = MemoryData()
     state = opened(data)
     assert summed(state, 1, a=1, b=2) is None
@@ -195,7 +195,7 @@ def test_a_value_that_does_not_fit_makes_the_partition_a_dict_for_good(odd: Any)
     assert (data.columns, len(data)) == (None, 2)
     assert state.multi_get([("a",), ("b",)]) == [1, odd]
     assert summed(state, 3, a=1) is None
-    assert (data.columns, data.may_be_columns) == (None, False)
+    assert (data.columns, data.values.may_be_columns) == (None, False)
 
 
 @pytest.mark.parametrize("there", [{("a", "b"): 1}, {("a",): "text"}, {("a",): OpaqueValue(1, 0, None, "text")}])
@@ -203,7 +203,7 @@ def test_entries_that_do_not_fit_stay_a_dict(there: dict[Any, Any]) -> None:
     data = MemoryData()
     data.entries.update(there)
     assert ColumnarMemoryMap(data).multi_get_columns([["x"]]) is None
-    assert (data.entries, data.may_be_columns) == (there, False)
+    assert (data.entries, data.values.may_be_columns) == (there, False)
 
 
 def test_a_sum_beyond_64_bits_is_left_to_python_and_nothing_is_written() -> None:
@@ -288,12 +288,12 @@ def value(number: Any) -> OpaqueValue:
     return OpaqueValue(1, 1, None, number)
 
 
-def put(columns: OpaqueColumns, keys: Sequence[Any], *numbers: Any) -> bool:
+def put(columns: NumberTable, keys: Sequence[Any], *numbers: Any) -> bool:
     return columns.put([(each,) for each in keys], [value(number) for number in numbers])
 
 
 def test_rows_of_deleted_keys_are_used_again_and_columns_grow() -> None:
-    columns = OpaqueColumns(1)
+    columns = NumberTable(1)
     many = list(range(5000))
     assert put(columns, many, *many)
     columns.delete([(2,), (4000,), ("never",), ("two", "parts")])
@@ -305,46 +305,46 @@ def test_rows_of_deleted_keys_are_used_again_and_columns_grow() -> None:
     assert columns.entries() == left | {("x",): value(4), ("y",): value(2), ("z",): value(3)}
 
 
-def combined(columns: OpaqueColumns, txid: int, *keys: Any) -> list[int]:
+def combined(columns: NumberTable, txid: int, *keys: Any) -> list[int]:
     found = columns.find([pa.array(keys, pa.string())])
     assert found is not None
-    new = found.combine(pa.array(range(1, len(keys) + 1)), "sum", [])
+    new = found.combined(pa.array(range(1, len(keys) + 1)), "sum", Txid(txid, 1))
     assert new is not None
-    columns.put_found(found, txid, 1)
-    return [int(each) for each in new]
+    columns.put_found(found, new)
+    return [int(each) for each in new.curr]
 
 
 def test_arrow_searches_for_texts_once_no_new_ones_come() -> None:
-    columns = OpaqueColumns(1)
+    columns = NumberTable(1)
     assert combined(columns, 1, "a", None, "b", "ü") == [1, 2, 3, 4]
-    assert (combined(columns, 2, "b", "a"), columns._texts is None) == ([4, 3], True)
-    assert (combined(columns, 3, "a", "b"), columns._texts is None) == ([4, 6], False)
-    assert (combined(columns, 4, None, "b", "a"), columns._texts is None) == ([3, 8, 7], False)
-    assert (combined(columns, 5, "ü", "new", "b", "a"), columns._texts is None) == ([5, 2, 11, 11], True)
+    assert (combined(columns, 2, "b", "a"), columns._texts._keys is None) == ([4, 3], True)
+    assert (combined(columns, 3, "a", "b"), columns._texts._keys is None) == ([4, 6], False)
+    assert (combined(columns, 4, None, "b", "a"), columns._texts._keys is None) == ([3, 8, 7], False)
+    assert (combined(columns, 5, "ü", "new", "b", "a"), columns._texts._keys is None) == ([5, 2, 11, 11], True)
     assert combined(columns, 6, "new", "ü", "b") == [3, 7, 14]
-    assert (combined(columns, 7, "new", "ü", "b"), columns._texts is None) == ([4, 9, 17], False)
+    assert (combined(columns, 7, "new", "ü", "b"), columns._texts._keys is None) == ([4, 9, 17], False)
     columns.delete([("a",)])
-    assert columns._texts is None
+    assert columns._texts._keys is None
     assert combined(columns, 8, "b", "a", "z") == [18, 2, 3]  # in the row that "a" left, and a new one
     assert [value and value.curr for value in columns.get([("a",), ("b",), ("z",), (None,)])] == [2, 18, 3, 3]
 
 
 def test_arrow_does_not_search_a_state_that_is_much_larger_or_has_keys_that_are_no_texts() -> None:
-    columns = OpaqueColumns(1)
+    columns = NumberTable(1)
     for txid in (1, 2):
         combined(columns, txid, *map(str, range(100)))
     combined(columns, 3, *map(str, range(49)))
-    assert columns._texts is None
+    assert columns._texts._keys is None
     combined(columns, 4, *map(str, range(50)))
-    assert columns._texts is not None
+    assert columns._texts._keys is not None
     assert put(columns, ["\udcff"], 5)
     for txid in (5, 6, 7):
         assert combined(columns, txid, *map(str, range(60)))[0] == txid
-    assert columns._texts is None
+    assert columns._texts._keys is None
 
 
 def test_arrow_does_not_take_bytes_for_a_text() -> None:
-    columns = OpaqueColumns(1)
+    columns = NumberTable(1)
     assert put(columns, [b"a"], 1)
     assert put(columns, ["a"], 2)
     for txid, stood in ((2, 2), (3, 3), (4, 4)):
@@ -353,7 +353,7 @@ def test_arrow_does_not_take_bytes_for_a_text() -> None:
 
 
 def test_a_state_whose_keys_are_all_deleted_goes_on() -> None:
-    columns = OpaqueColumns(1)
+    columns = NumberTable(1)
     for txid in (1, 2):
         combined(columns, txid, "a", "b")
     columns.delete([("a",), ("b",)])
@@ -362,9 +362,9 @@ def test_a_state_whose_keys_are_all_deleted_goes_on() -> None:
 
 
 def test_the_first_number_settles_the_type() -> None:
-    columns = OpaqueColumns(1)
-    assert (put(columns, ["a"], None), columns.type) == (True, None)
-    assert (put(columns, ["b"], 0.5), columns.type) == (True, float)
+    columns = NumberTable(1)
+    assert (put(columns, ["a"], None), columns.dtype) == (True, None)
+    assert (put(columns, ["b"], 0.5), columns.dtype) == (True, np.float64)
     assert not put(columns, ["c"], 1)
     assert not put(columns, ["c", "d"], 0.5, 1)
     assert not columns.put([("c", "d")], [value(0.5)])

@@ -1,0 +1,76 @@
+"""What one partition of a state in memory holds."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from trident.state.columns.kept_values import KeptValues
+from trident.state.columns.number_table import NumberTable
+from trident.state.interfaces import Key
+from trident.state.txid import Sentinel
+
+__all__ = ["MemoryData"]
+
+
+class MemoryData:
+    """The values and the sentinel of one partition.
+
+    Parameters
+    ----------
+    max_size
+        How many entries are kept; the least recently used ones are dropped beyond it. 0: all.
+    """
+
+    def __init__(self, max_size: int = 0) -> None:
+        self.lock = threading.Lock()
+        self.max_size = max_size
+        self.values: KeptValues = LastUsedValues(max_size) if max_size else KeptValues()
+        self.sentinel: Sentinel | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def entries(self) -> dict[Key, Any]:
+        """What is kept as a dict."""
+        return self.values.entries
+
+    @property
+    def columns(self) -> NumberTable | None:
+        """What is kept as arrays instead; None while it is a dict."""
+        return self.values.columns
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.values.clear()
+        self.sentinel = None
+
+
+class LastUsedValues(KeptValues):
+    """The `max_size` values that were read or written last."""
+
+    entries: OrderedDict[Key, Any]
+
+    def __init__(self, max_size: int) -> None:
+        super().__init__(may_be_columns=False)
+        self._max_size = max_size
+        self.entries = OrderedDict()
+
+    def get(self, keys: Sequence[Key]) -> list[Any]:
+        """Return a value per key; what is read counts as used."""
+        values = super().get(keys)
+        for key, value in zip(keys, values, strict=True):
+            if value is not None:
+                self.entries.move_to_end(key)
+        return values
+
+    def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write a value per key, and drop those that were used least recently."""
+        super().put(keys, values)
+        for key in keys:
+            self.entries.move_to_end(key)
+        while len(self.entries) > self._max_size:
+            self.entries.popitem(last=False)

@@ -1,0 +1,114 @@
+"""The backing maps over one partition in memory, each a writer that is fenced by the others of its process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+from states.memory.data import MemoryData
+from trident.errors import FencedError
+from trident.state.columns.number_columns import NumberColumns
+from trident.state.interfaces import Key
+from trident.state.sentinel import displaced, is_forward
+from trident.state.txid import Sentinel
+from trident.state.values import OpaqueValue
+
+__all__ = ["ColumnarMemoryMap", "MemoryBackingMap"]
+
+V = TypeVar("V")
+
+
+class MemoryBackingMap(Generic[V]):
+    """An `IBackingMap` over a dict, with a sentinel of its own and fencing between the writers of one process."""
+
+    gives_copies = False  # values are kept by reference
+    commits_atomically = True  # no seal: the memory of a process ends as a whole, never with half of a commit
+
+    def __init__(self, data: MemoryData | None = None) -> None:
+        self.data = MemoryData() if data is None else data
+        self._own: Sentinel | None = None
+        self._seen: Sentinel | None = None
+        self._has_seen = False
+
+    def multi_get(self, keys: Sequence[Key]) -> list[V | None]:
+        """Read many keys; an entry that is read counts as used."""
+        with self.data.lock:
+            return self.data.values.get(keys)
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
+        """Write many keys, all or none.
+
+        Raises
+        ------
+        FencedError
+            Another writer has moved the sentinel since this one did. Nothing was written.
+        """
+        with self.data.lock:
+            self._check_fence(f"put {len(keys)} keys to memory")
+            self.data.values.put(keys, values)
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete many keys, all or none; fenced as `multi_put` is."""
+        with self.data.lock:
+            self._check_fence(f"delete {len(keys)} keys from memory")
+            self.data.values.delete(keys)
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys as of one moment: a single page."""
+        with self.data.lock:
+            keys = self.data.values.keys()
+        yield keys
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return the last commit that touched these data."""
+        self._seen, self._has_seen = self.data.sentinel, True
+        return self._seen
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Move the sentinel on from what was read or laid last; this is the writer from now on."""
+        data = self.data
+        with data.lock:
+            found = data.sentinel
+            seen = self._seen if self._has_seen else found
+            if found != seen or (found is not None and not force and not is_forward(found, sentinel)):
+                raise displaced("move the sentinel in memory", sentinel, found, seen)
+            data.sentinel = self._own = self._seen = sentinel
+            self._has_seen = True
+
+    def reset(self) -> None:
+        """Forget every key and the sentinel."""
+        with self.data.lock:
+            self.data.clear()
+            self._own, self._has_seen = None, False
+
+    def _check_fence(self, doing: str) -> None:
+        if self.data.sentinel != self._own:
+            if self._own is None:
+                raise FencedError(doing, str(self._own), str(self.data.sentinel))
+            raise displaced(doing, self._own, self.data.sentinel, self._own)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+
+class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
+    """A `ColumnarMap` besides: from the first commit of many keys by columns on, opaque numbers are kept as columns.
+
+    A class of its own, because a subclass of `MemoryBackingMap` expects every read and write in the methods that it knows.
+    """
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Read keys, given part by part; None if what is here does not fit columns."""
+        with self.data.lock:
+            return self.data.values.find(parts)
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Read keys; None if they are kept in a dict."""
+        with self.data.lock:
+            return self.data.values.find_keys(keys)
+
+    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Write what was combined; all or none, and fenced as `multi_put` is."""
+        with self.data.lock:
+            self._check_fence(f"put {len(found)} keys to memory")
+            self.data.values.put_found(found, new)

@@ -1,0 +1,81 @@
+"""The value rule over columns and the rule over one value: whatever is stored and whoever won, they answer the same."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trident.operations import Max, Min, Sum
+from trident.state import EVERYTHING_WON, OpaqueValue, Snapshot, Txid, Winners
+from trident.state.columns import Combine
+from trident.state.columns.number_columns import NumberColumns, Span
+from trident.state.values import UNKNOWN_ATTEMPT, stand_before
+
+TXIDS = st.integers(1, 9)
+ATTEMPTS = st.integers(0, 4) | st.just(UNKNOWN_ATTEMPT)
+INTS = st.integers(-9, 9)
+FLOATS = st.sampled_from([0.0, -0.0, 1.5, -2.25, float("inf"), float("nan"), 1e308])
+RANGES = st.dictionaries(TXIDS, ATTEMPTS, max_size=4).map(lambda ranges: tuple(sorted(ranges.items())))
+WINNERS = st.builds(Winners, RANGES, st.integers(0, 4)) | st.just(EVERYTHING_WON)
+
+
+def stored(numbers: st.SearchStrategy[Any]) -> st.SearchStrategy[list[OpaqueValue]]:
+    value = st.none() | numbers
+    return st.lists(st.builds(OpaqueValue, TXIDS, ATTEMPTS, value, value), min_size=1, max_size=12)
+
+
+@given(st.lists(st.tuples(TXIDS, ATTEMPTS)), TXIDS, WINNERS)
+def test_who_won_is_the_same_for_each_and_for_all(heads: list[tuple[int, int]], txid: int, winners: Winners) -> None:
+    txids, attempts = np.array(heads, np.int64).reshape(-1, 2).T
+    assert winners.won_each(txids, attempts).tolist() == [winners.won(*head) for head in heads]
+    one_by_one = [OpaqueValue(*head, "prev", "curr").stands_before(txid, winners) for head in heads]
+    assert stand_before(txids, attempts, txid, winners).tolist() == one_by_one
+
+
+@given(stored(INTS) | stored(FLOATS), TXIDS, WINNERS, st.booleans())
+def test_what_stood_before_is_the_same_for_each_and_for_all(
+    values: list[OpaqueValue], txid: int, winners: Winners, knows_the_span: bool
+) -> None:
+    columns = NumberColumns.of(values)
+    assert columns is not None
+    if not knows_the_span:
+        columns.span = None
+    base, had = columns.before(txid, winners)
+    found = [value if there else None for value, there in zip(base.tolist(), had.tolist(), strict=True)]
+    assert repr(found) == repr([value.at(Snapshot(txid - 1, winners)) for value in values])
+    later = [(at, value.txid) for at, value in enumerate(values) if value.txid > txid]
+    assert columns.first_after(txid) == (later[0] if later else None)
+    assert repr(columns.values()) == repr(values)
+
+
+@pytest.mark.parametrize(
+    ("function", "combine"), [("sum", Sum().combine), ("min", Min().combine), ("max", Max().combine)]
+)
+@given(st.data())
+def test_what_is_written_is_the_same_for_each_and_for_all(function: Combine, combine: Any, data: st.DataObject) -> None:
+    numbers = data.draw(st.sampled_from([INTS, FLOATS]))
+    values = data.draw(stored(numbers))
+    partials = data.draw(st.lists(numbers, min_size=len(values), max_size=len(values)))
+    txid = Txid(data.draw(TXIDS), 7, data.draw(WINNERS))
+    columns = NumberColumns.of(values)
+    assert columns is not None
+    new = columns.combined(
+        np.array(partials, np.float64 if isinstance(partials[0], float) else np.int64), function, txid
+    )
+    bases = [value.at(Snapshot(txid - 1, txid.winners)) for value in values]
+    updated = [part if base is None else combine(base, part) for base, part in zip(bases, partials, strict=True)]
+    expected = [OpaqueValue(int(txid), 7, base, value) for base, value in zip(bases, updated, strict=True)]
+    assert new is not None
+    assert repr(new.values()) == repr(expected)
+    assert new.span == Span(7, int(txid), int(txid))
+
+
+def test_many_failures_between_the_oldest_value_and_the_newest() -> None:
+    winners = Winners(tuple((txid, 2 * txid) for txid in range(1, 100)))
+    txids = np.array([5, 5, 50, 99, 120], np.int64)
+    attempts = np.array([10, 9, 100, 198, 198], np.int64)
+    assert winners.won_each(txids, attempts).tolist() == [True, False, True, True, True]

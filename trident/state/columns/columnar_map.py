@@ -1,0 +1,42 @@
+"""The ability "commits columns": a backing map that reads and writes opaque numbers as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from trident.state.interfaces import Key
+
+if TYPE_CHECKING:
+    from trident.state.columns.number_columns import NumberColumns
+
+__all__ = ["ColumnarMap", "Combine"]
+
+Combine = Literal["sum", "min", "max"]
+"""What `Count` and `Sum`, `Min`, `Max` do with the stored value and the new one."""
+
+
+@runtime_checkable
+class ColumnarMap(Protocol):
+    """A backing map of opaque values that also takes a commit as columns. `OpaqueMap` asks for nothing else."""
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Read distinct keys.
+
+        Parameters
+        ----------
+        parts
+            The keys: for each grouping field its values, a list or an Arrow array.
+
+        Returns
+        -------
+        NumberColumns | None
+            One entry per key, in the order asked. None if the map holds something else than numbers of one type, or if
+            rows are quicker now: then `multi_get` and `multi_put` are used.
+        """
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Read keys for a snapshot; None if the map does not keep columns now: then `multi_get` is used."""
+
+    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Write `new` for the keys of `found`, which `multi_get_columns` gave in this commit; as `multi_put` otherwise."""

@@ -1,0 +1,89 @@
+"""The values of a map that are kept in memory: a dict, or arrays while all of them are opaque numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trident.state.columns.number_columns import NumberColumns
+from trident.state.columns.number_table import NumberTable
+from trident.state.interfaces import Key
+
+__all__ = ["KeptValues"]
+
+_FEW_KEYS = 16
+"""For a commit of no more keys a dict is quicker than arrays, so it stays one until a larger commit comes."""
+
+
+class KeptValues:
+    """A value per key. The first commit of many keys by columns turns the dict into arrays, if all values fit.
+
+    Attributes
+    ----------
+    entries
+        The values, unless they are in `columns`.
+    columns
+        All values as arrays; None while they are a dict.
+    may_be_columns
+        False once something did not fit: it is not tried a second time.
+    """
+
+    def __init__(self, may_be_columns: bool = True) -> None:
+        self.entries: dict[Key, Any] = {}
+        self.columns: NumberTable | None = None
+        self.may_be_columns = may_be_columns
+
+    def __len__(self) -> int:
+        return len(self.entries if self.columns is None else self.columns)
+
+    def keys(self) -> list[Key]:
+        """Return all keys."""
+        return list(self.entries) if self.columns is None else self.columns.keys()
+
+    def get(self, keys: Sequence[Key]) -> list[Any]:
+        """Return a value per key, None for an absent one."""
+        return list(map(self.entries.get, keys)) if self.columns is None else self.columns.get(keys)
+
+    def put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Write a value per key."""
+        if self.columns is not None:
+            if self.columns.put(keys, values):
+                return
+            self.entries.update(self.columns.entries())
+            self.columns, self.may_be_columns = None, False
+        self.entries.update(zip(keys, values, strict=True))
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        """Delete keys; absent ones are ignored."""
+        if self.columns is not None:
+            self.columns.delete(keys)
+            return
+        for key in keys:
+            self.entries.pop(key, None)
+
+    def clear(self) -> None:
+        """Delete all keys."""
+        self.entries.clear()
+        self.columns = None
+
+    def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Return what is there for distinct keys, given part by part; None where rows are quicker or do not fit."""
+        if self.columns is None and len(parts[0]) > _FEW_KEYS:
+            self._to_columns(len(parts))
+        return None if self.columns is None else self.columns.find(parts)
+
+    def find_keys(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Return what is there for keys; None while it is a dict."""
+        return None if self.columns is None else self.columns.find_keys(keys)
+
+    def put_found(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Write what was combined with what `find` gave."""
+        assert self.columns is not None, "nothing was put since the find"
+        self.columns.put_found(found, new)
+
+    def _to_columns(self, width: int) -> None:
+        if self.may_be_columns:
+            columns = NumberTable(width)
+            self.may_be_columns = columns.put(list(self.entries), list(self.entries.values()))
+            if self.may_be_columns:
+                self.columns, self.entries = columns, {}

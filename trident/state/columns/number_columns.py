@@ -1,0 +1,178 @@
+"""The opaque values of some keys as arrays: the value rule and the combining of a commit, for all keys at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from trident.state.columns.columnar_map import Combine
+from trident.state.txid import Txid, Winners
+from trident.state.values import OpaqueValue, stand_before
+
+__all__ = ["ATTEMPT", "CURR", "HAS_CURR", "HAS_PREV", "PREV", "TXID", "Column", "NumberColumns", "Span"]
+
+TXID, ATTEMPT, PREV, CURR = range(4)
+HAS_PREV, HAS_CURR = 1, 2
+
+Column = npt.NDArray[Any]
+"""int64 or float64, shape (n,)."""
+
+
+class Span(NamedTuple):
+    """Bounds of who wrote some values: one attempt, in batches from `lowest` to `highest`."""
+
+    attempt: int
+    lowest: int
+    highest: int
+
+
+class NumberColumns:
+    """One opaque number per key, in the order of the keys.
+
+    Attributes
+    ----------
+    numbers
+        int64, shape (n, 4): txid, attempt, prev, curr. The last two are the bits of `dtype`. A row of zeros where the key
+        is not there.
+    flags
+        uint8, shape (n,): `HAS_PREV` and `HAS_CURR`; where a flag is missing, the value is None.
+    dtype
+        int64 or float64, the type of prev and curr; None while no number is known.
+    span
+        Bounds of who wrote the values, known without a look at them; None if several attempts may have.
+    place
+        What the store finds the keys by when it writes them.
+    """
+
+    __slots__ = ("dtype", "flags", "numbers", "place", "span")
+
+    def __init__(
+        self,
+        numbers: npt.NDArray[np.int64],
+        flags: npt.NDArray[np.uint8],
+        dtype: type[np.int64] | type[np.float64] | None,
+        span: Span | None = None,
+        place: Any = None,
+    ) -> None:
+        self.numbers, self.flags, self.dtype, self.span, self.place = numbers, flags, dtype, span, place
+
+    def __len__(self) -> int:
+        return len(self.flags)
+
+    @staticmethod
+    def of(values: Sequence[Any]) -> NumberColumns | None:
+        """Return values as columns; None if one of them is no opaque number of 64 bits, or their types differ."""
+        if set(map(type, values)) != {OpaqueValue}:
+            return None
+        txids, attempts, prevs, currs = zip(*values, strict=True)
+        types = {*map(type, prevs), *map(type, currs)} - {type(None)}
+        if len(types) > 1 or not types <= {int, float}:
+            return None
+        dtype = None if not types else np.float64 if float in types else np.int64
+        numbers = np.empty((len(values), 4), np.int64)
+        try:
+            numbers[:, TXID], numbers[:, ATTEMPT] = txids, attempts
+            for at, column in ((PREV, prevs), (CURR, currs)):
+                full = [0 if value is None else value for value in column]
+                numbers[:, at] = np.array(full, dtype or np.int64).view(np.int64)
+        except OverflowError:  # beyond 64 bits
+            return None
+        flags = [(prev is not None) | (curr is not None) << 1 for prev, curr in zip(prevs, currs, strict=True)]
+        span = Span(attempts[0], min(txids), max(txids)) if len(set(attempts)) == 1 else None
+        return NumberColumns(numbers, np.array(flags, np.uint8), dtype, span)
+
+    def values(self) -> list[OpaqueValue]:
+        """Return the values one by one."""
+        values = self.numbers.tolist()
+        if self.dtype is np.float64:
+            for value, floats in zip(values, self.numbers[:, PREV:].view(np.float64).tolist(), strict=True):
+                value[PREV:] = floats
+        if len(self) and self.flags.min() < HAS_PREV | HAS_CURR:
+            for value, flag in zip(values, self.flags.tolist(), strict=True):
+                if not flag & HAS_PREV:
+                    value[PREV] = None
+                if not flag & HAS_CURR:
+                    value[CURR] = None
+        return list(map(tuple.__new__, repeat(OpaqueValue), values))
+
+    def column(self, at: int) -> Column:
+        """Return `TXID` or `ATTEMPT` as int64, `PREV` or `CURR` as `dtype`; shape (n,)."""
+        return (self.numbers if at < PREV else self.numbers.view(self.dtype or np.int64))[:, at]
+
+    @property
+    def curr(self) -> Column:
+        """The current values: `dtype`, shape (n,)."""
+        return self.column(CURR)
+
+    def first_after(self, txid: int) -> tuple[int, int] | None:
+        """Return the place of the first value that a batch after `txid` wrote, and that batch; None if there is none."""
+        if self.span is not None and self.span.highest <= txid:
+            return None
+        later = np.flatnonzero(self.numbers[:, TXID] > txid)
+        return (int(later[0]), int(self.numbers[later[0], TXID])) if len(later) else None
+
+    def before(self, txid: int, winners: Winners) -> tuple[Column, npt.NDArray[np.bool_]]:
+        """Return what stood before batch `txid`: values of `dtype`, and which of them are not None; both of shape (n,)."""
+        span = self.span
+        curr, has_curr = self.curr, self.flags >= HAS_CURR
+        if span is not None and span.highest < txid and winners.won_all(span.lowest, span.highest, span.attempt):
+            return curr, has_curr
+        stands = stand_before(self.numbers[:, TXID], self.numbers[:, ATTEMPT], txid, winners)
+        return np.where(stands, curr, self.column(PREV)), np.where(stands, has_curr, self.flags & HAS_PREV != 0)
+
+    def values_before(self, txid: int, winners: Winners) -> list[Any]:
+        """Return what `before` does as Python objects."""
+        base, had = self.before(txid, winners)
+        values: list[Any] = base.tolist()
+        if not had.all():
+            values = [value if is_there else None for value, is_there in zip(values, had.tolist(), strict=True)]
+        return values
+
+    def combined(self, values: Any, function: Combine, txid: Txid) -> NumberColumns | None:
+        """Return what the commit `txid` writes: what stood before it, and that combined with `values`.
+
+        Parameters
+        ----------
+        values
+            Anything that is an array of int64 or float64, shape (n,).
+
+        Returns
+        -------
+        NumberColumns | None
+            None if the result has no place in columns: a sum beyond 64 bits, a number of another type.
+        """
+        values = np.asarray(values)
+        dtype = np.float64 if values.dtype == np.float64 else np.int64
+        if self.dtype not in (None, dtype):
+            return None
+        base, had = self.before(int(txid), txid.winners)
+        new = _combined(base, values, function)
+        if np.count_nonzero(had) < len(new):
+            new = np.where(had, new, values)
+        if function == "sum" and dtype is np.int64 and _overflows(base, values, new, had):
+            return None
+        numbers = np.empty((len(new), 4), np.int64)
+        numbers[:, TXID], numbers[:, ATTEMPT] = int(txid), txid.attempt
+        numbers[:, PREV], numbers[:, CURR] = base.view(np.int64), new.view(np.int64)
+        flags = had.view(np.uint8) | np.uint8(HAS_CURR)  # True is HAS_PREV
+        return NumberColumns(numbers, flags, dtype, Span(txid.attempt, int(txid), int(txid)))
+
+
+def _combined(base: Column, values: Column, function: Combine) -> Column:
+    """What `Sum`, `Min` and `Max` give; a number of the batch is taken only where it is really smaller or larger."""
+    if function == "sum":
+        if base.dtype == np.int64:
+            return base + values  # NumPy warns of no overflow of integers; see _overflows
+        with np.errstate(invalid="ignore", over="ignore"):  # Python adds infinities and NaN without a warning
+            return base + values
+    better = values < base if function == "min" else values > base
+    return np.where(better | (base != base), values, base)
+
+
+def _overflows(base: Column, values: Column, new: Column, had: npt.NDArray[np.bool_]) -> bool:
+    """Whether a sum wrapped around: its sign then differs from that of both numbers."""
+    return bool((((base ^ new) & (values ^ new) < 0) & had).any())

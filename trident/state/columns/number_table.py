@@ -1,0 +1,174 @@
+"""Opaque numbers of many keys in arrays, and where the row of each key is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from trident.state.columns.number_columns import NumberColumns, Span
+from trident.state.columns.text_index import TextIndex
+from trident.state.interfaces import Key
+from trident.state.values import OpaqueValue
+
+__all__ = ["NumberTable"]
+
+_SPACE = 1024
+_NO_KEY = object()
+
+Rows = npt.NDArray[np.int64]
+"""int64, shape (n,): the row of each key, -1 for a key that is not there."""
+
+
+class NumberTable:
+    """Keys of `width` parts, and values that are all whole numbers or all floats, or None."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self.dtype: type[np.int64] | type[np.float64] | None = None  # unknown until the first number comes
+        # By the only part of a key, which is found more quickly than a tuple; else by the key.
+        self._rows: dict[Any, int] = {}
+        self._free: list[int] = []
+        self._numbers = np.empty((_SPACE, 4), np.int64)
+        self._flags = np.zeros(_SPACE, np.uint8)
+        self._texts = TextIndex(self._rows)
+        self._span: Span | None = None  # of all that was ever put, while one attempt put it
+        self._is_of_one_attempt = True
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def keys(self) -> list[Key]:
+        """Return all keys, in the order in which they came."""
+        return list(zip(self._rows, strict=True)) if self.width == 1 else list(self._rows)
+
+    def entries(self) -> dict[Key, OpaqueValue]:
+        """Return everything as a dict."""
+        rows = np.fromiter(self._rows.values(), np.int64, len(self._rows))
+        return dict(zip(self.keys(), self._columns(rows).values(), strict=True))
+
+    def get(self, keys: Sequence[Key]) -> list[OpaqueValue | None]:
+        """Return a value per key, None for an absent one."""
+        rows = self._rows_of(self._names(keys))
+        if not len(rows) or rows.min() >= 0:
+            return list(self._columns(rows).values())
+        there = rows >= 0
+        found = iter(self._columns(rows[there]).values())
+        return [next(found) if is_there else None for is_there in there.tolist()]
+
+    def put(self, keys: Sequence[Key], values: Sequence[Any]) -> bool:
+        """Write a value per key; returns False, and changes nothing, if a key or a value does not fit."""
+        if not keys:
+            return True
+        columns = NumberColumns.of(values) if {self.width} == set(map(len, keys)) else None
+        return columns is not None and self.put_columns(self._names(keys), columns)
+
+    def put_columns(self, names: Sequence[Any], columns: NumberColumns) -> bool:
+        """Write a value per name of a key (its only part, or the key); of a name that comes twice the last value counts."""
+        if not self._takes(columns):
+            return False
+        self._write(names, self._rows_of(names), columns)
+        return True
+
+    def delete(self, keys: Sequence[Key]) -> None:
+        """Delete keys; absent ones are ignored."""
+        for name in self._names(keys):
+            row = self._rows.pop(name, None)
+            if row is not None:
+                self._free.append(row)
+                self._texts.forget()
+
+    def find(self, parts: Sequence[Sequence[Any] | pa.Array]) -> NumberColumns | None:
+        """Return what is there for distinct keys, given part by part; None if keys have another number of parts."""
+        if len(parts) != self.width:
+            return None
+        names = parts[0] if self.width == 1 else list(zip(*map(_listed, parts), strict=True))
+        rows = self._texts.rows_of(names)
+        if rows is None:
+            names = _listed(names)
+            rows = self._rows_of(names)
+        return self._found(names, rows)
+
+    def find_keys(self, keys: Sequence[Key]) -> NumberColumns:
+        """Return what is there for keys."""
+        names = self._names(keys)
+        return self._found(names, self._rows_of(names))
+
+    def put_found(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Write what was combined with what `find` gave."""
+        assert self._takes(new), "a combine gives no other type"
+        names, rows, are_new = found.place
+        if are_new:
+            self._write(_listed(names), rows, new)
+            return
+        self._numbers[rows], self._flags[rows] = new.numbers, new.flags
+        self._texts.settled()
+        self._note(new.span)
+
+    def _found(self, names: Sequence[Any] | pa.Array, rows: Rows) -> NumberColumns:
+        found, are_new = self._columns(rows), bool(len(rows)) and rows.min() < 0
+        if are_new:
+            there = rows >= 0
+            found.numbers *= there[:, np.newaxis]
+            found.flags *= there
+        found.span, found.place = self._span, (names, rows, are_new)
+        return found
+
+    def _columns(self, rows: Rows) -> NumberColumns:
+        # The last row's numbers for what is absent: "wrap" is quicker than a check of each row.
+        numbers, flags = self._numbers.take(rows, axis=0, mode="wrap"), self._flags.take(rows, mode="wrap")
+        return NumberColumns(numbers, flags, self.dtype)
+
+    def _note(self, put: Span | None) -> None:
+        """Widen the span by what was put; two attempts have none."""
+        if put is None or (self._span is not None and self._span.attempt != put.attempt):
+            self._span, self._is_of_one_attempt = None, False
+        elif self._is_of_one_attempt:
+            _, lowest, highest = self._span or put
+            self._span = Span(put.attempt, min(lowest, put.lowest), max(highest, put.highest))
+
+    def _takes(self, columns: NumberColumns) -> bool:
+        """Whether numbers of this type have a place; the first ones settle which."""
+        if self.dtype is None:
+            self.dtype = columns.dtype
+        return columns.dtype is None or self.dtype is columns.dtype
+
+    def _names(self, keys: Sequence[Key]) -> Sequence[Any]:
+        if self.width != 1:
+            return keys
+        return [key[0] if len(key) == 1 else _NO_KEY for key in keys]
+
+    def _rows_of(self, names: Sequence[Any]) -> Rows:
+        return np.fromiter(map(self._rows.get, names, repeat(-1)), np.int64, len(names))
+
+    def _write(self, names: Sequence[Any], rows: Rows, columns: NumberColumns) -> None:
+        new = np.flatnonzero(rows < 0).tolist()
+        if new:
+            self._texts.forget()
+            self._reserve(len(new))
+            rows = rows.copy()
+            for at in new:
+                row = self._rows.get(names[at])  # there by now, if the key comes twice
+                if row is None:
+                    row = self._rows[names[at]] = self._free.pop() if self._free else len(self._rows)
+                rows[at] = row
+        else:
+            self._texts.settled()
+        self._numbers[rows], self._flags[rows] = columns.numbers, columns.flags
+        self._note(columns.span)
+
+    def _reserve(self, more: int) -> None:
+        """Make room for so many more keys."""
+        space, wanted = len(self._flags), len(self._rows) + more
+        if wanted > space:
+            grown = max(2 * space, wanted) - space
+            self._numbers = np.concatenate([self._numbers, np.empty((grown, 4), np.int64)])
+            self._flags = np.concatenate([self._flags, np.zeros(grown, np.uint8)])
+
+
+def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:
+    return values.to_pylist() if isinstance(values, (pa.Array, pa.ChunkedArray)) else values
