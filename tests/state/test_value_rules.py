@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from trident.operations import Max, Min, Sum
 from trident.state import EVERYTHING_WON, OpaqueValue, Snapshot, Txid, Winners
-from trident.state.columns import Combine
 from trident.state.columns.number_columns import NumberColumns, Span
-from trident.state.values import UNKNOWN_ATTEMPT, stand_before
+from trident.state.values import UNKNOWN_ATTEMPT, Combine, stand_before
 
 TXIDS = st.integers(1, 9)
 ATTEMPTS = st.integers(0, 4) | st.just(UNKNOWN_ATTEMPT)

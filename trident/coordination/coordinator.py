@@ -153,7 +153,7 @@ class MasterBatchCoordinator:
 
     @property
     def retries_left(self) -> int:
-        """How many more failures can be followed by an attempt; without any the topology ends, and a restart begins an epoch."""
+        """How many more failures an attempt can follow. After the last the topology ends, and a restart begins an epoch."""
         return (1 << RETRY_BITS) - 1 - self._retry
 
     def active(self) -> dict[TransactionAttempt, AttemptStatus]:

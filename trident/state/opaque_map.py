@@ -9,13 +9,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import StaleTransactionError
-from trident.state.columns import ColumnarMap, Combine
+from trident.state.columns import ColumnarMap
 from trident.state.copies import kept, owned
 from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot, Txid, Winners
-from trident.state.values import CombinerUpdates, OpaqueValue
+from trident.state.values import Combine, CombinerUpdates, OpaqueValue
 
 if TYPE_CHECKING:
     from trident.state.columns.number_columns import NumberColumns

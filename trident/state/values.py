@@ -7,7 +7,7 @@ is asked with the right txid, attempt and winners. `stand_before` is the same ru
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
 from trident.state.txid import Snapshot, Winners
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNKNOWN_ATTEMPT",
+    "Combine",
     "CombinerUpdates",
     "CombinerValueUpdater",
     "OpaqueValue",
@@ -26,6 +27,9 @@ __all__ = [
 ]
 
 V = TypeVar("V")
+
+Combine = Literal["sum", "min", "max"]
+"""What `Count` and `Sum`, `Min`, `Max` do with the stored value and the new one, for stores that take columns."""
 
 UNKNOWN_ATTEMPT = -1
 """The attempt of a value that was stored without one, by Storm: it counts as the one that won, which is Storm's rule."""

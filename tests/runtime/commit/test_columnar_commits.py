@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from spouts import FixedBatchSpout
-from states.memory.state import MemoryData, MemoryMapState, _registry
+from states.memory import MemoryData, MemoryMapState
+from states.memory.state import _registry
 from trident import TridentTopology
 from trident.operations import Count, Max, Min, Sum
 

@@ -13,8 +13,9 @@ from trident.graph import Aggregation, PersistNode
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
 from trident.runtime.steps.partitions import partitions_of
 from trident.runtime.steps.rows import failing_at, tuples_of
-from trident.state.columns import Combine
+from trident.state.abilities import ColumnarState
 from trident.state.interfaces import Key
+from trident.state.values import Combine
 
 __all__ = ["ColumnEntries", "Entries", "RowEntries", "inputs_of", "takes_columns"]
 
@@ -72,7 +73,7 @@ def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> boo
         return False
     number = schema_of(aggregation.output).types[0]
     fit = all(map(is_plain_key, aggregation.group.types)) and number in (pa.int64(), pa.float64())
-    return fit and len(states) == 1 and getattr(states[0], "keeps_columns", False)
+    return fit and len(states) == 1 and isinstance(states[0], ColumnarState) and states[0].keeps_columns
 
 
 def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | None:

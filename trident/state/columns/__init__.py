@@ -5,6 +5,6 @@ Begin with `columnar_map.py`, the ability that a store declares. `number_columns
 imports neither NumPy nor Arrow, because every state imports it.
 """
 
-from trident.state.columns.columnar_map import ColumnarMap, Combine
+from trident.state.columns.columnar_map import ColumnarMap
 
-__all__ = ["ColumnarMap", "Combine"]
+__all__ = ["ColumnarMap"]

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from trident.ability import Ability
 from trident.state.interfaces import Key
 
 if TYPE_CHECKING:
     from trident.state.columns.number_columns import NumberColumns
 
-__all__ = ["ColumnarMap", "Combine"]
-
-Combine = Literal["sum", "min", "max"]
-"""What `Count` and `Sum`, `Min`, `Max` do with the stored value and the new one."""
+__all__ = ["ColumnarMap"]
 
 
 @runtime_checkable
-class ColumnarMap(Protocol):
+class ColumnarMap(Ability, Protocol):
     """A backing map of opaque values that also takes a commit as columns. `OpaqueMap` asks for nothing else."""
 
     def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trident.state.columns.columnar_map import Combine
 from trident.state.txid import Txid, Winners
-from trident.state.values import OpaqueValue, stand_before
+from trident.state.values import Combine, OpaqueValue, stand_before
 
 __all__ = ["ATTEMPT", "CURR", "HAS_CURR", "HAS_PREV", "PREV", "TXID", "Column", "NumberColumns", "Span"]
 
