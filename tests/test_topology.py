@@ -374,8 +374,8 @@ def test_ids_depend_on_the_parent_alone(stream: Stream) -> None:
     topology = stream._topology
     first, second = stream.each("line", Split(), "word"), stream.each("line", Split(), "word")
     labelled = stream.name("shout").map(lambda row: row)
-    assert [s._node.id for s in (first, second, labelled)] == ["lines/each", "lines/each.2", "lines/shout"]
-    assert first.filter("word", FilterNull())._node.id == "lines/each/filter"
+    assert [s.node_id for s in (first, second, labelled)] == ["lines/each", "lines/each.2", "lines/shout"]
+    assert first.filter("word", FilterNull()).node_id == "lines/each/filter"
     assert [node.id for node in topology.graph().children("lines")] == ["lines/each", "lines/each.2", "lines/shout"]
 
 
@@ -390,7 +390,7 @@ def test_names_and_ids_do_not_depend_on_what_else_is_declared() -> None:
         twins = [stream.each("line", Split(), "word"), stream.each("line", Split(), "word")]
         joined = topology.join(*(part for twin in twins for part in (twin.project("n"), "n")), "n")
         steps = [*twins, joined, *(twin.group_by("word").aggregate(Count(), "c") for twin in twins)]
-        return [step._node.id for step in steps], topology.new_static_state(MemoryMapState()).state_name
+        return [step.node_id for step in steps], topology.new_static_state(MemoryMapState()).state_name
 
     expected = [
         "lines/each",

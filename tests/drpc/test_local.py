@@ -171,7 +171,7 @@ def failing() -> TridentTopology:
 
 def occupied(drpc: LocalDRPC, name: str) -> Any:
     """Keep the thread of the function at work until the gate is opened."""
-    GATES._events.clear()
+    GATES.clear()
     first = drpc.function(name).submit("wait")
     GATES.await_reached("request")
     return first
@@ -226,7 +226,7 @@ def test_a_request_that_takes_too_long_is_given_up_and_one_that_waited_is_not_ru
         first = occupied(drpc, "f")
         with pytest.raises(DRPCExecutionException, match=r"gave no answer \(timeout\): no answer within 0.05 s"):
             drpc.execute("f", "bad", timeout=0.05)
-        assert len(drpc._queues["f"]._waiting) == 0
+        assert drpc.function("f").waiting == 0
         GATES.open("request")
         assert first.result(30) == [["WAIT"]]
         assert drpc.execute("f", "next") == [["NEXT"]]

@@ -85,7 +85,7 @@ def test_a_request_that_fails_fails_alone() -> None:
         first = occupied(drpc, "f")
         bad = pool.submit(client.execute, "f", "bad")
         good = [pool.submit(client.execute, "f", one) for one in "abc"]
-        while len(drpc._queues["f"]._waiting) < 4:
+        while drpc.function("f").waiting < 4:
             assert not bad.done()
         GATES.open("request")
         with pytest.raises(DRPCExecutionException) as raised:
@@ -105,7 +105,7 @@ def test_what_takes_too_long_is_given_up() -> None:
         with pytest.raises(DRPCExecutionException, match=r"\(timeout\): no answer within 0.2 s"):
             client.execute("f", "a")
         assert ask(server, "POST", "/drpc/f", "a")[0] == 504
-        assert len(drpc._queues["f"]._waiting) == 0
+        assert drpc.function("f").waiting == 0
         GATES.open("request")
         assert first.result(30) == [["WAIT"]]
         assert client.execute("f", "a") == [["A"]]
@@ -133,7 +133,7 @@ def test_more_requests_than_may_be_in_flight_are_refused() -> None:
         first = occupied(drpc, "f")
         with ThreadPoolExecutor(2) as pool:
             admitted = [pool.submit(client.execute, "f", one) for one in "ab"]
-            while len(drpc._queues["f"]._waiting) < 2:
+            while drpc.function("f").waiting < 2:
                 assert not first.done()
             status, problem, headers = ask(server, "POST", "/drpc/f", "c")
             assert (status, headers["Retry-After"], problem["error"]["reason"]) == (503, "1", "overloaded")
@@ -220,7 +220,7 @@ def test_a_stopped_server_leaves_no_thread_and_frees_the_port() -> None:
 def test_requests_in_flight_are_answered_before_the_server_stops() -> None:
     with LocalDRPC(failing()) as drpc, ThreadPoolExecutor(2) as pool:
         server = DRPCServer(drpc, port=0)
-        GATES._events.clear()
+        GATES.clear()
         answer = pool.submit(DRPCClient(server.url).execute, "f", "wait")
         GATES.await_reached("request")
         stopped = pool.submit(server.stop)

@@ -153,6 +153,11 @@ class Gates:
         with self._lock:
             return self._events.setdefault(name, threading.Event())
 
+    def clear(self) -> None:
+        """Close all gates."""
+        with self._lock:
+            self._events.clear()
+
     def pass_through(self, name: str) -> None:
         """Tell that somebody is here, and wait to be let on."""
         self[f"{name} reached"].set()

@@ -483,7 +483,7 @@ def test_poisoned_tuples_are_put_aside_on_the_last_try(
         feeder.feed([["good"]])
         assert sorted(running.state(state).get_tuples()) == [("fine", 1), ("good", 2)]
         assert running.status["failures"] == 1
-        assert running._log.state.totals["dead_letters"] == 2
+        assert running.log_state.totals["dead_letters"] == 2
     (file,) = (tmp_path / "letters").iterdir()
     letters = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     expected = {"txid": 1, "step": "lines/each", "tuple": "[line='bad']", "error": "ValueError: cannot read 'bad' ü"}
@@ -504,7 +504,7 @@ def test_poisoned_tuples_behind_a_state_are_put_aside_as_well(
         running.process_all_available()
         assert running.state(counts).multi_get(["good", "bad"]) == [2, 1]
         assert sorted(running.state(seen).get_tuples()) == [("good", 1)]
-        assert running._log.state.totals["dead_letters"] == 1
+        assert running.log_state.totals["dead_letters"] == 1
     (file,) = (tmp_path / "letters").iterdir()
     (letter,) = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert (letter["tuple"], letter["error"]) == ("[line='bad']", "ValueError: cannot read 'bad' ü")

@@ -127,6 +127,11 @@ class RequestQueue:
             self._changed.notify()
         return request.answer
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return len(self._waiting)
+
     def forget(self, answer: Future[Answer]) -> None:
         """Cancel a request that is no longer waited for."""
         if answer.cancel():

@@ -158,6 +158,11 @@ class DRPCFunction:
             raise DRPCExecutionException(self.name, cause, reason="invalid") from None
         return self._queue.submit(args)
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for others to be answered."""
+        return self._queue.waiting
+
     def forget(self, answer: Future[Answer]) -> None:
         """Cancel a request that is no longer waited for; if it has not started, it never runs."""
         self._queue.forget(answer)

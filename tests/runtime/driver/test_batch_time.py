@@ -108,8 +108,8 @@ def test_a_replay_has_the_time_of_the_first_attempt(point: str) -> None:
         driver.clock.advance(2)  # past the end of the window that the tuples are in
         results = driver.run()
         assert [result.new_values["w"] for result in results] == [[], [(3,)]]
-        assert driver._log.state.history[0].spouts[TIME] == {"now": 900, "tuples_at": 900}
-        assert now_of(driver._log.state.history[1].spouts) in (2950, 2951)  # a failed attempt waits for 1 ms
+        assert driver.log_state.history[0].spouts[TIME] == {"now": 900, "tuples_at": 900}
+        assert now_of(driver.log_state.history[1].spouts) in (2950, 2951)  # a failed attempt waits for 1 ms
 
 
 def test_a_batch_that_time_alone_began_is_replayed_with_what_has_come_since() -> None:

@@ -235,15 +235,15 @@ def test_a_state_that_is_added_later_starts_empty(world: World) -> None:
     topology.new_stream("more", FixedBatchSpout("x: string", 1, ["m"])).partition_persist(rows, Keep(), "y: string")
     running = run_all(topology, "in_process", log_dir=world.log)
     assert (rows.rows, running.txid) == ([("m",)], 2)
-    assert running._log.state.layouts == {"count": (2, "opaque"), "more-persist": (1, "custom")}
+    assert running.log_state.layouts == {"count": (2, "opaque"), "more-persist": (1, "custom")}
 
 
 def test_what_a_crash_left_behind_is_undone_by_the_replay(world: World) -> None:
     world.run("a", "b", "c", "d")
     topology = world.topology()
     with start(topology, "in_process", log_dir=world.log) as running:
-        attempt = running._log.epoch << 20
-        incarnation = running._log.state.incarnation
+        attempt = running.log_state.epoch << 20
+        incarnation = running.log_state.incarnation
     # As a driver leaves it that died in the middle of batch 2: one partition written, the other only begun.
     for entries in (world.store[0], world.store[1]):
         for key in list(entries):
@@ -397,12 +397,12 @@ def test_a_starter_that_was_replaced_lays_no_claim_over_its_successors(
 def test_what_a_log_knows_of_one_state_stands_when_another_one_is_adopted(two: Two) -> None:
     two.run("a", "a")
     with two.start() as running:
-        attempt = running._log.epoch << 20
+        attempt = running.log_state.epoch << 20
     # A failed attempt of batch 2 left this value; the state was not touched since.
     two.stores["rows"]["a",] = OpaqueValue(2, attempt, 2, 99)
     two.stores["sum"][SENTINEL_KEY, 0] = Sentinel("of another log", 9, attempt, "t/sum")
     with two.start(state_recovery="adopt") as running:
-        assert running._log.state.adopted == {"sum": 9}
+        assert running.log_state.adopted == {"sum": 9}
         assert [running.state(name).multi_get(["a"]) for name in ("sum", "rows")] == [[2], [2]]
 
 

@@ -451,7 +451,7 @@ def test_a_failure_at_any_point_neither_loses_a_letter_nor_puts_it_back_twice(
     with TopologyTestDriver(counting_topology(), **{**settings, "max_batch_attempts": 3}) as driver:
         driver.feed("s", "bad", "good", "bad")
         driver.run()
-        log = driver._log.state
+        log = driver.log_state
         folder = DeadLetters(settings["dead_letter_dir"])
         assert (driver.txid, waiting(log)) == (1, 2)
         mend()
@@ -463,8 +463,8 @@ def test_a_failure_at_any_point_neither_loses_a_letter_nor_puts_it_back_twice(
         assert driver.state("count").multi_get(["good", "bad"]) == [2, 2]
         driver.clock.advance(1)
         driver.run()
-        assert (driver.txid, waiting(driver._log.state), list((folder.folder / "replay").iterdir())) == (2, 0, [])
-        assert driver._log.state.put_back == {1: [[0, 2]]}
+        assert (driver.txid, waiting(driver.log_state), list((folder.folder / "replay").iterdir())) == (2, 0, [])
+        assert driver.log_state.put_back == {1: [[0, 2]]}
 
 
 def test_a_driver_that_dies_between_states_and_record_puts_the_same_letters_back(settings: dict[str, Any]) -> None:
@@ -474,15 +474,15 @@ def test_a_driver_that_dies_between_states_and_record_puts_the_same_letters_back
         driver.run()
         folder = DeadLetters(settings["dead_letter_dir"])
         mend()
-        folder.request(driver._log.state, {1: [[1, 2]]})
+        folder.request(driver.log_state, {1: [[1, 2]]})
         driver.clock.advance(1)
         driver.fail_at("record")
         driver.step()
-        folder.request(driver._log.state, {1: [[0, 3]]})
+        folder.request(driver.log_state, {1: [[0, 3]]})
         driver.step()
-        assert driver._log.state.put_back == {1: [[1, 2]]}
+        assert driver.log_state.put_back == {1: [[1, 2]]}
         driver.run()
-        assert driver._log.state.put_back == {1: [[0, 3]]}
+        assert driver.log_state.put_back == {1: [[0, 3]]}
         assert (driver.txid, driver.state("count").multi_get(["bad"])) == (3, [3])
 
 
@@ -491,11 +491,11 @@ def test_what_fails_again_is_a_letter_of_the_new_batch(settings: dict[str, Any])
         driver.feed("s", "bad", "bad")
         driver.run()
         folder = DeadLetters(settings["dead_letter_dir"])
-        folder.request(driver._log.state, {1: [[0, 1]]})
+        folder.request(driver.log_state, {1: [[0, 1]]})
         driver.clock.advance(1)
         driver.run()
-        assert [letter.id for letter in folder.all(driver._log.state)] == ["1-0", "1-1", "2-0"]
-        assert waiting(driver._log.state) == 2
+        assert [letter.id for letter in folder.all(driver.log_state)] == ["1-0", "1-1", "2-0"]
+        assert waiting(driver.log_state) == 2
 
 
 @pytest.mark.parametrize(("most", "in_bytes"), [(2, 1000), (9, 2.5), (2, 2.5)])
@@ -522,7 +522,7 @@ def test_letters_count_in_the_size_of_their_batch(settings: dict[str, Any]) -> N
     with TopologyTestDriver(counting_topology(), **settings) as driver:
         driver.feed("s", "bad", "bad")
         driver.run()
-        _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver._log.state)
+        _, letter = DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)
         assert driver._loop._size_of({LETTERS: {1: [[1, 2]]}}) == letter.size > 0
 
 
@@ -532,10 +532,10 @@ def test_a_letter_of_any_size_comes_back(settings: dict[str, Any], monkeypatch: 
         driver.feed("s", "bad", "bad")
         driver.run()
         mend()
-        DeadLetters(settings["dead_letter_dir"]).request(driver._log.state, {1: [[0, 2]]})
+        DeadLetters(settings["dead_letter_dir"]).request(driver.log_state, {1: [[0, 2]]})
         driver.clock.advance(1)
         driver.run()
-        assert (driver.txid, driver._log.state.put_back) == (3, {1: [[0, 2]]})
+        assert (driver.txid, driver.log_state.put_back) == (3, {1: [[0, 2]]})
 
 
 def test_letters_of_a_life_that_did_not_commit_them_go_with_it(settings: dict[str, Any]) -> None:
@@ -546,10 +546,10 @@ def test_letters_of_a_life_that_did_not_commit_them_go_with_it(settings: dict[st
         driver.step()
         mend()
         assert [result.committed for result in driver.run()] == [True]
-        assert list(DeadLetters(settings["dead_letter_dir"]).all(driver._log.state)) == []
-        assert waiting(driver._log.state) == 0
+        assert list(DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)) == []
+        assert waiting(driver.log_state) == 0
         folder = DeadLetters(settings["dead_letter_dir"])
-        assert folder.of_batch(driver._log.state, 1) == []
+        assert folder.of_batch(driver.log_state, 1) == []
         assert len(list(folder.folder.glob("*.jsonl"))) == 1  # it might be a letter of another log of the same start
 
 
@@ -563,7 +563,7 @@ def test_a_copy_of_a_log_leaves_the_letters_of_the_original_alone(settings: dict
         driver.run()
         copy = {**settings, "log_dir": str(tmp_path / "copy"), "state_recovery": "adopt"}
         TopologyTestDriver(counting_topology(), **copy).close()
-        assert [letter.id for letter in DeadLetters(settings["dead_letter_dir"]).all(driver._log.state)] == ["2-0"]
+        assert [letter.id for letter in DeadLetters(settings["dead_letter_dir"]).all(driver.log_state)] == ["2-0"]
 
 
 def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, Any]) -> None:
@@ -573,7 +573,7 @@ def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, A
         driver.fail_at("record")
         driver.step()
         driver.run()  # a second driver: attempt 2.0 wins
-        log = driver._log.state
+        log = driver.log_state
         folder.write(
             TransactionAttempt(1, 1 << 20),
             [Failure("s/each", "late", "late", left_out=LeftOut({}, "s"))],
@@ -595,7 +595,7 @@ def test_letters_of_another_log_are_none_of_this_one(settings: dict[str, Any]) -
         with TopologyTestDriver(counting_topology(), **settings) as driver:
             driver.feed("s", "bad")
             driver.run()
-            assert len(list(DeadLetters(settings["dead_letter_dir"]).all(driver._log.state))) == 1
+            assert len(list(DeadLetters(settings["dead_letter_dir"]).all(driver.log_state))) == 1
         settings["log_dir"] += "2"
     assert len(list(Path(settings["dead_letter_dir"]).glob("*.jsonl"))) == 2
 
@@ -666,23 +666,23 @@ def test_a_letter_whose_file_is_gone_fails_by_name(settings: dict[str, Any]) -> 
     with TopologyTestDriver(counting_topology(), **settings) as driver:
         driver.feed("s", "bad")
         driver.run()
-        folder.request(driver._log.state, {1: [[0, 1]], 7: [[0, 1]]})  # there is no batch 7
+        folder.request(driver.log_state, {1: [[0, 1]], 7: [[0, 1]]})  # there is no batch 7
         driver.clock.advance(1)
         driver.fail_at("record")
         driver.step()
         (file,) = folder.folder.glob("000000000001.*.jsonl")
         file.rename(file.with_suffix(".away"))
         driver.run()
-        (letter,) = folder.of_batch(driver._log.state, 2)
+        (letter,) = folder.of_batch(driver.log_state, 2)
         assert letter.failure.cause.startswith("dead letter 1-0 is to be put back, but it is no longer in ")
-        assert driver._log.state.put_back == {1: [[0, 1]]}
-        folder.request(driver._log.state, {2: [[0, 1]]})
+        assert driver.log_state.put_back == {1: [[0, 1]]}
+        folder.request(driver.log_state, {2: [[0, 1]]})
         driver.clock.advance(1)
         driver.run()
-        assert [again.failure.cause for again in folder.of_batch(driver._log.state, 3)] == [letter.failure.cause]
+        assert [again.failure.cause for again in folder.of_batch(driver.log_state, 3)] == [letter.failure.cause]
     settings["on_poison"] = "stop"
     with TopologyTestDriver(counting_topology(), **settings) as driver:
-        folder.request(driver._log.state, {3: [[0, 1]]})
+        folder.request(driver.log_state, {3: [[0, 1]]})
         with pytest.raises(BatchFailedError, match=r"dead letter 1-0 is to be put back, but it is no longer in"):
             driver.run()
 
@@ -694,7 +694,7 @@ def test_a_request_outlives_a_file_that_cannot_be_read(
     with TopologyTestDriver(counting_topology(), **settings) as driver:
         driver.feed("s", "bad")
         driver.run()
-        folder.request(driver._log.state, {1: [[0, 1]]})
+        folder.request(driver.log_state, {1: [[0, 1]]})
         (file,) = folder.folder.glob("*.jsonl")
         text = file.read_text()
         file.write_text("{}\n")
@@ -703,12 +703,12 @@ def test_a_request_outlives_a_file_that_cannot_be_read(
             assert driver.run() == []
         assert caplog.text.count("they are not put back until it can be read") == 1
         with pytest.raises(LogError, match="cannot read the dead letters in"):
-            list(folder.all(driver._log.state))
+            list(folder.all(driver.log_state))
         mend()
         file.write_text(text)
         driver.clock.advance(1)
         assert [result.committed for result in driver.run()] == [True]
-        assert driver._log.state.put_back == {1: [[0, 1]]}
+        assert driver.log_state.put_back == {1: [[0, 1]]}
 
 
 @pytest.mark.parametrize(
@@ -724,7 +724,7 @@ def test_a_request_that_says_nothing_is_told_and_left_alone(
         driver.run()
         (folder.folder / "replay").mkdir()
         request = folder.folder / "replay" / "bad.json"
-        request.write_text(f'{{"incarnation": "{driver._log.state.incarnation}", "letters": {letters}}}')
+        request.write_text(f'{{"incarnation": "{driver.log_state.incarnation}", "letters": {letters}}}')
         for _ in range(2):
             driver.clock.advance(1)
             assert driver.run() == []
@@ -743,7 +743,7 @@ def test_files_of_other_names_are_none_of_a_topologys(settings: dict[str, Any]) 
         driver.fail_at("record")
         driver.feed("s", "good")
         driver.run()  # a driver that starts
-        assert [letter.id for letter in folder.all(driver._log.state)] == ["1-0"]
+        assert [letter.id for letter in folder.all(driver.log_state)] == ["1-0"]
 
 
 def test_letters_are_durable_before_the_record_with_their_folders(

@@ -268,7 +268,7 @@ def test_another_process_reads_through_the_graph(topology: TridentTopology, tmp_
     counting(topology, _map_over(parts), 2, 2)
     total = topology.new_stream("n", FeederBatchSpout("n: int")).persistent_aggregate(dict_state({}), "n", Sum(), "sum")
     running = run_all(topology, "in_process", log_dir=tmp_path)
-    config, snapshot = Config(engine="in_process", log_dir=str(tmp_path)), running._log.state.snapshot
+    config, snapshot = Config(engine="in_process", log_dir=str(tmp_path)), running.log_state.snapshot
     for partitions in (None, 2):
         view = open_view(topology.graph(), config, "count", lambda: snapshot("count"), partitions)
         assert view.multi_get(KEYS) == [2] * len(KEYS)

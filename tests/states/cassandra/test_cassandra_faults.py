@@ -188,10 +188,10 @@ def test_commits_without_a_log_follow_each_other(home: Home) -> None:
 
 
 @pytest.mark.parametrize("doing", ["put", "delete", "end"])
-def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(home: Home, doing: str) -> None:
+def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(home: Home, cql: Connection, doing: str) -> None:
     backing = home.map(home.conf(), table=f"losing_{doing}")
     txid = claim(backing, 1)
-    backing._connection.define(f"TRUNCATE tests.losing_{doing}")
+    cql.define(f"TRUNCATE tests.losing_{doing}")
     acts = {
         "put": lambda: backing.multi_put([("k",)], [b"v"]),
         "delete": lambda: backing.multi_delete([("k",)]),
@@ -202,14 +202,14 @@ def test_a_sentinel_that_disappears_in_a_commit_is_a_loss(home: Home, doing: str
     assert backing.multi_get([("k",)]) == [None]
 
 
-def test_a_foreign_record_is_named(home: Home) -> None:
+def test_a_foreign_record_is_named(home: Home, cql: Connection) -> None:
     conf = home.conf()
     backing = home.map(conf)
     insert = "INSERT INTO tests.states (state, bucket, key, value) VALUES ('{}', {}, 0x, 0x0191{})"
-    backing._connection.define(insert.format(conf.prefix, FLOOR_BUCKET, "01"))
+    cql.define(insert.format(conf.prefix, FLOOR_BUCKET, "01"))
     with pytest.raises(CorruptValueError, match=r"the floor of timestamps is \[1\]"):
         claim(backing, 1)
-    backing._connection.define(insert.format(conf.prefix, FLOOR_BUCKET - 1, "02"))
+    cql.define(insert.format(conf.prefix, FLOOR_BUCKET - 1, "02"))
     with pytest.raises(CorruptValueError, match=r"a sentinel is \[2\]"):
         backing.read_sentinel()
 
@@ -315,9 +315,7 @@ def test_errors_of_the_driver_say_whether_the_batch_may_be_replayed(
         raise found
 
 
-def test_after_an_error_nothing_more_is_sent(home: Home) -> None:
-    backing = home.map(home.conf())
-    connection: Connection = backing._connection
+def test_after_an_error_nothing_more_is_sent(cql: Connection) -> None:
     taken: list[int] = []
 
     def statements() -> Iterator[Any]:
@@ -326,7 +324,7 @@ def test_after_an_error_nothing_more_is_sent(home: Home) -> None:
             yield "SELECT nothing FROM nowhere" if n == 5 else "SELECT key FROM system.local"
 
     with pytest.raises(BackendError, match="the server refuses it"):
-        list(connection.stream(statements(), 4, "try"))
+        list(cql.stream(statements(), 4, "try"))
     assert len(taken) < 12
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Self
 
 from trident.config import Config
+from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.transaction_log import FileLog
 from trident.errors import ConfigError, TridentError
@@ -149,13 +150,18 @@ class TopologyTestDriver:
     @property
     def txid(self) -> int:
         """The last committed txid, 0 if there is none."""
-        return self._log.state.txid
+        return self.log_state.txid
+
+    @property
+    def log_state(self) -> LogState:
+        """What the log says: committed batches, winners, dead letters."""
+        return self._log.state
 
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
         self._check_open()
         name = state if isinstance(state, str) else state.state_name
-        return self._parts.view(name, lambda: self._log.state)
+        return self._parts.view(name, lambda: self.log_state)
 
     def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
         """Return the tuples that a stream gave in each committed batch, by txid."""
