@@ -3,6 +3,6 @@
 Begin with `state.py`; `map.py` reads and writes, `stamps.py` has the timestamps that fence.
 """
 
-from states.cassandra.state import CassandraMapFactory, CassandraOptions, CassandraState
+from states.cassandra.state import CassandraOptions, CassandraState
 
-__all__ = ["CassandraMapFactory", "CassandraOptions", "CassandraState"]
+__all__ = ["CassandraOptions", "CassandraState"]

@@ -155,14 +155,13 @@ def _tls(options: CassandraOptions) -> ssl.SSLContext | None:
     if not options.tls:
         return None
     try:
-        context = ssl.create_default_context(cafile=options.tls_ca)
+        context = ssl.create_default_context(cafile=options.tls_ca_file)
         context.check_hostname = options.tls_check_hostname
-        if options.tls_certificate is not None:
-            context.load_cert_chain(options.tls_certificate, options.tls_key)
+        if options.tls_cert_file is not None:
+            context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"read the TLS files {options.tls_ca}, {options.tls_certificate}, {options.tls_key}: {error}; give PEM files"
-        ) from error
+        files = f"{options.tls_ca_file}, {options.tls_cert_file}, {options.tls_key_file}"
+        raise ConfigError(f"read the TLS files {files}: {error}; give PEM files") from error
     return context
 
 

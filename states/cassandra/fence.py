@@ -3,35 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import NamedTuple
+from typing import Any
 
 from states.cassandra.stamps import FLOOR_BUCKET, Cells, Stamps
-from trident.errors import BackendError, CorruptValueError
+from trident.errors import BackendError
 from trident.state.encoding.codec import decode, encode
-from trident.state.sentinel import displaced, is_forward
 from trident.state.txid import Sentinel
+from trident.storekit import Cell, FieldsCodec, Record, RecordFence
 
-__all__ = ["Fence"]
+__all__ = ["RECORD", "Fence"]
 
 _TRIES = 8
-_UNREAD = b""  # no sentinel is empty
-
-
-class _Claim(NamedTuple):
-    """What the cell of a sentinel holds. The token tells two runs of the same attempt apart."""
-
-    sentinel: Sentinel
-    floor: int
-    token: bytes
-
-    @property
-    def data(self) -> bytes:
-        incarnation, txid, attempt, place, sealed = self.sentinel
-        return encode([incarnation, txid, attempt, self.floor, self.token, place, sealed])
-
-    @property
-    def stamp(self) -> int:
-        return self.floor + self.sentinel.version
+RECORD = FieldsCodec(("incarnation", "txid", "attempt", "floor", "token", "place", "sealed"), encode, decode)
+"""The token tells two runs of the same attempt apart."""
 
 
 class Fence:
@@ -46,20 +30,20 @@ class Fence:
     """
 
     def __init__(self, cells: Cells, partition: int, what: str) -> None:
-        self._cells, self._bucket, self._what = cells, FLOOR_BUCKET - 1 - partition, what
+        self._cell, self._what = _SentinelCell(cells, FLOOR_BUCKET - 1 - partition), what
+        self._record = RecordFence(self._cell, RECORD, what)
         self.stamps = Stamps(cells)
-        self._own: _Claim | None = None
-        self._seen: bytes | None = _UNREAD  # what the cell held when this instance read it or moved it last
+        self.check = self._record.check
+        self.release = self._record.forget  # what is written next is not fenced
 
     @property
     def own(self) -> Sentinel | None:
         """The sentinel that this instance claimed last; None if it claimed none."""
-        return None if self._own is None else self._own.sentinel
+        return None if self._record.own is None else self._record.own.sentinel
 
     def read(self) -> Sentinel | None:
         """Return the sentinel in the store."""
-        self._seen = self._cells.read(self._bucket)
-        found = _claim(self._seen)
+        found = self._record.read()
         return None if found is None else found.sentinel
 
     def claim(self, sentinel: Sentinel, force: bool = False) -> int:
@@ -77,71 +61,42 @@ class Fence:
         StateLossDetected
             It is gone, or was rolled back. Nothing was changed.
         """
-        own, self._own = self._own, None
-        if self._seen == _UNREAD:
-            self._seen = self._cells.read(self._bucket)
-        found = _claim(self._seen)
-        if found is not None and not force and not is_forward(found.sentinel, sentinel):
-            raise displaced(self._what, sentinel, found.sentinel, found.sentinel)
+        found, own = self._record.check_move(sentinel, force), self._record.own
         if own is not None and own == found and own.sentinel == sentinel and not own.sentinel.sealed and not force:
-            claim = own._replace(sentinel=sentinel)  # the seal of its own commit
+            floor, token = own.notes  # the seal of its own commit
         else:
-            claim = _Claim(sentinel, self._floor(found, sentinel, force), os.urandom(8))
-        data = self._cells.swap(self._bucket, self._seen, claim.data)
-        if data != claim.data:
-            raise self._displaced(sentinel, data, found)
-        self._own, self._seen = claim, data
-        return claim.stamp
-
-    def check(self) -> None:
-        """Make sure that the claim, if there is one, still stands.
-
-        Raises
-        ------
-        FencedError
-            Another writer has moved the sentinel.
-        StateLossDetected
-            There is no sentinel any more, or an older one.
-        """
-        if self._own is None:
-            return
-        data = self._cells.look(self._bucket)
-        if data != self._own.data:
-            raise self._displaced(self._own.sentinel, data, self._own)
-
-    def release(self) -> None:
-        """Forget the claim; what is written next is not fenced."""
-        self._own = None
+            floor, token = self._floor(found, sentinel, force), os.urandom(8)
+        self._record.lay(Record(sentinel, (floor, token)))
+        return int(floor) + sentinel.version
 
     def clear(self) -> None:
         """Remove the sentinel."""
-        self._own, self._seen = None, _UNREAD
-        data = self._cells.read(self._bucket)
+        self._record.forget()
+        data = self._cell.read()
         for _ in range(_TRIES):
             if data is None:
                 return
-            data = self._cells.swap(self._bucket, data, None)
+            data = self._cell.swap(data, None)
         raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
 
-    def _displaced(self, own: Sentinel, data: bytes | None, seen: _Claim | None) -> Exception:
-        found = _claim(data)
-        return displaced(
-            self._what, own, None if found is None else found.sentinel, None if seen is None else seen.sentinel
-        )
-
-    def _floor(self, found: _Claim | None, sentinel: Sentinel, force: bool) -> int:
+    def _floor(self, found: Record[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
         if force or (found is not None and found.sentinel == sentinel):
             # The version does not rise with this move, so the floor must.
             return self.stamps.raise_floor(sentinel.incarnation, sentinel.version)
-        return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if found is None else found.floor)
+        return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if found is None else found.notes[0])
 
 
-def _claim(data: bytes | None) -> _Claim | None:
-    if data is None:
-        return None
-    fields = decode(data)
-    if not isinstance(fields, list) or len(fields) not in (5, 7):
-        raise CorruptValueError(
-            f"a sentinel is {fields!r}, not [incarnation, txid, attempt, floor, token, place, sealed]"
-        )
-    return _Claim(Sentinel(*fields[:3], *fields[5:]), fields[3], fields[4])  # earlier versions wrote five fields
+class _SentinelCell(Cell):
+    """The record of one partition among the cells of its state."""
+
+    def __init__(self, cells: Cells, bucket: int) -> None:
+        self._cells, self._bucket = cells, bucket
+
+    def read(self) -> bytes | None:
+        return self._cells.read(self._bucket)
+
+    def look(self) -> bytes | None:
+        return self._cells.look(self._bucket)
+
+    def swap(self, found: bytes | None, new: bytes | None) -> bytes | None:
+        return self._cells.swap(self._bucket, found, new)

@@ -11,10 +11,11 @@ from states.cassandra.options import CassandraOptions, table_name
 from states.cassandra.row_statements import Rows
 from states.cassandra.schema import open_table
 from states.cassandra.stamps import Cells, timestamp
-from trident.errors import CommitOrderError, StateError, UnsupportedOperation
+from trident.errors import CommitOrderError, StateError
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
+from trident.storekit import refuse_read_only
 
 __all__ = ["CassandraBackingMap"]
 
@@ -153,8 +154,7 @@ class CassandraBackingMap:
             self._open()
 
     def _refuse_read_only(self, doing: str) -> None:
-        if self._conf.read_only:
-            raise UnsupportedOperation(f"cannot {doing}: {self._what} was opened to be read only")
+        refuse_read_only(self._conf.read_only, doing, self._what)
         self._at_home()
 
     def _begin_unfenced(self) -> None:

@@ -10,6 +10,7 @@ from cassandra.query import BatchStatement, BatchType
 
 from states.cassandra.cluster_session import Connection
 from states.cassandra.options import CassandraOptions
+from trident.storekit import by_count, by_size
 
 __all__ = ["BATCH_BYTES", "Rows"]
 
@@ -48,11 +49,12 @@ class Rows:
     def get(self, keys: Sequence[bytes]) -> list[bytes | None]:
         """Read many keys: one entry per key, in the order asked."""
         found: dict[bytes, bytes] = {}
-        for window in self._windows(keys, self._options.rows_per_read):
+        most = self._options.rows_per_read
+        for window in by_count(keys, self._window(most)):
             selects = (
                 self._get.bind((self._state, bucket, chunk))
-                for bucket, wanted in self._by_bucket(dict.fromkeys(keys[at] for at in window)).items()
-                for chunk in _chunks(wanted, self._options.rows_per_read)
+                for bucket, wanted in self._by_bucket(dict.fromkeys(window)).items()
+                for chunk in by_count(wanted, most)
             )
             for rows in self._run(selects, f"read {len(keys)} keys"):
                 found.update(rows)
@@ -60,7 +62,7 @@ class Rows:
 
     def put(self, keys: Sequence[bytes], values: Sequence[bytes], timestamp: int, check: Callable[[], None]) -> None:
         """Write many keys; `check` is called before each window is sent."""
-        for window in self._windows(keys, self._options.rows_per_batch):
+        for window in by_count(range(len(keys)), self._window(self._options.rows_per_batch)):
             check()
             rows = {keys[at]: values[at] for at in window}
             for _ in self._run(self._batches(rows, timestamp), f"write {len(keys)} keys"):
@@ -68,12 +70,13 @@ class Rows:
 
     def delete(self, keys: Sequence[bytes], timestamp: int, check: Callable[[], None]) -> None:
         """Delete many keys; `check` is called before each window is sent."""
-        for window in self._windows(keys, self._options.rows_per_batch):
+        most = self._options.rows_per_batch
+        for window in by_count(keys, self._window(most)):
             check()
             deletes = (
                 self._delete.bind((timestamp, self._state, bucket, chunk))
-                for bucket, gone in self._by_bucket(keys[at] for at in window).items()
-                for chunk in _chunks(gone, self._options.rows_per_batch)
+                for bucket, gone in self._by_bucket(window).items()
+                for chunk in by_count(gone, most)
             )
             for _ in self._run(deletes, f"delete {len(keys)} keys"):
                 pass
@@ -103,10 +106,9 @@ class Rows:
     def _run(self, statements: Iterator[Any], doing: str) -> Iterator[Any]:
         return self._connection.stream(statements, self._options.max_concurrency, f"{doing} {self._what}")
 
-    def _windows(self, keys: Sequence[bytes], rows: int) -> Iterator[range]:
+    def _window(self, rows: int) -> int:
         # So many keys fill the requests of all buckets, and are what is held in memory besides the caller's own lists.
-        size = self._options.buckets * rows * _WINDOW_REQUESTS
-        return (range(start, min(start + size, len(keys))) for start in range(0, len(keys), size))
+        return self._options.buckets * rows * _WINDOW_REQUESTS
 
     def _by_bucket(self, keys: Iterable[bytes]) -> dict[int, list[bytes]]:
         crc, buckets = zlib.crc32, self._options.buckets
@@ -117,18 +119,11 @@ class Rows:
 
     def _batches(self, rows: dict[bytes, bytes], timestamp: int) -> Iterator[Any]:
         for bucket, keys in self._by_bucket(rows).items():
-            batch: list[bytes] = []
-            size = 0
-            for key in keys:
-                row_size = len(key) + len(rows[key]) + _ROW_BYTES
-                if batch and (len(batch) == self._options.rows_per_batch or size + row_size > BATCH_BYTES):
-                    yield self._batch(bucket, batch, rows, timestamp)
-                    batch, size = [], 0
-                batch.append(key)
-                size += row_size
-            yield self._batch(bucket, batch, rows, timestamp)
+            sizes = (len(key) + len(rows[key]) + _ROW_BYTES for key in keys)
+            for batch in by_size(keys, sizes, self._options.rows_per_batch, BATCH_BYTES):
+                yield self._batch(bucket, batch, rows, timestamp)
 
-    def _batch(self, bucket: int, keys: list[bytes], rows: dict[bytes, bytes], timestamp: int) -> Any:
+    def _batch(self, bucket: int, keys: Sequence[bytes], rows: dict[bytes, bytes], timestamp: int) -> Any:
         first = keys[0]
         bound = self._put.bind((timestamp, rows[first], self._state, bucket, first))
         if len(keys) == 1:
@@ -142,7 +137,3 @@ class Rows:
             bound.values = [at, rows[key], state, place, key]
             batch.add(bound)
         return batch
-
-
-def _chunks(keys: list[bytes], size: int) -> Iterator[list[bytes]]:
-    return (keys[start : start + size] for start in range(0, len(keys), size))

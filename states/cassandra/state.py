@@ -21,20 +21,19 @@ The driver is imported when a state is opened.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from states.cassandra.options import CassandraOptions
-from trident.errors import EnvironmentProblem
-from trident.state.encoding.serializers import keeps_attempts, serializer_for
-from trident.state.interfaces import StateConf, StateSpec, StateType
-from trident.state.map_state import map_state
-from trident.state.wrappers.serialized_map import SerializedMap
+from trident.state.interfaces import StateConf
+from trident.storekit import StoreState, driver_package
 
-__all__ = ["CassandraMapFactory", "CassandraOptions", "CassandraState"]
+if TYPE_CHECKING:
+    from states.cassandra.map import CassandraBackingMap
+
+__all__ = ["CassandraOptions", "CassandraState"]
 
 
-class CassandraState:
+class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
     """States in Cassandra; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
 
     Each takes contact points (one as text, or several) or a `CassandraOptions`; `options` are its fields.
@@ -46,58 +45,11 @@ class CassandraState:
     10000
     """
 
-    @staticmethod
-    def opaque(target: str | Sequence[str] | CassandraOptions, **options: Any) -> StateSpec:
-        """Exact with transactional and opaque spouts."""
-        return _spec(StateType.OPAQUE, target, options)
+    options = CassandraOptions
 
     @staticmethod
-    def transactional(target: str | Sequence[str] | CassandraOptions, **options: Any) -> StateSpec:
-        """Exact with transactional spouts."""
-        return _spec(StateType.TRANSACTIONAL, target, options)
-
-    @staticmethod
-    def non_transactional(target: str | Sequence[str] | CassandraOptions, **options: Any) -> StateSpec:
-        """Bare values, where a replay counts twice."""
-        return _spec(StateType.NON_TRANSACTIONAL, target, options)
-
-
-@dataclass(frozen=True)
-class CassandraMapFactory:
-    """Opens the backing map of one partition; connects, and makes the table if need be.
-
-    Attributes
-    ----------
-    options
-        See `CassandraOptions`.
-    kind
-        What the values are.
-    """
-
-    options: CassandraOptions
-    kind: StateType = StateType.OPAQUE
-
-    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
-        """Open partition `partition_index`."""
-        try:
+    def open_map(options: CassandraOptions, conf: StateConf, partition: int) -> CassandraBackingMap:
+        """Open the map of one partition: connect, and make the table if need be."""
+        with driver_package("Cassandra", "cassandra-driver", "cassandra", module="cassandra"):
             from states.cassandra.map import CassandraBackingMap
-        except ImportError as error:
-            if (error.name or "").partition(".")[0] != "cassandra":
-                raise
-            raise EnvironmentProblem(
-                f"a Cassandra state needs the package cassandra-driver ({error}); pip install 'trident-spark[cassandra]'"
-            ) from error
-        backing = CassandraBackingMap(self.options, conf, partition_index)
-        return SerializedMap(backing, serializer_for(self.options.serializer, self.kind))
-
-    @property
-    def keeps_attempts(self) -> bool:
-        """Whether stored values say which attempt wrote them."""
-        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
-
-
-def _spec(kind: StateType, target: str | Sequence[str] | CassandraOptions, given: dict[str, Any]) -> StateSpec:
-    options = CassandraOptions.of(target, given)
-    serializer_for(options.serializer, kind)  # an unknown one is refused here, not where the state is opened
-    factory = CassandraMapFactory(options, kind)
-    return map_state(factory, kind, options.cache, options.snapshot_key, options.num_partitions)
+        return CassandraBackingMap(options, conf, partition)

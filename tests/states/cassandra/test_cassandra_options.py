@@ -22,25 +22,25 @@ from trident.state import CodecSerializer, StateType
         ({"contact_points": ()}, "give the host name or address of a node"),
         ({"contact_points": ("a,b",)}, "give host names or addresses in a list"),
         ({"contact_points": ("cassandra://a",)}, "and the port as port="),
-        ({"keyspace": "no-such"}, "keyspace='no-such': Cassandra takes 1 to 48 letters"),
-        ({"table": "x" * 49}, "Cassandra takes 1 to 48 letters"),
-        ({"port": 0}, "port=0: give a whole number from 1 to 65535"),
-        ({"buckets": 0}, "buckets=0: give a whole number from 1"),
-        ({"rows_per_batch": 101}, "rows_per_batch=101: give a whole number from 1 to 100"),
+        ({"keyspace": "no-such"}, "keyspace='no-such' of a Cassandra state: the server takes 1 to 48 letters"),
+        ({"table": "x" * 49}, "the server takes 1 to 48 letters"),
+        ({"port": 0}, "port=0 of a Cassandra state: give a whole number from 1 to 65535"),
+        ({"buckets": 0}, "buckets=0 of a Cassandra state: give a whole number from 1"),
+        ({"rows_per_batch": 101}, "rows_per_batch=101 of a Cassandra state: give a whole number from 1 to 100"),
         ({"rows_per_read": 0}, "rows_per_read=0"),
-        ({"max_concurrency": 1.5}, "max_concurrency=1.5: give a whole number"),
-        ({"timeout_s": 0}, "timeout_s=0: give seconds above 0"),
+        ({"max_concurrency": 1.5}, "max_concurrency=1.5 of a Cassandra state: give a whole number"),
+        ({"timeout_s": 0}, "timeout_s=0 of a Cassandra state: give seconds above 0"),
         ({"connect_timeout_s": -1}, "connect_timeout_s=-1"),
-        ({"replication": 0}, "replication=0: give at least one copy"),
+        ({"replication": 0}, "replication=0 of a Cassandra state: give at least one copy"),
         ({"replication": {"dc": 0}}, "give at least one copy"),
         ({"replication": {}}, "give at least one copy"),
-        ({"read_consistency": "quorum"}, "read_consistency='quorum': use one of ONE"),
-        ({"read_consistency": "EACH_QUORUM"}, "read_consistency='EACH_QUORUM': use one of"),
-        ({"write_consistency": "ANY"}, "write_consistency='ANY': use one of"),
+        ({"read_consistency": "quorum"}, "read_consistency='quorum' of a Cassandra state: use one of ONE"),
+        ({"read_consistency": "EACH_QUORUM"}, "read_consistency='EACH_QUORUM' of a Cassandra state: use one of"),
+        ({"write_consistency": "ANY"}, "write_consistency='ANY' of a Cassandra state: use one of"),
         ({"user": "me"}, "user and password belong together"),
-        ({"tls_ca": "ca.pem"}, "without tls=True: nothing would be encrypted"),
-        ({"ttl_s": 3600}, "ttl_s=3600 is below one day .*allow_short_ttl=True"),
-        ({"ttl_s": 10**9}, "ttl_s=1000000000: give a whole number from 0"),
+        ({"tls_ca_file": "ca.pem"}, "nothing would be encrypted; give tls=True"),
+        ({"ttl_s": 3600}, "ttl_s=3600 of a Cassandra state: .*allow_short_ttl=True"),
+        ({"ttl_s": 10**9}, "ttl_s=1000000000 of a Cassandra state: give None .never. or at most 630720000"),
         ({"protocol_version": 2}, "protocol_version=2"),
         ({"serializer": "pickle"}, "serializer 'pickle' is unknown"),
         ({"serializer": CodecSerializer(StateType.TRANSACTIONAL)}, "was given to a state that is opaque"),
@@ -66,6 +66,14 @@ def test_options_are_given_as_names_or_as_one_object() -> None:
         StateType.OPAQUE,
         StateType.TRANSACTIONAL,
     ]
+
+
+def test_the_names_of_earlier_versions_are_taken_with_a_warning() -> None:
+    old = {"tls_ca": "ca.pem", "tls_certificate": "me.pem", "tls_key": "key.pem"}
+    with pytest.warns(DeprecationWarning, match="of CassandraOptions is called 'tls_(ca|cert|key)_file' now") as told:
+        options = CassandraOptions.of("a", {"tls": True, **old})
+    assert len(told) == 3
+    assert (options.tls_ca_file, options.tls_cert_file, options.tls_key_file) == tuple(old.values())
 
 
 def test_a_password_is_not_shown() -> None:
@@ -155,6 +163,6 @@ def test_tls_checks_certificates_and_names_files_that_cannot_be_read(tmp_path: P
     assert relaxed is not None
     assert (relaxed.check_hostname, relaxed.verify_mode) == (False, ssl.CERT_REQUIRED)
     none = str(tmp_path / "none.pem")
-    for options in (CassandraOptions(tls=True, tls_ca=none), CassandraOptions(tls=True, tls_certificate=none)):
+    for options in (CassandraOptions(tls=True, tls_ca_file=none), CassandraOptions(tls=True, tls_cert_file=none)):
         with pytest.raises(ConfigError, match=r"read the TLS files .*none\.pem.*No such file"):
             _tls(options)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from states.cassandra.fence import _claim
+from states.cassandra.fence import RECORD
 from states.cassandra.map import CassandraBackingMap
 from states.cassandra.stamps import FLOOR_BUCKET
 from tests.harness.servers import start_cassandra
@@ -110,12 +110,9 @@ def test_records_of_this_and_of_earlier_versions_are_read(home: Home) -> None:
     assert decode(of_five) == ["log", 3, EPOCH, 10, bytes(range(8))]
     assert encode([*decode(of_five), "words/count", False]) == of_seven
     for data, sentinel in ((of_five, ("log", 3, EPOCH, "", True)), (of_seven, ("log", 3, EPOCH, "words/count", False))):
-        found = _claim(data)
-        assert found is not None
-        assert (tuple(found.sentinel), found.floor, found.token) == (sentinel, 10, bytes(range(8)))
-    found = _claim(of_seven)
-    assert found is not None
-    assert found.data == of_seven
+        found = RECORD.decode(data, "state p")
+        assert (tuple(found.sentinel), found.notes) == (sentinel, (10, bytes(range(8))))
+    assert RECORD.encode(RECORD.decode(of_seven, "state p")) == of_seven
     conf = home.conf()
     backing = home.map(conf)
     backing._connection.define(
