@@ -1,7 +1,7 @@
 """Fields: the names of a tuple's values, in order, and their types.
 
-A type is a Spark DDL type string (`string`, `bigint`, `array<string>`, `decimal(10,2)` …); None means that nobody has
-said it yet. `Fields("word: string", "n: int")`, `Fields("word", "n")` and `Fields("word, n")` are all accepted.
+A type is a Spark DDL type string (`string`, `bigint`, `array<string>`, `decimal(10,2)` …); None means that it is
+not declared yet. `Fields("word: string", "n: int")`, `Fields("word", "n")` and `Fields("word, n")` are all accepted.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def test_a_cut_record_is_reported_and_does_not_come_back(
         log = FileLog.open(path, TOPOLOGY)
     (text,) = caplog.messages
     assert segment.name in text
-    assert "a crash left unfinished; going on after batch 2 without it" in text
+    assert "a crash left unfinished; continuing after batch 2 without it" in text
     log.append(commit(3, 2 << 20))
     log.close()
     caplog.clear()

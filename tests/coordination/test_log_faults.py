@@ -85,7 +85,7 @@ def test_a_record_that_cannot_be_made_durable_does_not_count(
     before = whole_records(path)
     armed.update(faults)
     text = os.strerror(next(iter(faults.values())))
-    with pytest.raises(LogError, match=f"cannot append to .*{text}. The record does not count, batch 1 is the last"):
+    with pytest.raises(LogError, match=f"cannot append to .*{text}. The record is not valid, batch 1 is the last"):
         log.append(commit(2))
     assert "cut" in faults or whole_records(path) == before
     armed.clear()
@@ -147,7 +147,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_stops_the_log_and_space_lets_it_go_on(small_disk: Path) -> None:
     path = small_disk / "log"
     log = FileLog.open(path, TOPOLOGY)
-    with pytest.raises(LogError, match=r"No space left on device. The record does not count") as caught:
+    with pytest.raises(LogError, match=r"No space left on device. The record is not valid") as caught:
         append_many(log, 1000)
     assert log.state.txid > 20
     assert f"batch {log.state.txid} is the last one committed" in str(caught.value)

@@ -228,7 +228,7 @@ def test_a_writer_whose_segment_was_restored_from_a_copy_stops(path: Path) -> No
     log.append(commit(2))
     Path(copy).rename(segment)  # as rsync restores: only what differs, and in one step
     for _ in range(2):
-        with pytest.raises(LogError, match=r"its newest segment was removed or replaced .* The record does not count"):
+        with pytest.raises(LogError, match=r"its newest segment was removed or replaced .* The record is not valid"):
             log.append(commit(3))
     log.close()
     assert reopened(path).txid == 1

@@ -1,16 +1,17 @@
 """The bytes of the log: how one record is framed, and how frames are read back.
 
 A frame is four bytes of magic, the payload's length and its checksum (both u32, big-endian), then the payload (msgpack).
-The checksum covers the place too (offset in the file, length). So bytes of a log inside a payload never look like a frame,
-and a frame in the wrong place is none.
+The checksum covers the place too (offset in the file, length). So bytes of a log inside a payload never look like a frame, and
+a frame in the wrong place is not valid.
 
 There are two kinds of magic, because a batch needs one sync only where its definition may be lost (all states are opaque):
 the definition is written without a sync, and the sync of the commit record makes both durable. `SYNCED` says "everything
-before this frame was durable when I was written"; `UNSYNCED` says nothing of what is before it.
+before this frame was durable when I was written"; `UNSYNCED` says nothing about what is before it.
 
-One rule reads a log after any crash. Frames count up to the first one that does not check. If a whole `SYNCED` frame comes
-after that one, it was durable, so the disk has damaged it: an error. Else it and all that follows is the end that a crash left
-unfinished: none of it was acknowledged, since a sync makes everything before it durable as well.
+One rule reads a log after any crash. Frames are valid up to the first one whose checksum is wrong. If a whole `SYNCED`
+frame comes after that one, it was durable, so the disk has damaged it: an error. Otherwise it and everything after it
+is the end that a crash left unfinished: none of it was acknowledged, because a sync makes everything before it durable
+as well.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Frame(NamedTuple):
 def encode(data: Any) -> bytes:
     """Return plain data as msgpack; ValueError if it holds anything else."""
     try:
-        # Names of files may hold undecodable bytes (surrogates); they must come back as they were.
+        # Names of files may hold undecodable bytes (surrogates); reading must restore them.
         payload = bytes(msgpack.packb(data, use_bin_type=True, unicode_errors="surrogatepass"))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValueError(
@@ -76,13 +77,13 @@ def read_frames(data: bytes, base: int, path: Path) -> tuple[list[Frame], int]:
     Returns
     -------
     tuple
-        The frames up to the first that does not check, and how many bytes there are from that one on. Zeros at the end do
-        not count: they are space that the writer had beforehand.
+        The frames up to the first whose checksum is wrong, and the number of bytes from that one on, without zeros at the
+        end, which are space that the writer allocated in advance.
 
     Raises
     ------
     CorruptLogError
-        The frame that does not check was durable, as a later one says.
+        The frame with a wrong checksum was durable, as a later one says.
     """
     frames: list[Frame] = []
     at = 0
@@ -120,9 +121,9 @@ def _check_unfinished(data: bytes, bad: int, base: int, path: Path) -> None:
 
 
 def _synced_after(data: bytes, bad: int, base: int) -> int | None:
-    """Return where a frame begins that says that the bad one was durable; None if there is none."""
+    """Return the place of a frame which says that the bad one was durable; None if there is none."""
     if bad + HEAD_BYTES <= len(data):
-        # That frame may itself be unfinished, and so not check; where the bad one ends, its magic alone gives it away.
+        # That frame may itself be unfinished, with a wrong checksum; at the end of the bad one its magic alone is enough.
         end = bad + HEAD_BYTES + int(_HEAD.unpack_from(data, bad)[1])
         rest = data[end : end + len(SYNCED)]
         if rest and SYNCED.startswith(rest):

@@ -1,4 +1,4 @@
-"""Dead letters as the log names them: by batch, and by their numbers in it as ranges `[first, end)`."""
+"""Dead letters as the log names them: by batch, and by their numbers in the batch as ranges `[first, end)`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 __all__ = ["LETTERS", "Ranges", "count_of", "numbers_of", "ranges_of", "with_letters"]
 
 LETTERS = "$letters"
-"""Where a batch has, among the definitions of its spouts, the dead letters that it puts back; no stream has this name."""
+"""The key, among the definitions of a batch's spouts, of the dead letters that it puts back; no stream has this name."""
 
 Ranges = Mapping[int, Sequence[Sequence[int]]]
 """Txid of the batch that left tuples out -> ranges of their numbers, ascending."""

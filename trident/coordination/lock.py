@@ -2,15 +2,15 @@
 
 A driver becomes the writer by claiming the next epoch: a file `epoch-{n:08d}` that appears at once with its contents
 (the holder, as JSON) and with a lock on it that the operating system drops when the driver ends, however it ends. The
-holder of the highest claim is the writer. The lock is on the claim itself, not on one file for all: after a takeover
-the lock of the driver that was replaced must not matter any more, and that of the new one must.
+holder of the highest claim is the writer. The lock is on the claim itself and not on one shared file, because
+after a takeover the lock of the replaced driver must have no effect, and that of the new one must.
 
-Claims are removed lowest first and never the highest, so a writer is still the writer exactly if the next claim does
-not exist and, looked at after that, its own does: the file that it holds open, not one of the same name, which a copy of
-the directory brings when it is put in its place.
+Claims are removed lowest first and never the highest. So a process is still the writer exactly if the next claim does not
+exist and, checked after that, its own does: the very file that it holds open, not one of the same name, which a restored
+copy of the directory would have.
 
-All this asks of the file system that hard links and locks work, and that a name is seen by every machine as soon as it
-is made. Local disks do that; network file systems do as far as they cache no attributes and no names.
+The file system must support hard links and locks, and show a new name on every machine at once. Local disks do; network
+file systems do if they cache no attributes and no names.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _SEGMENT = re.compile(r"(\d{8,})-(\d{4,})\.log$")
 _CLAIM = re.compile(r"epoch-(\d{8,})$")
 _TEMPORARY = re.compile(r"(?:epoch-)?(\d{8,})[^/]*\.tmp$")
 
-_File = tuple[int, int]  # which file it is, whatever its name: device and inode
+_File = tuple[int, int]  # the identity of a file, whatever its name: device and inode
 _held_here: set[_File] = set()
 
 
 class SegmentName(NamedTuple):
-    """Which segment: segments are ordered by the epoch of their writer, then by number."""
+    """The name of a segment. Segments are ordered by the epoch of their writer, then by number."""
 
     epoch: int
     seq: int
@@ -51,7 +51,7 @@ class SegmentName(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """What a log's directory holds: segments and claimed epochs ascending, left-over temporary files by epoch."""
+    """The contents of a log's directory: segments and claimed epochs ascending, left-over temporary files by epoch."""
 
     segments: list[SegmentName]
     claims: list[int]
@@ -59,12 +59,12 @@ class Listing(NamedTuple):
 
     @property
     def newest(self) -> SegmentName | None:
-        """The segment that counts; None for a log without one."""
+        """The newest segment, which holds the log's state; None for a log without one."""
         return self.segments[-1] if self.segments else None
 
     @property
     def epoch(self) -> int:
-        """The highest epoch that anybody ever claimed, 0 if nobody did."""
+        """The highest epoch that a driver ever claimed, 0 if there is none."""
         return max([*self.claims[-1:], *(each.epoch for each in self.segments[-1:])], default=0)
 
 
@@ -84,7 +84,7 @@ def list_log(directory: Path) -> Listing:
 
 
 def os_error_text(error: OSError) -> str:
-    """Return what the operating system said, without the file name that messages name themselves."""
+    """Return the operating system's message without the file name, which our messages name themselves."""
     return error.strerror or str(error)
 
 
@@ -113,7 +113,7 @@ class Claim:
             raise (AlreadyRunningError if here else LogHeldError)(str(directory), holder)
         epoch = before.epoch + 1
         claim = cls(directory, epoch, _create(directory, epoch, clock))
-        # Someone may have claimed, and swept away, this very epoch and more while this process slept.
+        # Another process may have claimed, and swept away, this epoch and more while this process slept.
         highest = list_log(directory).epoch
         if highest > epoch:
             claim.release()
@@ -123,7 +123,7 @@ class Claim:
     def check(self) -> None:
         """Raise `FencedError` unless this is still the highest claim."""
         try:
-            # Where the own claim is seen, that the next one is not means that it is not there. Asked three times a batch.
+            # If our own claim is visible, an invisible next claim does not exist. This runs three times per batch.
             if not os.access(self._next, os.F_OK) and _file_at(self._own) == self._file:
                 return
             replaced = _file_at(self._next) is not None
@@ -134,7 +134,7 @@ class Claim:
             raise FencedError(f"transaction log {self.directory}", f"epoch {self.epoch}", self._successor())
 
     def release(self) -> None:
-        """Let go of the lock. The claim's file stays: epochs are never used twice."""
+        """Release the lock. The claim's file stays, because epochs are never used twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             _held_here.discard(self._file)
@@ -151,11 +151,11 @@ class Claim:
             return _describe(self.directory, highest)
         own = _claim_path(self.directory, self.epoch)
         what = "another file now (is log_dir a copy?)" if own.exists() else "gone (was log_dir removed?)"
-        return f"nobody known, but the claim {own.name} is {what}, so some driver"
+        return f"an unknown driver: the claim {own.name} is {what}"
 
 
 def _file_at(path: str) -> _File | None:
-    """Return which file has a name, None if none has; what keeps it from being known is raised."""
+    """Return the identity of the file with this name, None if there is none; raise OSError if that is unknown."""
     try:
         return _file_of(os.stat(path))  # noqa: PTH116  asked often
     except (FileNotFoundError, NotADirectoryError):
@@ -173,7 +173,9 @@ def held_by(directory: Path, epoch: int) -> str | None:
     except FileNotFoundError:
         return None
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: two that look at once do not see each other
+        fcntl.flock(
+            fd, fcntl.LOCK_SH | fcntl.LOCK_NB
+        )  # a shared lock, so that two processes that look at once do not see each other
     except BlockingIOError:
         return _describe(directory, epoch)
     finally:
@@ -194,7 +196,7 @@ def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.write(fd, json.dumps(holder).encode())
-        # A link, unlike an exclusive open, lets the name appear with its contents and its lock, and only once.
+        # Unlike an exclusive open, a link makes the name appear once, with its contents and its lock.
         os.link(temporary, _claim_path(directory, epoch))
     except FileExistsError:
         os.close(fd)
@@ -208,7 +210,7 @@ def _create(directory: Path, epoch: int, clock: Callable[[], float]) -> int:
 
 
 def _describe(directory: Path, epoch: int) -> str:
-    """Return a phrase that names the holder of a claim as well as it can be known."""
+    """Return a phrase that names the holder of a claim, as far as it is known."""
     try:
         holder = json.loads(_claim_path(directory, epoch).read_bytes())
         return f"process {holder['pid']} on {holder['host']} (epoch {epoch}, since {holder['since']})"

@@ -19,8 +19,8 @@ _sync_data = getattr(os, "fdatasync", os.fsync)  # not every POSIX system has fd
 class LogFile:
     """A file that is only appended to. There may be zeros after the data while it is open.
 
-    The zeros are space that is allocated before it is needed, because a sync takes a third less where the size of the file
-    stays.
+    The zeros are space that is allocated in advance, because a sync takes a third less time if the size of the file does not
+    change.
     """
 
     def __init__(self, path: Path) -> None:
@@ -32,7 +32,7 @@ class LogFile:
         """Append all of `data`; after an error any part of it may have been written."""
         if self._size + len(data) > self._space:
             self._space = self._size + len(data) + _SPACE
-            with suppress(OSError, AttributeError):  # no such call, or no room: then the data may still have some
+            with suppress(OSError, AttributeError):  # no such call, or no room, although the data may still fit
                 os.posix_fallocate(self._fd, self._size, self._space - self._size)
         rest = memoryview(data)
         while rest:
@@ -40,7 +40,7 @@ class LogFile:
             self._size, rest = self._size + written, rest[written:]
 
     def sync(self) -> None:
-        """Return once everything written is durable; OSError also if the file has no name any more, so that it is lost."""
+        """Return once everything written is durable; OSError also if the file has lost its name, because then it is lost."""
         _sync_data(self._fd)
         if not os.fstat(self._fd).st_nlink:
             gone = "its newest segment was removed or replaced while it was written (was log_dir restored from a copy?)"
@@ -53,9 +53,9 @@ class LogFile:
         self._size = self._space = size
 
     def trim(self) -> None:
-        """Give back the space that was not needed. Only for the process that writes, and as the last thing that it does."""
+        """Free the space that was not needed. Only the writing process may call it, as its last action."""
         if self._fd >= 0:
-            with suppress(OSError):  # the zeros do no harm
+            with suppress(OSError):  # the zeros are harmless
                 os.ftruncate(self._fd, self._size)
 
     def close(self) -> None:
@@ -75,9 +75,9 @@ def sync_directory(directory: Path) -> None:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a directory and those above it where they are missing, all of them durable; one that is there stays.
+    """Make a directory and the missing ones above it, all durable; an existing one stays.
 
-    Its name is made durable then too: whoever made it may have ended before.
+    The name of an existing one is made durable too, because its maker may have died before.
     """
     directory = directory.absolute()
     missing = not directory.is_dir()
@@ -87,5 +87,5 @@ def make_directory(directory: Path) -> None:
     try:
         sync_directory(directory.parent)
     except OSError:
-        if missing:  # else it may be one that this user cannot list, or be mounted on what cannot be written to
+        if missing:  # otherwise it may be one that this user cannot list, or on a read-only file system
             raise

@@ -1,6 +1,6 @@
 """Reading the log from any process, while it is written.
 
-A segment begins with the whole folded state, so the newest one is all that has to be read. The driver that opens a log
+A segment begins with the whole folded state, so only the newest one has to be read. The driver that opens a log
 reads it in the same way.
 """
 
@@ -108,7 +108,7 @@ class LogReader:
         file = self.path / segment.file
         offset = self._offset if segment == self._segment else 0
         data, size = _read_from(file, offset)
-        if size < offset:  # the writer took back a record that it could not make durable
+        if size < offset:  # the writer cut a record that it could not make durable
             offset = 0
             data, _ = _read_from(file, offset)
         frames, torn = read_frames(data, offset, file)
@@ -126,7 +126,8 @@ class LogReader:
         """Whether a later driver has claimed the log and is about to begin its first segment.
 
         The last record may then be that of a writer that was fenced while it wrote, which the new driver will not have
-        in its log; every record before was durable before the claim. If the claimer ends without a segment, it counts.
+        in its log; every record before it was durable before the claim. If the claimer ends without a segment, the last
+        record is valid.
         """
         return any(held_by(self.path, claim) is not None for claim in listing.claims if claim > segment.epoch)
 

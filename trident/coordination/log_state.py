@@ -1,6 +1,6 @@
-"""What the log says, taken together: the state that folding its records gives.
+"""The contents of the log, taken together: the state that results from folding its records.
 
-Nothing here reads a file or the time. `LogState.apply` alone gives records their meaning.
+Nothing here reads a file or the time. Only `LogState.apply` gives records their meaning.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ class LogState:
     touched
         State -> partition -> the sentinel that its last committed touch left in the store.
     adopted
-        State -> the batch up to which every value of it stands as it was found.
+        State -> the batch up to which every value is accepted as it was found.
     layouts
         State -> (number of partitions, kind).
     totals
-        Sum of all counts, and under "batches" the number of commits.
+        Sums of all counts, and under "batches" the number of commits.
     history
         The last `HISTORY` commits, oldest first.
     declared
         "states" and "streams": what each of them means, by name; empty if no topology was recorded.
     epochs
-        Those whose drivers may have written to the states; None: any (a log that was begun by an earlier version).
+        The epochs whose drivers may have written to the states; None: any (a log that an earlier version began).
     put_back
         The dead letters that committed batches have put back.
     """
@@ -95,7 +95,7 @@ class LogState:
         self.fold(record)
 
     def fold(self, record: Record) -> None:
-        """Fold one record in that was checked."""
+        """Fold one checked record in."""
         match record:
             case DefineRecord():
                 self.definitions.setdefault(record.txid, {})[record.spout] = record.definition
@@ -121,7 +121,7 @@ class LogState:
         return Snapshot(txid, self.winners_of(state))
 
     def winners_of(self, state: str) -> Winners:
-        """Return the winners as a state must see them: what was adopted with it stands, whoever wrote it."""
+        """Return the winners as a state must see them: values adopted with it are valid, whoever wrote them."""
         return self.winners.with_adopted(self.adopted[state]) if state in self.adopted else self.winners
 
     def expected(self, state: str, partition: int) -> Sentinel | None:
@@ -129,7 +129,7 @@ class LogState:
         return self.touched.get(state, {}).get(partition)
 
     def claimed_at(self, state: str) -> int:
-        """Return the txid of the sentinels that a start lays for a state: the last one, 0 if the state is new."""
+        """Return the txid of the sentinels that a start writes for a state: the last one, 0 if the state is new."""
         return self.txid if state in self.layouts or state in self.touched else 0
 
     def _commit(self, record: CommitRecord) -> None:
@@ -142,10 +142,10 @@ class LogState:
             self.totals[name] = self.totals.get(name, 0) + count
         self.history.append(record)
         self.definitions.pop(record.txid, None)
-        self.txid = record.txid  # last: whoever sees the new txid sees its winner (see snapshot)
+        self.txid = record.txid  # last, so that a thread that sees the new txid sees its winner (see snapshot)
 
     def _define_last(self, definitions: Mapping[str, Any]) -> None:
-        """Take up the definitions of a batch that counts as committed; None: the spout had nothing, and stays."""
+        """Store the definitions of a batch that is committed now; None: the spout had nothing, and keeps its definition."""
         self.spouts.update({spout: one for spout, one in definitions.items() if one is not None})
         letters = self.spouts.pop(LETTERS, None)
         if letters:
@@ -168,10 +168,10 @@ class LogState:
 
     def _adopt(self, record: AdoptRecord) -> None:
         txid = max(self.txid, record.txid)
-        # Nobody knows the winners of batches beyond the log's own end either, even if this very log once knew them.
+        # The winners of batches beyond the log's own end are unknown too, even if this very log once knew them.
         if record.foreign or record.txid > self.txid:
             self.adopted[record.state] = txid
-        # An adopted batch counts as committed, so the source goes on after it: as defined, where that was logged.
+        # An adopted batch is treated as committed, so the source continues after it, as defined if that was logged.
         for passed in sorted(each for each in self.definitions if each <= txid):
             self._define_last(self.definitions.pop(passed))
         self.touched[record.state] = {
@@ -188,7 +188,10 @@ class LogState:
             state: {partition: sentinel[:3] for partition, sentinel in partitions.items()}
             for state, partitions in self.touched.items()
         }
-        for name in ("declared", "put_back"):  # as it was before there were such records, so that both can be read
+        for name in (
+            "declared",
+            "put_back",
+        ):  # left out if empty, as before there were such records, so that both forms can be read
             if not values[name]:
                 del values[name]
         if self.epochs is None:
@@ -199,7 +202,7 @@ class LogState:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> LogState:
-        """Build the state that `to_data` gave; ValueError if it is not that."""
+        """Build the state from `to_data`'s result; ValueError if it is something else."""
         try:
             commits = (record_from_data(each) for each in data["history"])
             changed = {

@@ -1,4 +1,4 @@
-"""What the coordinator asks of a log, and a log in memory for topologies whose states live there as well."""
+"""The interface of a log, and a log in memory for topologies whose states are in memory as well."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["MemoryLog", "TransactionLog"]
 
 
 class TransactionLog(Protocol):
-    """What the coordinator asks of a log."""
+    """The interface of a log, as the driver uses it."""
 
     state: LogState
     epoch: int
@@ -28,15 +28,15 @@ class TransactionLog(Protocol):
         Parameters
         ----------
         durable
-            False: it survives the end of this process, but not that of the machine until a later record is durable, and
-            it is that one which looks whether another driver has claimed the log.
+            False: the record survives the end of this process, but not of the machine until a later record is durable. That
+            later append checks whether another driver has claimed the log.
 
         Raises
         ------
         ValueError
-            The record cannot come next, or is not plain data. Nothing was written; the log goes on.
+            The record cannot come next, or is not plain data. Nothing was written; the log can still be used.
         FencedError
-            Another driver has claimed the log; the record does not count. Every later append fails as well.
+            Another driver has claimed the log; the record is not valid. Every later append fails as well.
         LogError
             The record could not be made durable. Every later append fails as well.
         """
@@ -45,11 +45,11 @@ class TransactionLog(Protocol):
         """Raise `FencedError` if another driver has claimed a later epoch."""
 
     def close(self) -> None:
-        """Let go of the log."""
+        """Release the log."""
 
 
 class MemoryLog:
-    """A log in this process, for topologies whose states live in memory as well."""
+    """A log in this process, for topologies whose states are in memory as well."""
 
     def __init__(self, topology: str) -> None:
         self.epoch = 1
@@ -80,7 +80,7 @@ class MemoryLog:
             self.check_owner()
             if self.closed:
                 raise LogError(f"the transaction log of topology {self.state.topology!r} is closed")
-            # Through the codec, as in a file: what is kept is a copy, and what a file would refuse is refused here.
+            # Through the codec, as in a file: so it keeps a copy, and refuses what a file would refuse.
             self.state.apply(record_from_data(decode(encode(record.to_data()))))
 
     def check_owner(self) -> None:

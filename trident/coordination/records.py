@@ -1,6 +1,6 @@
-"""What the transaction log says: its records. What they mean, taken together, says `log_state.py`.
+"""The records of the transaction log. `log_state.py` says what they mean together.
 
-Records convert to and from plain data (None, bool, int, float, str, bytes, list, dict), which is all that the log stores.
+Records convert to and from plain data (None, bool, int, float, str, bytes, list, dict), because the log stores nothing else.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class CommitRecord(Record):
     touched
         State name -> partitions that had input.
     counts
-        What the batch did, by name, such as `{"tuples": 1000}`; summed in `LogState.totals`.
+        The counts of the batch by name, such as `{"tuples": 1000}`; summed in `LogState.totals`.
     at_ms
-        When, in milliseconds since 1970.
+        The time, in milliseconds since 1970.
     """
 
     tag = "commit"
@@ -85,12 +85,12 @@ class StartRecord(Record):
 
 @dataclass(frozen=True)
 class LayoutRecord(Record):
-    """How a state is laid out: the number of its partitions and its kind.
+    """The layout of a state: the number of its partitions and its kind.
 
     Attributes
     ----------
     attempt
-        The sentinels of all partitions were laid anew, at `LogState.claimed_at` and this attempt. None (earlier
+        The sentinels of all partitions were written again, at `LogState.claimed_at` and this attempt. None (earlier
         versions): at the winner of that txid, if the log knew the state already.
     """
 
@@ -101,7 +101,7 @@ class LayoutRecord(Record):
     attempt: int | None = None
 
     def to_data(self) -> dict[str, Any]:
-        """Return the record as plain data, as earlier versions wrote it where it says no more."""
+        """Return the record as plain data, in the form of earlier versions if it says no more."""
         data = super().to_data()
         if self.attempt is None:
             del data["attempt"]
@@ -115,9 +115,9 @@ class AdoptRecord(Record):
     Attributes
     ----------
     foreign
-        True if another log wrote the store, so that nobody knows who won its batches: each value stands as found.
+        True if another log wrote the store, so that the winners of its batches are unknown: each value is valid as found.
     sentinels
-        Partition -> (txid, attempt), exactly as just laid in the store.
+        Partition -> (txid, attempt), exactly as just written to the store.
     """
 
     tag = "adopt"
@@ -141,7 +141,7 @@ class ResetRecord(Record):
 
 @dataclass(frozen=True)
 class TopologyRecord(Record):
-    """What states and streams mean, of those that are new or changed; see `trident.planner.meaning`."""
+    """The meaning of new or changed states and streams; see `trident.planner.meaning`."""
 
     tag = "topology"
     states: Mapping[str, Mapping[str, Any]]
@@ -159,7 +159,7 @@ _RECORDS: dict[str, type[Record]] = {
 
 
 def record_from_data(data: Any) -> Record:
-    """Build a record from what `Record.to_data` gave; ValueError if it is not that."""
+    """Build a record from the result of `Record.to_data`; ValueError if it is something else."""
     tag = data.get("record") if isinstance(data, dict) else data
     record = _RECORDS.get(tag) if isinstance(tag, str) else None
     if record is None:

@@ -1,4 +1,4 @@
-"""Writing segments: the next one is begun with the whole folded state, records are appended, old files are swept."""
+"""Writes segments: begins the next one with the whole folded state, appends records, removes old files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentWriter:
-    """Writes the segments of one epoch. Says nothing of who may: that is the claim's matter."""
+    """Writes the segments of one epoch. The claim decides who may do that."""
 
     def __init__(self, directory: Path, epoch: int, segment_bytes: int, file_type: type[LogFile]) -> None:
         self._directory, self._segment_bytes, self._file_type = directory, segment_bytes, file_type
@@ -28,7 +28,7 @@ class SegmentWriter:
         self._synced = True  # is the last record durable?
 
     def begin(self, state: LogState, previous: SegmentName | None) -> None:
-        """Begin the next segment with `state` and go on there; sweep what is older than `previous`."""
+        """Begin the next segment with `state` and write to it from now on; remove what is older than `previous`."""
         segment = SegmentName(self._segment.epoch, self._segment.seq + 1)
         data = frame(encode(_header(segment, state)), 0)
         temporary = self._directory / f"{segment.file}.tmp"
@@ -36,7 +36,7 @@ class SegmentWriter:
         try:
             file.write(data)
             file.sync()
-            # Only now, complete and durable, may it become the newest segment.
+            # It may become the newest segment only now, complete and durable.
             temporary.rename(self._directory / segment.file)
             sync_directory(self._directory)
         except BaseException:
@@ -53,7 +53,7 @@ class SegmentWriter:
     def append(self, payload: bytes, state: LogState, durable: bool = True) -> None:
         """Append a record to `state`; begin the next segment first if it is time.
 
-        Returns once this record and all before it are `durable`, or else as soon as every process can read it.
+        Returns when this record and all before it are durable; if not `durable`, when every process can read it.
         """
         if self._size >= self._roll_at:
             self.begin(state, self._segment)
@@ -66,12 +66,12 @@ class SegmentWriter:
         self._synced = durable
 
     def take_back(self) -> None:
-        """Cut what a failed `append` has left."""
+        """Cut off what a failed `append` left."""
         if self._file is not None:
             self._file.cut(self._size)
 
     def trim(self) -> None:
-        """Nothing more will be written: give back the space that was allocated for it."""
+        """Free the space that was allocated in advance; nothing more will be written."""
         if self._file is not None:
             self._file.trim()
 
@@ -91,7 +91,7 @@ class SegmentWriter:
             try:
                 (self._directory / name).unlink(missing_ok=True)
             except OSError as error:
-                # No further: a claim may not go while a lower one stays.
+                # Stop here, because a claim must not be removed before a lower one.
                 logger.warning("transaction log %s: cannot remove the old file %s: %s", self._directory, name, error)
                 return
 

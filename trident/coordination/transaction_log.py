@@ -1,8 +1,8 @@
-"""The transaction log: the durable word on which batches are committed.
+"""The transaction log: it alone says durably which batches are committed.
 
 The log is a directory of segments, `{epoch:08d}-{seq:04d}.log`. A segment begins with the whole folded state and gets
 its name only once that is durable, so opening a log compacts it, older segments are not needed (the previous one is
-kept), and the torn end that a crash may leave is cut by going on in a new segment. See `framing.py` for the bytes and
+kept), and a new segment cuts off the torn end that a crash may leave. See `framing.py` for the bytes and
 `lock.py` for the claim that makes one driver the writer.
 """
 
@@ -63,9 +63,9 @@ class FileLog:
         Parameters
         ----------
         takeover
-            Replace a driver that holds the log, alive or paused: its next append raises `FencedError`.
+            Replace a driver that holds the log, running or paused: its next append raises `FencedError`.
         segment_bytes
-            Records of about this many bytes are kept before the next segment is begun.
+            The size in bytes, about, at which the next segment begins.
 
         Raises
         ------
@@ -89,11 +89,11 @@ class FileLog:
         cls, directory: Path, topology: str, takeover: bool, segment_bytes: int, clock: Callable[[], float]
     ) -> Self:
         reader = LogReader(directory)
-        # Before the claim: an open that must be refused may not fence the rightful writer.
+        # Before the claim, because a refused open must not fence the rightful writer.
         _check_topology(directory, topology, reader.read_all() if exists(directory) else None)
         claim = Claim.take(directory, takeover, clock)
         try:
-            # After the claim: no later append of another driver counts, so this is all there is.
+            # After the claim, because no later append of another driver is valid, so this is all of the log.
             found = reader.read_all() if exists(directory) else None
             _check_topology(directory, topology, found)
             state = found or LogState(incarnation=secrets.token_hex(8), topology=topology, epochs=Epochs())
@@ -101,7 +101,7 @@ class FileLog:
             if found is not None and reader.torn:
                 logger.warning(
                     "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
-                    "crash left unfinished; going on after batch %d without it",
+                    "crash left unfinished; continuing after batch %d without it",
                     directory, topology, reader.torn, reader.segment and reader.segment.file, reader.offset, state.txid,
                 )  # fmt: skip
         except BaseException:
@@ -121,37 +121,39 @@ class FileLog:
         with self._lock:
             self._check_usable()
             payload = encode(record.to_data())
-            written = record_from_data(decode(payload))  # what a reader will see, and a copy of what the caller has
+            written = record_from_data(decode(payload))  # what a reader will see, as a copy of the caller's record
             self.state.check(written)
-            if durable:  # a record that is not counts only with a later one that is
+            if durable:  # a record that is not durable is valid only with a later one that is
                 self._check_claim()
             try:
                 self._segments.append(payload, self.state, durable)
             except OSError as error:
                 self._fail(error)
             if durable:
-                # Again: who claimed the log since the first look may have read it before this record was there.
+                # Check again: a driver that claimed the log since the first check may have read it without this record.
                 self._check_claim()
             self.state.fold(written)
 
     def check_owner(self) -> None:
-        """Raise `FencedError` if another driver has claimed the log, `LogError` if it cannot be used any more."""
+        """Raise `FencedError` if another driver has claimed the log, `LogError` if the log can no longer be used."""
         self._check_usable()
         self._check_claim()
 
     def close(self) -> None:
-        """Let go of the log and its files; harmless when it is closed already."""
-        with self._lock:  # not under the feet of an append
+        """Release the log and its files; harmless when it is closed already."""
+        with self._lock:  # not during an append
             if os.getpid() == self._pid:
                 self._segments.trim()
             self.abandon()
 
     def abandon(self) -> None:
-        """As `close`, for a forked child: the thread that may have been appending does not exist there, the file does."""
+        """Close the log in a forked child, where the file exists but a thread that was appending does not."""
         if self._dead is None:
             self._dead = LogError(f"the transaction log {self.path} is closed")
         if os.getpid() != self._pid:
-            self._lock = threading.Lock()  # nobody is left who would let go of it: calls are refused, not stuck
+            self._lock = (
+                threading.Lock()
+            )  # a new lock: no thread is left to release the old one, and calls must be refused, not hang
         self._segments.close()
         self._claim.release()
 
@@ -172,11 +174,11 @@ class FileLog:
             raise
 
     def _fail(self, error: OSError) -> NoReturn:
-        """Take back what was half written and refuse all further records."""
+        """Cut off a half-written record and refuse all further records."""
         self._dead = LogError(
-            f"cannot append to the transaction log {self.path}: {os_error_text(error)}. The record does not count, "
-            f"batch {self.state.txid} is the last one committed. Mend the cause (space, permissions, the disk) and "
-            "start again: the topology goes on from there"
+            f"cannot append to the transaction log {self.path}: {os_error_text(error)}. The record is not valid, "
+            f"batch {self.state.txid} is the last one committed. Fix the cause (space, permissions, the disk) and "
+            "start again: the topology continues from there"
         )
         try:
             self._segments.take_back()
@@ -195,7 +197,7 @@ def _check_topology(directory: Path, topology: str, state: LogState | None) -> N
         raise ForeignLogError(str(directory), f"topology {state.topology!r}", f"topology {topology!r}")
 
 
-# A forked child must not keep the claim alive after its parent, nor write to the parent's files.
+# A forked child must not hold the claim after its parent ends, nor write to the parent's files.
 _open_logs: weakref.WeakSet[FileLog] = weakref.WeakSet()
 
 

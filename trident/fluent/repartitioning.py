@@ -48,7 +48,7 @@ class Repartitioning(StreamBase):
         return self._repartition("global", Routing("global"))
 
     def batch_global(self) -> Self:
-        """Bring all tuples of a batch into one partition; as `global_`, for Spark places it anew for every batch."""
+        """Bring all tuples of a batch into one partition; like `global_`, because Spark places it again for every batch."""
         return self._repartition("batch_global", Routing("global"))
 
     def identity_partition(self) -> Self:

@@ -32,7 +32,7 @@ class Resourceful(StreamBase):
         """Say how many MiB the step takes, on and off the heap.
 
         The memory of the steps that run in one task is summed, and that of the tasks that an executor runs at once is added
-        to `spark.executor.memoryOverhead` if the topology starts Spark itself and nobody has set it.
+        to `spark.executor.memoryOverhead` if the topology starts Spark itself and it is not set.
 
         Different from Storm: steps run in Python, beside the heap, so both numbers count alike; only YARN and Kubernetes
         set memory aside for that.

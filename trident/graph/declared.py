@@ -18,7 +18,7 @@ __all__ = ["Graph", "Resources"]
 
 @dataclass(frozen=True)
 class Resources:
-    """What a step asks for: percent of a core, and MiB on and off the heap; None where nobody said it."""
+    """What a step asks for: percent of a core, and MiB on and off the heap; None where it is not declared."""
 
     cpu_percent: float | None = None
     memory_mb: float | None = None

@@ -3,7 +3,7 @@
 A *definition* says what one batch contains (byte ranges of files, offset ranges of partitions, row numbers). It is plain
 data (None, bool, int, float, str, bytes, list, dict), small, and written to the transaction log. An attempt's definition
 never changes; another definition is another attempt. A definition is cut into *parts*, one or more per Spark task; a part
-is any picklable object and may carry rows when the source lives in the driver.
+is any picklable object and may carry rows when the source is in the driver.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Removals: when a key that a batch removed may disappear from the store.
 
-A removed key is stored as None by the rule of its kind, so a replay finds what it needs and a snapshot read finds what
-stood before. The key itself goes `REMOVAL_LAG` batches later, if the removal was committed and nobody wrote the key since:
-this is asked of the store, by the writer that holds the fence, right before it deletes. A process that ends earlier
-leaves the None behind, which every read takes for absent.
+A removed key is stored as None by the rule of its kind, so a replay finds what it needs and a snapshot read finds the
+value before. The key itself is deleted `REMOVAL_LAG` batches later, if the removal was committed and the key was not written
+since. The writer that holds the fence asks the store for that right before it deletes. A process that ends earlier leaves
+the None behind, which every read treats as absent.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Removals:
         if not self._removed or not isinstance(backing, RemovableMap):
             return
         for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
-            del self._removed[key]  # an attempt that lost; its replay decides anew
+            del self._removed[key]  # an attempt that lost; its replay decides again
         due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}
         if due:
             stored = self._backing.multi_get(list(due))

@@ -1,4 +1,4 @@
-"""Which partition of a state a key lives in: our own hash, the same in every process and release (R11)."""
+"""Which partition of a state a key is in, by our own hash: the same in every process and release (R11)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """CachedMap and CachedBatchReadsMap: memories in front of a backing map.
 
 Both write the store first and remember second: a failed put must not look written (R10). Spark pins no partition to a
-process, so what a `CachedMap` remembers between commits counts only while nobody else committed to the partition.
+process, so what a `CachedMap` remembers between commits is valid only while no other process committed to the partition.
 """
 
 from __future__ import annotations

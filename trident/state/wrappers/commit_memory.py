@@ -2,7 +2,7 @@
 
 Spark pins no partition to a process. What an instance remembers outlives a commit only if its next commit follows directly:
 the sentinel that the log expects must be the one that this instance left at the end of its last commit. In every other
-case (another process committed meanwhile, a commit failed or never ended) it begins anew.
+case (another process committed meanwhile, a commit failed or never ended) it starts empty again.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class CommitMemory(MapWrapper, ABC):
 
     @abstractmethod
     def _forget(self) -> None:
-        """Begin anew."""
+        """Start empty again."""
 
     def _remembers(self, keys: Sequence[Key]) -> bool:
         """Whether this thread is inside a commit and these are keys of its data.
@@ -61,7 +61,7 @@ class CommitMemory(MapWrapper, ABC):
 
 
 def follows(txid: Txid, ended: Txid) -> bool:
-    """Whether nobody can have committed between `ended`, which this instance ended, and `txid`."""
+    """Whether no commit can have happened between `ended`, which this instance ended, and `txid`."""
     if txid.incarnation is None or ended.sentinel is None:
         # No log to ask: only the very next txid is surely not preceded by another writer's.
         return txid.incarnation is None and ended.sentinel is None and int(txid) == int(ended) + 1

@@ -1,17 +1,17 @@
 """ReadThroughMap: a cache outside the process in front of a durable map. The cache may lose, delay and keep anything.
 
 Why no read is stale
-    Every entry lies in a *space*, a name that one instance drew at random and has told nobody. So only this instance
+    Every entry is in a *space*, a name that one instance drew at random and told to no other. So only this instance
     fills the space, one call after the other, and no other writer's fill can be in it. The space is good while for each
     of its entries the last durable write of the key is the one that the entry shows:
 
     1. It begins empty.
     2. A key that is not in it is filled with what the durable map showed a moment before, inside a commit of this
-       instance, in which nobody else writes the partition. (What a replaced writer can still slip into a store that
+       instance, in which no other instance writes the partition. (What a replaced writer can still slip into a store that
        does not keep it out entirely carries an attempt that lost: it stands for the very value that is filled here.)
     3. A write goes to the durable map first and then to the space. If either raises, it is unknown what each holds: the
-       space is dropped. What the cache may still store late goes to a space that nobody reads.
-    4. Somebody else may write between two commits of this instance. Then the log expects another sentinel than this
+       space is dropped. What the cache may still store late goes to a space that is never read.
+    4. Another instance may write between two commits of this one. Then the log expects another sentinel than this
        instance left, and the space is dropped before the next read. The same after a commit that did not end.
 
     A space that was dropped never comes back. The cache may forget entries at any time: they are filled again by 2.
@@ -142,7 +142,7 @@ class ReadThroughMap(CommitMemory):
             return [None] * len(keys)
 
     def _fill(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        space, self._space = self._space, None  # if this is interrupted, nobody knows what the space holds
+        space, self._space = self._space, None  # if this is interrupted, the contents of the space are unknown
         if space is None:
             return
         try:
