@@ -31,6 +31,7 @@ from trident.graph import (
     StateNode,
 )
 from trident.naming import TridentNames
+from trident.operations.abilities import Combines, Reduces, Retrieves, UpdatesState
 from trident.operations.adapters import (
     PlainConsumer,
     PlainFilter,
@@ -42,6 +43,7 @@ from trident.operations.adapters import (
     output_fields,
     query_types,
 )
+from trident.operations.assemblies import Assembly
 from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
@@ -131,13 +133,13 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
 
     def apply_assembly(self, assembly: Any) -> Stream:
         """Let an assembly, or a function of a stream, declare its steps here; returns the stream that it returns."""
-        if isinstance(assembly, type) or not (hasattr(assembly, "apply") or callable(assembly)):
+        if isinstance(assembly, type) or not (isinstance(assembly, Assembly) or callable(assembly)):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {assembly!r} is no assembly, an object with apply(stream) or a function"
             )
         with self._topology._inside_assembly() as nested:
             try:
-                stream = assembly.apply(self) if hasattr(assembly, "apply") else assembly(self)
+                stream = assembly.apply(self) if isinstance(assembly, Assembly) else assembly(self)
             except RecursionError as error:
                 if nested:  # the first of them knows the stream that the user knows
                     raise
@@ -170,7 +172,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         """
         refuse_state(self, "partition_persist")
         inputs, updater, out = self._operation_args(args)
-        if not hasattr(updater, "update_state") or isinstance(updater, type):
+        if not isinstance(updater, UpdatesState) or isinstance(updater, type):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {updater!r} is no StateUpdater, an object with the method update_state"
             )
@@ -188,7 +190,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         (`DirtyReadError`), unless the query is behind the state's own update, or no stream updates the state.
         """
         inputs, function, out = self._operation_args(args)
-        if out is None or not hasattr(function, "batch_retrieve") or isinstance(function, type):
+        if out is None or not isinstance(function, Retrieves) or isinstance(function, type):
             raise TopologyError(
                 f"stream {self.get_name()!r}: state_query takes (state, [fields,] query function, output fields); "
                 f"got {function!r}, a query function is an object with batch_retrieve and execute"
@@ -241,7 +243,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     ) -> TridentState:
         refuse_state(self, "persistent_aggregate")
         inputs, aggregator, out = self._operation_args(args)
-        combines, reduces = hasattr(aggregator, "combine"), hasattr(aggregator, "reduce")
+        combines, reduces = isinstance(aggregator, Combines), isinstance(aggregator, Reduces)
         if out is None or not (combines or reduces) or isinstance(aggregator, type):
             raise TopologyError(
                 f"stream {self.get_name()!r}: persistent_aggregate takes (state, [fields,] aggregator, output field); "

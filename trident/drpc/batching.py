@@ -15,6 +15,7 @@ from trident.config import Config
 from trident.drpc.queried_states import CommittedLog, RequestStates
 from trident.drpc.requests import RequestSteps
 from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, StateMismatchError, describe
+from trident.operations.abilities import CleansUp, Prepares
 from trident.operations.interfaces import TridentOperationContext
 from trident.planner import RequestPlan
 from trident.runtime.reading.commit_gate import read_in_rounds
@@ -42,7 +43,7 @@ class Executor:
         self._operations = _operations_of(plan)
         context = TridentOperationContext()
         for operation in self._operations:
-            if hasattr(operation, "prepare"):
+            if isinstance(operation, Prepares):
                 operation.prepare(config.as_mapping(), context)
 
     def answers(self, args: Sequence[str]) -> list[Answer]:
@@ -57,7 +58,7 @@ class Executor:
 
     def close(self) -> None:
         """End the operations and close the states; an error of one does not keep the others open."""
-        for end in [*(op.cleanup for op in self._operations if hasattr(op, "cleanup")), self._states.close]:
+        for end in [*(op.cleanup for op in self._operations if isinstance(op, CleansUp)), self._states.close]:
             try:
                 end()
             except Exception:
@@ -65,12 +66,7 @@ class Executor:
 
 
 def _operations_of(plan: RequestPlan) -> list[Any]:
-    found: dict[int, Any] = {}
-    for node in plan.nodes[1:]:
-        own = [getattr(node, name) for name in ("function", "filter", "consumer", "reducer") if hasattr(node, name)]
-        for operation in [*own, *(member.aggregator for member in getattr(node, "members", ()))]:
-            found.setdefault(id(operation), operation)
-    return list(found.values())
+    return list({id(operation): operation for node in plan.nodes for operation in node.operations}.values())
 
 
 def _was_overtaken(error: Exception) -> bool:

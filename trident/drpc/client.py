@@ -15,6 +15,10 @@ from trident.redaction import redacted
 __all__ = ["DRPCClient"]
 
 
+class _Own(threading.local):
+    connection: http.client.HTTPConnection | None = None
+
+
 class DRPCClient:
     """Asks the functions of a DRPC server. May be used from many threads; each keeps a connection of its own.
 
@@ -39,7 +43,7 @@ class DRPCClient:
         self._secure, self._host, self._port = parts.scheme == "https", parts.hostname, parts.port
         self._path, self._timeout = parts.path.rstrip("/"), timeout
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._own = threading.local()
+        self._own = _Own()
         self._connections: weakref.WeakSet[http.client.HTTPConnection] = weakref.WeakSet()
 
     def execute(self, function: str, args: str) -> list[list[Any]]:
@@ -124,7 +128,7 @@ class DRPCClient:
         return response.status, response.read()
 
     def _connection(self) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection | None = getattr(self._own, "connection", None)
+        connection = self._own.connection
         if connection is None:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             connection = kind(self._host, self._port, timeout=self._timeout)

@@ -14,6 +14,7 @@ from trident.runtime.reading.foreign_logs import ForeignLog
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
+from trident.state.abilities import Closable
 from trident.state.txid import Snapshot
 
 __all__ = ["CommittedLog", "LogOfOthers", "OwnLog", "RequestStates", "Running"]
@@ -144,5 +145,5 @@ class RequestStates:
 
 def _close(instances: list[Any]) -> None:
     for state in instances:
-        if hasattr(state, "close"):
+        if isinstance(state, Closable):
             state.close()

@@ -11,6 +11,7 @@ from trident.operations.names import operation_name
 from trident.planner import Plan, make_plan
 from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
 from trident.spout.interfaces import SpoutType
+from trident.state.abilities import OverBackingMap
 from trident.state.interfaces import StateSpec, StateType
 
 __all__ = ["describe", "store_of"]
@@ -41,7 +42,7 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 
 def store_of(spec: StateSpec) -> str:
     """Return the package of a built-in store, else the name of the state's factory."""
-    factory = getattr(spec.factory, "backing_map_factory", spec.factory)
+    factory = spec.factory.backing_map_factory if isinstance(spec.factory, OverBackingMap) else spec.factory
     module = str(getattr(factory, "__module__", type(factory).__module__))
     if module.startswith("states."):
         return ".".join(module.split(".")[:2])

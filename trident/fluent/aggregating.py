@@ -10,6 +10,7 @@ from trident.fields import Fields, is_nested
 from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member, RepartitionNode, Routing
 from trident.naming import TridentNames
+from trident.operations.abilities import Combines, Completes, Reduces
 from trident.operations.adapters import aggregate_type, output_fields
 from trident.operations.combined_values import merging_member
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
@@ -122,8 +123,8 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
 def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
     """Read `([in,] aggregator, out)`; `TopologyError` if it is no aggregator or the fields do not fit it."""
     inputs, aggregator, out = stream._operation_args(args)
-    single = hasattr(aggregator, "combine") or hasattr(aggregator, "reduce")
-    if out is None or isinstance(aggregator, type) or not (single or hasattr(aggregator, "complete")):
+    single = isinstance(aggregator, (Combines, Reduces))
+    if out is None or isinstance(aggregator, type) or not (single or isinstance(aggregator, Completes)):
         raise TopologyError(
             f"stream {stream.get_name()!r}: {call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected "
             "an object with combine (CombinerAggregator), reduce (ReducerAggregator) or aggregate and complete (Aggregator)"
@@ -152,7 +153,7 @@ def declare(stream: S, group: Fields | None, members: Sequence[Member], full: bo
     id_ = stream._child_id(label or ("aggregate" if full else "partition_aggregate"))
     parent = stream._node.id
     if full:
-        if all(hasattr(member.aggregator, "combine") for member in members):
+        if all(member.combines for member in members):
             part = AggregateNode(f"{id_}:part", (parent,), fields, key, group is not None, tuple(members), partial=True)
             parent = stream._topology._add(part).id
             members = [merging_member(one) for one in members]

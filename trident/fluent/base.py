@@ -10,6 +10,7 @@ from trident.fields import Fields, FieldsLike, is_nested
 from trident.fluent.declaration import Declaration
 from trident.graph import Node
 from trident.naming import TridentNames
+from trident.operations.abilities import UpdatesState
 
 if TYPE_CHECKING:
     from typing import Self
@@ -60,7 +61,7 @@ class StreamBase(TridentNames):
         out = Fields(rest[1]) if len(rest) == 2 else None
         if inputs is None:
             # as in Storm, an aggregator without input fields sees empty tuples; an updater sees everything
-            inputs = self.fields if hasattr(rest[0], "update_state") else Fields()
+            inputs = self.fields if isinstance(rest[0], UpdatesState) else Fields()
         return inputs, rest[0], out
 
 

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from trident.abilities import Ability
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.fluent.base import StreamBase, is_fields
 from trident.fluent.declaration import Declaration
 from trident.fluent.drpc_rules import check_apart
 from trident.graph import MergeNode, MultiReduceNode, Node
+from trident.operations.abilities import ReducesStreams
 from trident.operations.adapters import output_fields
 from trident.operations.multi import GroupedMultiReducer, MultiReducer
 
 __all__ = ["check_keys", "check_streams", "merge", "multi_reduce", "named"]
+
+
+@runtime_checkable
+class _Grouped(Ability, Protocol):
+    """A grouped stream."""
+
+    def get_group_fields(self) -> Fields:
+        """Return the key."""
+
+    def to_stream(self) -> StreamBase:
+        """Return the stream without its groups."""
 
 
 def merge(topology: Declaration, args: Sequence[Any]) -> Node:
@@ -44,7 +57,7 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
         raise TopologyError(f"topology {topology.name!r}: multi_reduce takes (streams, reducer, output fields)")
     *before, reducer, out = args
     given, handles = _inputs_and_streams(before)
-    grouped = [hasattr(handle, "get_group_fields") for handle in handles]
+    grouped = [isinstance(handle, _Grouped) for handle in handles]
     if any(grouped) and not all(grouped):
         raise TopologyError("multi_reduce takes streams that are all grouped (group_by) or all not; got both")
     streams = check_streams(topology, "multi_reduce", [one.to_stream() if any(grouped) else one for one in handles])
@@ -74,7 +87,7 @@ def multi_reduce(topology: Declaration, args: Sequence[Any]) -> Node:
 
 
 def _check_reducer(stream: str, reducer: Any, grouped: bool) -> None:
-    if isinstance(reducer, type) or not all(hasattr(reducer, method) for method in ("init", "execute", "complete")):
+    if isinstance(reducer, type) or not isinstance(reducer, ReducesStreams):
         raise TopologyError(
             f"stream {stream!r}: multi_reduce takes (streams, reducer, output fields); got {reducer!r}, a reducer has the "
             "methods init, execute and complete"

@@ -101,7 +101,7 @@ def spec_of(state: StateFactory | StateSpec) -> StateSpec:
     """Return the spec of what a call was given as a state; `TopologyError` if it is none."""
     if isinstance(state, StateSpec):
         return state
-    if hasattr(state, "make_state") and not isinstance(state, type):
+    if isinstance(state, StateFactory) and not isinstance(state, type):
         return StateSpec(state)
     raise TopologyError(
         f"{state!r} is no state: expected a StateSpec (as MemoryMapState() gives) or an object with make_state(...)"

@@ -23,7 +23,7 @@ from trident.operations.windows import (
     TumblingDurationWindow,
     WindowConfig,
 )
-from trident.state.interfaces import StateSpec, StateType
+from trident.state.interfaces import StateFactory, StateSpec, StateType
 
 __all__ = ["Windowing"]
 
@@ -141,7 +141,7 @@ def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
     """Split `([state,] …)`; a state in memory if there is none."""
     from states.memory import MemoryMapState
 
-    if args and (isinstance(args[0], StateSpec) or hasattr(args[0], "make_state")):
+    if args and (isinstance(args[0], (StateSpec, StateFactory))):
         return spec_of(args[0]), args[1:]
     return MemoryMapState.opaque(), args
 
@@ -155,7 +155,7 @@ def _checked(stream: StreamBase, name: str, spec: StateSpec) -> StateSpec:
             "only an opaque state lets a replay take back what a failed attempt put into a window: use the opaque state of "
             "the same store"
         )
-    if getattr(spec.factory, "forgets", False):
+    if spec.forgets:
         raise TopologyError(
             f"stream {stream.get_name()!r}: the window keeps what it holds in state {name!r}, which forgets what was not used "
             "for long: tuples would be missing. Use a state that keeps all"

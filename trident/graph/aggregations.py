@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trident.fields import Fields
+from trident.operations.abilities import Combines
 from trident.state.interfaces import StateSpec
 
 if TYPE_CHECKING:
@@ -25,6 +26,11 @@ class Member:
     aggregator: Any
     outputs: Fields
 
+    @cached_property
+    def combines(self) -> bool:
+        """Whether the aggregate can be taken in parts."""
+        return isinstance(self.aggregator, Combines)
+
 
 @dataclass(frozen=True)
 class AggregateNode(Node):
@@ -38,6 +44,11 @@ class AggregateNode(Node):
     grouped: bool = False
     members: tuple[Member, ...] = ()
     partial: bool = False
+
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The aggregators."""
+        return tuple(member.aggregator for member in self.members)
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,7 @@ class WindowNode(PersistNode):
     @property
     def combines(self) -> bool:
         """Whether partial aggregates are kept in place of tuples."""
-        return hasattr(self.member.aggregator, "combine")
+        return self.member.combines
 
 
 @dataclass(frozen=True)
@@ -117,6 +128,11 @@ class QueryNode(Node):
     inputs: Fields = Fields()
     function: Any = None
     outputs: Fields = Fields()
+
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The query function."""
+        return (self.function,)
 
 
 @dataclass(frozen=True)

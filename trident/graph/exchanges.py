@@ -43,6 +43,11 @@ class MultiReduceNode(Node):
     grouped: bool = False
     reducer: Any = None
 
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The reducer."""
+        return (self.reducer,)
+
 
 @dataclass(frozen=True)
 class JoinNode(Node):

@@ -47,6 +47,11 @@ class Node:
     parents: tuple[str, ...]
     fields: Fields
 
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The objects that process its tuples where it is a step: functions, filters, aggregators."""
+        return ()
+
 
 @dataclass(frozen=True)
 class SpoutNode(Node):
@@ -70,6 +75,11 @@ class EachNode(Node):
     function: Any = None
     outputs: Fields = Fields()
 
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The function."""
+        return (self.function,)
+
 
 @dataclass(frozen=True)
 class FilterNode(Node):
@@ -78,6 +88,11 @@ class FilterNode(Node):
     inputs: Fields = Fields()
     filter: Any = None
     whole: bool = False
+
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The filter, or the condition."""
+        return (self.filter,)
 
 
 @dataclass(frozen=True)
@@ -88,6 +103,11 @@ class MapNode(Node):
     function: Any = None
     flat: bool = False
 
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The function."""
+        return (self.function,)
+
 
 @dataclass(frozen=True)
 class PeekNode(Node):
@@ -95,6 +115,11 @@ class PeekNode(Node):
 
     inputs: Fields = Fields()
     consumer: Any = None
+
+    @property
+    def operations(self) -> tuple[Any, ...]:
+        """The consumer."""
+        return (self.consumer,)
 
 
 @dataclass(frozen=True)

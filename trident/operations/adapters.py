@@ -15,10 +15,12 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, type_of_hint
+from trident.operations.abilities import Accepts, DeclaresTypes, Executes, Keeps
 from trident.operations.built_in_types import built_in_type
 from trident.operations.builtin import MapGet, SnapshotGet, TupleCollectionGet
 from trident.operations.expressions import Expression
 from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
+from trident.operations.names import function_name
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.tuples import TridentCollector, TridentTuple
 
@@ -43,7 +45,7 @@ class _Plain(Operation):
     @property
     def name(self) -> str:
         """The function's name, for messages."""
-        return str(getattr(self.function, "__name__", type(self.function).__name__))
+        return function_name(self.function)
 
     def __call__(self, tuple: TridentTuple) -> Any:
         return self.function(*tuple) if self.spread else self.function(tuple)
@@ -95,12 +97,14 @@ class PlainConsumer(_Plain, Consumer):
         self(tuple)
 
 
-_METHODS: dict[type[_Plain], str] = {
-    PlainFunction: "execute",
-    PlainFilter: "is_keep",
-    PlainMap: "execute",
-    PlainFlatMap: "execute",
-    PlainConsumer: "accept",
+_EXECUTES, _KEEPS, _ACCEPTS = (Executes, "execute"), (Keeps, "is_keep"), (Accepts, "accept")
+
+_METHODS: dict[type[_Plain], tuple[type, str]] = {
+    PlainFunction: _EXECUTES,
+    PlainFilter: _KEEPS,
+    PlainMap: _EXECUTES,
+    PlainFlatMap: _EXECUTES,
+    PlainConsumer: _ACCEPTS,
 }
 
 _VECTORISED: dict[type[_Plain], type[Operation]] = {
@@ -113,14 +117,14 @@ _VECTORISED: dict[type[_Plain], type[Operation]] = {
 
 def adapt(operation: Any, plain: type[_Plain], spread: bool, stream: str) -> Any:
     """Return `operation` itself if it is vectorised or has the one method, else the plain function wrapped."""
-    method, vectorised = _METHODS[plain], _VECTORISED.get(plain)
+    (ability, method), vectorised = _METHODS[plain], _VECTORISED.get(plain)
     if vectorised is not None and isinstance(operation, vectorised):
         return _vectorised(operation, stream)
-    if inspect.isclass(operation) and hasattr(operation, method):
+    if inspect.isclass(operation) and isinstance(operation, ability):
         raise TopologyError(
             f"stream {stream!r} got the class {operation.__name__}; give an object: {operation.__name__}()"
         )
-    if hasattr(operation, method):
+    if isinstance(operation, ability):
         return operation
     if isinstance(operation, Expression):
         raise TopologyError(f"stream {stream!r} got the expression {operation!r}; select and where take expressions")
@@ -146,9 +150,11 @@ def _vectorised(operation: Any, stream: str) -> Any:
 
 def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
     """Return `out` with every type filled in from the operation; `TopologyError` if it is unknown."""
-    declared: Sequence[str | None] | None = getattr(operation, "output_types", None)
+    declared: Sequence[str | None] | None = None
     if isinstance(operation, ArrowFunction):
         declared = operation.output.types
+    elif isinstance(operation, DeclaresTypes):
+        declared = operation.output_types
     if declared is not None and len(declared) != len(out):
         raise TopologyError(
             f"stream {stream!r}: {_name(operation)} emits {len(declared)} values ({', '.join(map(str, declared))}), "
@@ -172,7 +178,7 @@ def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) ->
     own = built_in_type(aggregator, inputs, out, stream)
     if own is not None:
         return Fields.of(out.names, [own])
-    if out.types[0] is None and getattr(aggregator, "output_types", None) is None:
+    if out.types[0] is None and not isinstance(aggregator, DeclaresTypes):
         for method in ("combine", "reduce", "zero", "init"):
             hinted = _hinted(getattr(aggregator, method, None), yields=False)
             if hinted is not None:

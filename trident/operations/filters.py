@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trident.operations.abilities import CleansUp, Keeps, Prepares
 from trident.operations.interfaces import Filter, TridentOperationContext
 from trident.tuples import TridentTuple
 
@@ -26,18 +27,18 @@ class Negate(Filter):
     """Keeps what another filter drops: `each("word", Negate(FilterNull()))`."""
 
     def __init__(self, filter: Filter) -> None:
-        if not hasattr(filter, "is_keep") or isinstance(filter, type):
+        if not isinstance(filter, Keeps) or isinstance(filter, type):
             raise TypeError(f"Negate takes a filter, an object with is_keep; got {filter!r}")
         self.filter = filter
 
     def prepare(self, conf: Mapping[str, Any], context: TridentOperationContext) -> None:
         """Prepare the filter."""
-        if hasattr(self.filter, "prepare"):
+        if isinstance(self.filter, Prepares):
             self.filter.prepare(conf, context)
 
     def cleanup(self) -> None:
         """End the filter."""
-        if hasattr(self.filter, "cleanup"):
+        if isinstance(self.filter, CleansUp):
             self.filter.cleanup()
 
     def is_keep(self, tuple: TridentTuple) -> bool:

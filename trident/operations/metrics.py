@@ -12,7 +12,12 @@ from dataclasses import dataclass
 
 __all__ = ["Counter", "add_counts", "count_again", "counting"]
 
-_here = threading.local()
+
+class _Here(threading.local):
+    counts: dict[str, int] | None = None  # what this thread collects; None: nobody asked
+
+
+_here = _Here()
 
 
 @dataclass(frozen=True)
@@ -39,7 +44,7 @@ class counting:  # noqa: N801 - used as a function
 
     def __enter__(self) -> dict[str, int]:
         """Begin, with nothing counted."""
-        self._before: dict[str, int] | None = getattr(_here, "counts", None)
+        self._before = _here.counts
         counts: dict[str, int] = {}
         _here.counts = counts
         return counts
@@ -50,9 +55,8 @@ class counting:  # noqa: N801 - used as a function
 
 def count_again(counts: Mapping[str, int]) -> None:
     """Count in this thread what was collected apart."""
-    here: dict[str, int] | None = getattr(_here, "counts", None)
-    if here is not None:
-        add_counts(here, counts)
+    if _here.counts is not None:
+        add_counts(_here.counts, counts)
 
 
 def add_counts(total: dict[str, int], more: Mapping[str, int]) -> None:

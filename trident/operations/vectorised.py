@@ -12,6 +12,7 @@ from typing import Any
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.operations.interfaces import Operation
+from trident.operations.names import function_name
 
 __all__ = ["ArrowFilter", "ArrowFunction", "arrow_filter", "arrow_function"]
 
@@ -76,7 +77,7 @@ class _PlainArrowFunction(ArrowFunction):
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__name__", type(self.function).__name__))
+        return function_name(self.function)
 
     def apply(self, *columns: Any) -> Any:
         return self.function(*columns)
@@ -94,7 +95,7 @@ class _PlainArrowFilter(ArrowFilter):
 
     @property
     def name(self) -> str:
-        return str(getattr(self.function, "__name__", type(self.function).__name__))
+        return function_name(self.function)
 
     def mask(self, *columns: Any) -> Any:
         return self.function(*columns)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from trident.errors import TopologyError
 from trident.graph import Graph, Node, PersistNode, QueryNode
+from trident.spout.abilities import DeclaresSpoutType
 from trident.spout.interfaces import SpoutType
 from trident.state.interfaces import StateType
 
@@ -23,7 +24,7 @@ EXACT = frozenset(
 
 def spout_type_of(spout: Any) -> SpoutType:
     """Return what a spout promises, a `SpoutType` or its name; non-transactional for an `IBatchSpout` that declares none."""
-    kind = getattr(spout, "spout_type", None)
+    kind: Any = spout.spout_type if isinstance(spout, DeclaresSpoutType) else None
     if kind is None:
         return SpoutType.NON_TRANSACTIONAL
     try:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from trident.fields import Fields
+from trident.spout.abilities import KnowsSize
 from trident.tuples import TridentCollector
 
 if TYPE_CHECKING:
@@ -78,11 +79,8 @@ class BatchCoordinator(Protocol):
         """Release what the coordinator holds."""
 
 
-class SizedCoordinator(BatchCoordinator, Protocol):
-    """A coordinator that knows how large its batches are, so that `engine="auto"` can run small ones without Spark."""
-
-    def size(self, definition: Definition) -> int | None:
-        """Say about how many bytes the batch has, from its definition alone; None if that cannot be known."""
+class SizedCoordinator(BatchCoordinator, KnowsSize, Protocol):
+    """A coordinator that knows how large its batches are."""
 
 
 class Emitter(Protocol):

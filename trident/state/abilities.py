@@ -32,6 +32,7 @@ __all__ = [
     "SnapshotReadable",
     "TableState",
     "TimeTravelling",
+    "place_of",
 ]
 
 # ---- states and maps --------------------------------------------------------------------------------------------------
@@ -79,6 +80,11 @@ class Placed(Ability, Protocol):
     @property
     def place(self) -> str:
         """Its name in its sentinels."""
+
+
+def place_of(state: object) -> str:
+    """Return what a state is called in its sentinels; "" of a user's own that does not say."""
+    return state.place if isinstance(state, Placed) else ""
 
 
 @runtime_checkable

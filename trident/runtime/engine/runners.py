@@ -13,6 +13,7 @@ import cloudpickle
 from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.errors import TopologyError, describe
+from trident.operations.names import operation_name
 from trident.planner.loads import StageLoad
 from trident.runtime.engine.hops import destinations_of, hops_of
 from trident.runtime.engine.job_errors import JobFailed, jvm_gone
@@ -215,8 +216,7 @@ def _pickled(program: Program) -> bytes:
 
 
 def _has(node: Any, operation: Any) -> bool:
-    members = [member.aggregator for member in getattr(node, "members", ())]
-    return any(own is operation for own in [*vars(node).values(), *members])
+    return any(own is operation for own in [*vars(node).values(), *node.operations])
 
 
 def _blame(program: Program, error: Exception) -> str:
@@ -226,7 +226,7 @@ def _blame(program: Program, error: Exception) -> str:
             try:
                 cloudpickle.dumps(operation)
             except Exception as own:  # noqa: BLE001  pickling runs user code
-                name = getattr(operation, "name", type(operation).__name__)
+                name = operation_name(operation)
                 return (
                     f"step {step!r}: {name} cannot be sent to Spark workers ({describe(own)}). It or something it closes "
                     "over holds a lock, a connection or an open file: open such things in prepare(conf, context)"

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.graph import StateNode
+from trident.operations.abilities import CleansUp, Prepares
 from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Fragment
@@ -107,7 +108,7 @@ class WorkerProgram:
         distinct = {id(operation): operation for operation in own if id(operation) not in elsewhere}
         self.operations = list(distinct.values())
         for operation in self.operations:
-            if hasattr(operation, "prepare"):
+            if isinstance(operation, Prepares):
                 context = TridentOperationContext(operation=type(operation).__name__)
                 operation.prepare(program.settings, context)
 
@@ -123,7 +124,7 @@ class WorkerProgram:
         """End every operation, also if one of them raises."""
         for operation in self.operations:
             try:
-                if hasattr(operation, "cleanup"):
+                if isinstance(operation, CleansUp):
                     operation.cleanup()
             except Exception:
                 logger.exception("cleanup of %r failed", operation)
@@ -133,12 +134,10 @@ def operations_of(program: Program, entry: str) -> Iterator[Any]:
     """Iterate over the user objects of an entry and its fragment: operations, and the aggregators of its sinks."""
     fragment = program.fragments[entry]
     exchange = program.exchanges.get(entry)
-    for node in (*(step.node for step in fragment.steps), exchange and exchange.node):
-        for name in ("function", "filter", "consumer", "reducer"):
-            if hasattr(node, name):
-                yield getattr(node, name)
-        for member in getattr(node, "members", ()):
-            yield member.aggregator
+    for step in fragment.steps:
+        yield from step.node.operations
+    if exchange is not None:
+        yield from exchange.node.operations
     for sink in fragment.sinks:
         if sink.aggregation is not None:
             yield sink.aggregation.aggregator

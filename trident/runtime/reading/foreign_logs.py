@@ -51,7 +51,7 @@ class ForeignLog:
 
 def _open_reader(topology: str, config: Config, states: Iterable[StateNode], instead: str) -> LogReader:
     for state in states:
-        if getattr(state.spec.factory, "in_memory", False):
+        if state.spec.in_memory:
             raise UnsupportedOperation(
                 f"state {state.name!r} is in the memory of the process that runs {topology!r}; no other process can read "
                 f"it. {instead}, or keep it in a store"

@@ -8,6 +8,7 @@ from typing import Any
 
 from trident.coordination.log_state import LogState
 from trident.errors import StateReadError
+from trident.state.abilities import SentinelReadable, place_of
 from trident.state.reader_check import check_reading
 from trident.state.txid import Txid
 
@@ -86,9 +87,9 @@ def check_partitions(name: str, partitions: Sequence[Any], commits: Callable[[],
     """
     before = commits()
     for partition, state in enumerate(partitions):
-        if before[partition].incarnation is None or not hasattr(state, "read_sentinel"):
+        if before[partition].incarnation is None or not isinstance(state, SentinelReadable):
             continue
-        found, place = state.read_sentinel(), getattr(state, "place", "")
+        found, place = state.read_sentinel(), place_of(state)
         try:
             check_reading(name, partition, found, before[partition], before[partition], place)
         except StateReadError:

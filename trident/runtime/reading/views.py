@@ -12,7 +12,16 @@ from trident.errors import StaleTransactionError, StateError, UnsupportedOperati
 from trident.runtime.reading.commit_gate import read_in_rounds
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.steps.partitions import partitions_of
-from trident.state.interfaces import ITupleCollection, Key, ListableMap, SnapshotReadable
+from trident.state.abilities import (
+    Closable,
+    ITupleCollection,
+    SnapshotGettable,
+    SnapshotReadable,
+    TableState,
+    TimeTravelling,
+)
+from trident.state.interfaces import Key, ReadOnlyMapState, ReadOnlySnapshottable
+from trident.state.map_abilities import ListableMap
 from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
 
@@ -62,9 +71,9 @@ class StateView:
         self._gate = gate
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
         self._now, self._renews = now or snapshot, now is None
-        self._lock = (
-            threading.Lock()
-        )  # threads share the instances of a running topology, and a store need not be thread-safe
+        self._past = isinstance(partitions[0], SnapshotReadable)
+        # Threads share the instances of a running topology, and a store need not be thread-safe.
+        self._lock = threading.Lock()
 
     @staticmethod
     def for_query(
@@ -75,7 +84,7 @@ class StateView:
         check: StoreCheck | None = None,
     ) -> Any:
         """Return what a query function gets: a view, or a state of the user's itself."""
-        if isinstance(partitions[0], SnapshotReadable) or hasattr(partitions[0], "multi_get"):
+        if isinstance(partitions[0], (SnapshotReadable, ReadOnlyMapState)):
             return StateView(partitions, snapshot, name, now, check=check)
         return partitions[0]
 
@@ -91,9 +100,9 @@ class StateView:
     def get(self) -> Any:
         """Read the single value of a snapshottable state."""
         state = self._partitions[0]
-        if isinstance(state, SnapshotReadable) and hasattr(state, "get_at"):
+        if self._past and isinstance(state, SnapshotGettable):
             return self._retried(lambda snapshot: state.get_at(snapshot))
-        if not hasattr(state, "get"):
+        if not isinstance(state, ReadOnlySnapshottable):
             raise UnsupportedOperation(f"state {self._name!r} is not snapshottable; read it with multi_get(keys)")
         return self._retried(lambda snapshot: state.get())
 
@@ -142,7 +151,7 @@ class StateView:
         then = Snapshot(txid, snapshot.winners)
         with self._lock:
             self._compare()
-            partitions = [self._ability(state, "at", "read as of an earlier batch")(then) for state in self._partitions]
+            partitions = [self._time_travelling(state).at(then) for state in self._partitions]
         return StateView(partitions, lambda: then, self._name)
 
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
@@ -152,24 +161,29 @@ class StateView:
         """
         with self._lock:
             self._compare()
-            frames: list[DataFrame] = [
-                self._ability(state, "to_dataframe", "become a DataFrame")(spark) for state in self._partitions
-            ]
+            frames: list[DataFrame] = [self._table(state).to_dataframe(spark) for state in self._partitions]
         whole = frames[0]
         for frame in frames[1:]:
             whole = whole.union(frame)
         return whole
 
-    def _ability(self, state: Any, name: str, what: str) -> Callable[..., Any]:
-        method: Callable[..., Any] | None = getattr(state, name, None)
-        if method is None:
-            raise UnsupportedOperation(f"state {self._name!r} cannot {what}: its store is no Delta table")
-        return method
+    def _time_travelling(self, state: Any) -> TimeTravelling:
+        if not isinstance(state, TimeTravelling):
+            raise self._unsupported("read as of an earlier batch")
+        return state
+
+    def _table(self, state: Any) -> TableState:
+        if not isinstance(state, TableState):
+            raise self._unsupported("become a DataFrame")
+        return state
+
+    def _unsupported(self, what: str) -> UnsupportedOperation:
+        return UnsupportedOperation(f"state {self._name!r} cannot {what}: its store is no Delta table")
 
     def close(self) -> None:
         """Close the instances."""
         for state in self._partitions:
-            if hasattr(state, "close"):
+            if isinstance(state, Closable):
                 state.close()
 
     def _retried(self, read: Callable[[Snapshot], Any]) -> Any:
@@ -231,10 +245,7 @@ class StateView:
         values: list[Any] = [None] * len(keys)
         for partition, places in partitions_of(keys, len(self._partitions)).items():
             state, wanted = self._partitions[partition], [keys[at] for at in places]
-            if isinstance(state, SnapshotReadable):
-                found = state.multi_get_at(wanted, snapshot)
-            else:
-                found = state.multi_get(wanted)
+            found = state.multi_get_at(wanted, snapshot) if self._past else state.multi_get(wanted)
             for at, value in zip(places, found, strict=True):
                 values[at] = value
         if None in values and (now := self._now().txid) >= snapshot.txid + REMOVAL_LAG:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, Member
+from trident.operations.abilities import Combines, Reduces
 from trident.operations.assemblies import FirstRows
 from trident.operations.comparators import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator
@@ -32,7 +33,7 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.T
     if kernel is not None:
         (member,) = node.members
         return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(node.fields.names)
-    parts = [_aggregation(node, member) for member in node.members if hasattr(member.aggregator, "combine")]
+    parts = [_aggregation(node, member) for member in node.members if member.combines]
     if table.num_rows and len(parts) == len(node.members) and all(has_kernel(part, table) for part in parts):
         tables = [partial(step, part, table, run.on_error) for part in parts]
         values = [data.column(data.num_columns - 1) for data in tables]
@@ -120,9 +121,9 @@ class _Reducing:
 
 def _as_aggregator(operation: Any) -> Aggregator[Any]:
     adapted: Any = operation
-    if hasattr(operation, "combine"):
+    if isinstance(operation, Combines):
         adapted = _Combining(operation)
-    elif hasattr(operation, "reduce"):
+    elif isinstance(operation, Reduces):
         adapted = _Reducing(operation)
     aggregator: Aggregator[Any] = adapted
     return aggregator
@@ -131,9 +132,10 @@ def _as_aggregator(operation: Any) -> Aggregator[Any]:
 class _Fold:
     """The members of a chain, over the tuples of one key."""
 
-    def __init__(self, step: str, members: Sequence[Member], run: Run, given: int) -> None:
-        self._bounds, self._given = run.on_error.bounds, given
-        self._members = [_as_aggregator(member.aggregator) for member in members]
+    def __init__(
+        self, step: str, members: Sequence[Member], aggregators: Sequence[Aggregator[Any]], run: Run, given: int
+    ) -> None:
+        self._bounds, self._given, self._members = run.on_error.bounds, given, aggregators
         self._outs = [Emitted(step, member.outputs, self._bounds, given) for member in members]
         self._values = [one.init(run.attempt, out) for one, out in zip(self._members, self._outs, strict=True)]
 
@@ -161,9 +163,10 @@ class _Fold:
 def _row_by_row(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.Table:
     keys, ids = _keys(node, table)
     inputs = [list(tuples_of(table, member.inputs)) for member in node.members]
+    aggregators = [_as_aggregator(member.aggregator) for member in node.members]
     seen = Fields(list(dict.fromkeys(name for member in node.members for name in member.inputs.names)))
     with failing_at(step):  # no single tuple causes an error in init or complete
-        folds = [_Fold(step, node.members, run, table.num_rows) for _ in keys]
+        folds = [_Fold(step, node.members, aggregators, run, table.num_rows) for _ in keys]
 
         def visit(at: int, row: TridentTuple) -> None:
             folds[ids[at]].take([rows[at] for rows in inputs])

@@ -29,10 +29,9 @@ _KERNEL, _ROWS = "Arrow kernel", "row by row"
 
 def step_runs(node: Node) -> str:
     """Return how a step runs. A kernel may also run row by row where a sum could overflow."""
-    operation = getattr(node, "function", getattr(node, "filter", None))
-    if isinstance(operation, (ArrowFilter, ArrowFunction)):
+    if any(isinstance(operation, (ArrowFilter, ArrowFunction)) for operation in node.operations):
         return "vectorised"
-    if isinstance(operation, Expression):
+    if any(isinstance(operation, Expression) for operation in node.operations):
         return _KERNEL
     if isinstance(node, (EachNode, FilterNode)):
         return _KERNEL if has_step_kernel(node) else _ROWS

@@ -24,7 +24,7 @@ from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
 from trident.state.encoding.codec import decode, encode
-from trident.state.interfaces import Key
+from trident.state.interfaces import Key, RemovableMapState
 
 __all__ = ["DIRECTORY", "MAX_CHUNK_BYTES", "Directory", "Run", "WindowStore", "mergeable"]
 
@@ -174,7 +174,7 @@ class WindowStore:
         self._state.multi_put(list(self._puts), list(self._puts.values()))
         if not self._removed:
             return
-        if hasattr(self._state, "multi_remove"):
+        if isinstance(self._state, RemovableMapState):
             self._state.multi_remove(self._removed)
         else:
             self._state.multi_put(self._removed, [None] * len(self._removed))
