@@ -31,7 +31,7 @@ from trident.graph import (
     StateNode,
 )
 from trident.naming import TridentNames
-from trident.operations.abilities import Combines, Reduces, Retrieves, UpdatesState
+from trident.operations.abilities import Applies, Combines, Reduces, Retrieves, UpdatesState
 from trident.operations.adapters import (
     PlainConsumer,
     PlainFilter,
@@ -43,7 +43,6 @@ from trident.operations.adapters import (
     output_fields,
     query_types,
 )
-from trident.operations.assemblies import Assembly
 from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.expressions import Expression
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
@@ -133,13 +132,13 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
 
     def apply_assembly(self, assembly: Any) -> Stream:
         """Let an assembly, or a function of a stream, declare its steps here; returns the stream that it returns."""
-        if isinstance(assembly, type) or not (isinstance(assembly, Assembly) or callable(assembly)):
+        if isinstance(assembly, type) or not (isinstance(assembly, Applies) or callable(assembly)):
             raise TopologyError(
                 f"stream {self.get_name()!r}: {assembly!r} is no assembly, an object with apply(stream) or a function"
             )
         with self._topology._inside_assembly() as nested:
             try:
-                stream = assembly.apply(self) if isinstance(assembly, Assembly) else assembly(self)
+                stream = assembly.apply(self) if isinstance(assembly, Applies) else assembly(self)
             except RecursionError as error:
                 if nested:  # the first of them knows the stream that the user knows
                     raise

@@ -123,7 +123,8 @@ class ChainedAggregatorDeclarer(TridentNames, Generic[S]):
 def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
     """Read `([in,] aggregator, out)`; `TopologyError` if it is no aggregator or the fields do not fit it."""
     inputs, aggregator, out = stream._operation_args(args)
-    single = isinstance(aggregator, (Combines, Reduces))
+    combines = isinstance(aggregator, Combines)
+    single = combines or isinstance(aggregator, Reduces)
     if out is None or isinstance(aggregator, type) or not (single or isinstance(aggregator, Completes)):
         raise TopologyError(
             f"stream {stream.get_name()!r}: {call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected "
@@ -132,7 +133,7 @@ def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
     if not len(out):
         raise TopologyError(f"stream {stream.get_name()!r}: {call} needs at least one output field")
     typed = aggregate_type if single else _emitted
-    return Member(inputs, aggregator, typed(aggregator, inputs, out, stream.get_name()))
+    return Member(inputs, aggregator, typed(aggregator, inputs, out, stream.get_name()), combines)
 
 
 def _emitted(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:

@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from trident.fields import Fields
-from trident.operations.abilities import Combines
 from trident.state.interfaces import StateSpec
 
 if TYPE_CHECKING:
@@ -20,16 +19,12 @@ __all__ = ["AggregateNode", "Aggregation", "Member", "PersistNode", "QueryNode",
 
 @dataclass(frozen=True)
 class Member:
-    """One aggregator of an `AggregateNode`: what it sees, and what it gives."""
+    """One aggregator of an `AggregateNode`: what it sees, and what it gives; `combines`: it can be taken in parts."""
 
     inputs: Fields
     aggregator: Any
     outputs: Fields
-
-    @cached_property
-    def combines(self) -> bool:
-        """Whether the aggregate can be taken in parts."""
-        return isinstance(self.aggregator, Combines)
+    combines: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Accepts",
+    "Applies",
     "CleansUp",
     "Combines",
     "Completes",
@@ -126,6 +127,14 @@ class ReducesStreams(Ability, Protocol):
 
     def complete(self, *args: Any) -> None:
         """All tuples of the batch partition were seen."""
+
+
+@runtime_checkable
+class Applies(Ability, Protocol):
+    """An `Assembly`."""
+
+    def apply(self, input: Any) -> Any:
+        """Declare steps on a stream and return the stream that they give."""
 
 
 @runtime_checkable

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trident.abilities import Ability
 from trident.errors import TopologyError
 from trident.fields import is_nested
 from trident.operations.interfaces import Aggregator
@@ -17,7 +16,7 @@ __all__ = ["Assembly", "FirstN", "FirstRows"]
 
 
 @runtime_checkable
-class Assembly(Ability, Protocol):
+class Assembly(Protocol):
     """A piece of a topology: takes a stream, declares steps on it, returns the resulting stream."""
 
     def apply(self, input: Stream) -> Stream:

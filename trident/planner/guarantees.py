@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from trident.errors import TopologyError
 from trident.graph import Graph, Node, PersistNode, QueryNode
-from trident.spout.abilities import DeclaresSpoutType
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import DeclaresSpoutType, SpoutType
 from trident.state.interfaces import StateType
 
 __all__ = ["EXACT", "EarlyRead", "early_reads", "is_exact", "kind_text", "lack_text", "spout_type_of"]

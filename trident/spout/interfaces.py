@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
+from trident.abilities import Ability
 from trident.fields import Fields
-from trident.spout.abilities import KnowsSize
 from trident.tuples import TridentCollector
 
 if TYPE_CHECKING:
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchCoordinator",
+    "DeclaresSpoutType",
     "Definition",
     "Emitter",
     "IBatchSpout",
     "ITridentSpout",
+    "KnowsSize",
+    "Quick",
     "SizedCoordinator",
     "SpoutType",
     "TransactionAttempt",
@@ -77,6 +80,14 @@ class BatchCoordinator(Protocol):
 
     def close(self) -> None:
         """Release what the coordinator holds."""
+
+
+@runtime_checkable
+class KnowsSize(Ability, Protocol):
+    """A coordinator that knows how large its batches are, so that `engine="auto"` can run small ones without Spark."""
+
+    def size(self, definition: Definition) -> int | None:
+        """Say about how many bytes the batch has, from its definition alone; None if that cannot be known."""
 
 
 class SizedCoordinator(BatchCoordinator, KnowsSize, Protocol):
@@ -138,3 +149,24 @@ class IBatchSpout(Protocol):
 
     def get_output_fields(self) -> Fields:
         """Return the fields with their types."""
+
+
+# ---- what a spout or an emitter may offer besides -------------------------------------------------------------------------
+
+
+@runtime_checkable
+class DeclaresSpoutType(Ability, Protocol):
+    """A spout that says what it promises about replays; one that says nothing is non-transactional."""
+
+    @property
+    def spout_type(self) -> SpoutType | str:
+        """The `SpoutType`, or its name."""
+
+
+@runtime_checkable
+class Quick(Ability, Protocol):
+    """An emitter that says whether it reads without waiting for anybody."""
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether it does: then the thread that leads the batches may read small ones itself."""

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 from trident.ability import Ability
 
 if TYPE_CHECKING:
-    from trident.state.interfaces import Key, StateType
+    from trident.state.kinds import Key
     from trident.state.txid import Sentinel, Snapshot
 
 __all__ = [
     "Closable",
     "ColumnarState",
     "DeclaresAttempts",
-    "DeclaresKind",
     "Forgetting",
     "ITupleCollection",
     "KeepsAttempts",
@@ -148,15 +147,6 @@ class TableState(Ability, Protocol):
 
 
 # ---- what a factory may say before anything is opened -------------------------------------------------------------------
-
-
-@runtime_checkable
-class DeclaresKind(Ability, Protocol):
-    """A state, a factory or a serializer that says which kind of values it is for."""
-
-    @property
-    def kind(self) -> StateType | str | None:
-        """The `StateType`, or its name; None says nothing."""
 
 
 @runtime_checkable

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from trident.ability import Ability
-from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.state.abilities import (
     DeclaresAttempts,
-    DeclaresKind,
     Forgetting,
     ITupleCollection,
     KeptInMemory,
@@ -24,6 +21,7 @@ from trident.state.abilities import (
     Resettable,
     SnapshotReadable,
 )
+from trident.state.kinds import Key, StateType, kind_of, state_type
 from trident.state.map_abilities import (
     AtomicMap,
     BackingMapLifecycle,
@@ -69,45 +67,10 @@ __all__ = [
 REPLAY_WINDOW_S = 86_400
 """A store that forgets a value sooner may have lost it when its batch is replayed after a night's outage."""
 
-Key = tuple[Any, ...]
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
 V_contra = TypeVar("V_contra", contravariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
-
-
-class StateType(Enum):
-    """How a state undoes what a failed attempt wrote; see the guarantee matrix."""
-
-    NON_TRANSACTIONAL = "non-transactional"
-    TRANSACTIONAL = "transactional"
-    OPAQUE = "opaque"
-
-
-def state_type(kind: StateType | str) -> StateType:
-    """Return the `StateType` of a name, `_` and `-` alike."""
-    if isinstance(kind, StateType):
-        return kind
-    try:
-        return StateType(kind.replace("_", "-"))
-    except (ValueError, AttributeError) as error:
-        names = ", ".join(repr(known.value) for known in StateType)
-        raise ConfigError(f"state kind {kind!r} is unknown; use one of {names}") from error
-
-
-def kind_of(*declaring: Any) -> StateType | None:
-    """Return the kind that objects declare by their attribute `kind`, as a `StateType` or its name; None if none does.
-
-    Raises
-    ------
-    ConfigError
-        There is no such kind, or they do not declare the same one.
-    """
-    declared = (one.kind for one in declaring if isinstance(one, DeclaresKind))
-    kinds = {state_type(kind): None for kind in declared if kind is not None}
-    if len(kinds) > 1:
-        raise ConfigError(f"two kinds are declared, {' and '.join(repr(kind.value) for kind in kinds)}; declare one")
-    return next(iter(kinds), None)
 
 
 @dataclass(frozen=True, repr=False)

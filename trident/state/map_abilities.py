@@ -13,7 +13,7 @@ from trident.ability import Ability
 from trident.state.abilities import Closable, KeepsAttempts, Resettable, SentinelReadable
 
 if TYPE_CHECKING:
-    from trident.state.interfaces import Key
+    from trident.state.kinds import Key
     from trident.state.txid import Sentinel, Txid
 
 __all__ = [

@@ -1,0 +1,57 @@
+"""What a key is, and the kinds of states: how a state undoes what a failed attempt wrote."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Protocol, runtime_checkable
+
+from trident.abilities import Ability
+from trident.errors import ConfigError
+
+__all__ = ["DeclaresKind", "Key", "StateType", "kind_of", "state_type"]
+
+Key = tuple[Any, ...]
+"""The values of the grouping fields, in field order."""
+
+
+class StateType(Enum):
+    """How a state undoes what a failed attempt wrote; see the guarantee matrix."""
+
+    NON_TRANSACTIONAL = "non-transactional"
+    TRANSACTIONAL = "transactional"
+    OPAQUE = "opaque"
+
+
+def state_type(kind: StateType | str) -> StateType:
+    """Return the `StateType` of a name, `_` and `-` alike."""
+    if isinstance(kind, StateType):
+        return kind
+    try:
+        return StateType(kind.replace("_", "-"))
+    except (ValueError, AttributeError) as error:
+        names = ", ".join(repr(known.value) for known in StateType)
+        raise ConfigError(f"state kind {kind!r} is unknown; use one of {names}") from error
+
+
+@runtime_checkable
+class DeclaresKind(Ability, Protocol):
+    """A state, a factory or a serializer that says which kind of values it is for."""
+
+    @property
+    def kind(self) -> StateType | str | None:
+        """The `StateType`, or its name; None says nothing."""
+
+
+def kind_of(*declaring: Any) -> StateType | None:
+    """Return the kind that objects declare by their attribute `kind`, as a `StateType` or its name; None if none does.
+
+    Raises
+    ------
+    ConfigError
+        There is no such kind, or they do not declare the same one.
+    """
+    declared = (one.kind for one in declaring if isinstance(one, DeclaresKind))
+    kinds = {state_type(kind): None for kind in declared if kind is not None}
+    if len(kinds) > 1:
+        raise ConfigError(f"two kinds are declared, {' and '.join(repr(kind.value) for kind in kinds)}; declare one")
+    return next(iter(kinds), None)
