@@ -31,7 +31,6 @@ from trident.graph import (
     StateNode,
 )
 from trident.naming import TridentNames
-from trident.operations.abilities import Applies, Combines, Reduces, Retrieves, UpdatesState
 from trident.operations.adapters import (
     PlainConsumer,
     PlainFilter,
@@ -45,6 +44,7 @@ from trident.operations.adapters import (
 )
 from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.expressions import Expression
+from trident.operations.operation_methods import Applies, Combines, Reduces, Retrieves, UpdatesState
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.state.interfaces import StateFactory, StateSpec
 

@@ -15,8 +15,8 @@ from trident.config import Config
 from trident.drpc.queried_states import CommittedLog, RequestStates
 from trident.drpc.requests import RequestSteps
 from trident.errors import BackendError, DRPCExecutionException, StaleTransactionError, StateMismatchError, describe
-from trident.operations.abilities import CleansUp, Prepares
 from trident.operations.interfaces import TridentOperationContext
+from trident.operations.operation_methods import CleansUp, Prepares
 from trident.planner import RequestPlan
 from trident.runtime.reading.commit_gate import read_in_rounds
 from trident.runtime.steps.bounds import Bounds

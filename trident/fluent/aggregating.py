@@ -10,10 +10,10 @@ from trident.fields import Fields, is_nested
 from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member, RepartitionNode, Routing
 from trident.naming import TridentNames
-from trident.operations.abilities import Combines, Completes, Reduces
 from trident.operations.adapters import aggregate_type, output_fields
 from trident.operations.combined_values import merging_member
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
+from trident.operations.operation_methods import Combines, Completes, Reduces
 
 if TYPE_CHECKING:
     from typing import Self

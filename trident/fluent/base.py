@@ -10,7 +10,7 @@ from trident.fields import Fields, FieldsLike, is_nested
 from trident.fluent.declaration import Declaration
 from trident.graph import Node
 from trident.naming import TridentNames
-from trident.operations.abilities import UpdatesState
+from trident.operations.operation_methods import UpdatesState
 
 if TYPE_CHECKING:
     from typing import Self

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from trident.abilities import Ability
+from trident.ability import Ability
 from trident.errors import TopologyError
 from trident.fields import Fields
 from trident.fluent.base import StreamBase, is_fields
 from trident.fluent.declaration import Declaration
 from trident.fluent.drpc_rules import check_apart
 from trident.graph import MergeNode, MultiReduceNode, Node
-from trident.operations.abilities import ReducesStreams
 from trident.operations.adapters import output_fields
 from trident.operations.multi import GroupedMultiReducer, MultiReducer
+from trident.operations.operation_methods import ReducesStreams
 
 __all__ = ["check_keys", "check_streams", "merge", "multi_reduce", "named"]
 

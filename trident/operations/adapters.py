@@ -15,12 +15,12 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, type_of_hint
-from trident.operations.abilities import Accepts, DeclaresTypes, Executes, Keeps
 from trident.operations.built_in_types import built_in_type
 from trident.operations.builtin import MapGet, SnapshotGet, TupleCollectionGet
 from trident.operations.expressions import Expression
 from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
 from trident.operations.names import function_name
+from trident.operations.operation_methods import Accepts, DeclaresTypes, Executes, Keeps
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.tuples import TridentCollector, TridentTuple
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trident.operations.abilities import CleansUp, Keeps, Prepares
 from trident.operations.interfaces import Filter, TridentOperationContext
+from trident.operations.operation_methods import CleansUp, Keeps, Prepares
 from trident.tuples import TridentTuple
 
 __all__ = ["Equals", "Negate"]

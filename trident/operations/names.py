@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trident.operations.abilities import WrapsFunction
 from trident.operations.combined_values import MergedCombiner
+from trident.operations.operation_methods import WrapsFunction
 
 __all__ = ["function_name", "operation_name"]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from trident.abilities import Ability
+from trident.ability import Ability
 from trident.fields import Fields
 from trident.tuples import TridentCollector
 

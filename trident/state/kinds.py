@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Any, Protocol, runtime_checkable
 
-from trident.abilities import Ability
+from trident.ability import Ability
 from trident.errors import ConfigError
 
 __all__ = ["DeclaresKind", "Key", "StateType", "kind_of", "state_type"]

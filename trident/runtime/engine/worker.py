@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.graph import StateNode
-from trident.operations.abilities import CleansUp, Prepares
 from trident.operations.interfaces import TridentOperationContext
 from trident.operations.metrics import add_counts, counting
+from trident.operations.operation_methods import CleansUp, Prepares
 from trident.planner import Exchange, Fragment
 from trident.runtime.engine.fragment_runs import run_fragment, whole
 from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of

@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.graph import AggregateNode, Aggregation, Member
-from trident.operations.abilities import Combines, Reduces
 from trident.operations.assemblies import FirstRows
 from trident.operations.comparators import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator
+from trident.operations.operation_methods import Combines, Reduces
 from trident.runtime.steps.aggregates import has_kernel, is_native, partial
 from trident.runtime.steps.groups import group_ids
 from trident.runtime.steps.rows import Emitted, Run, columns_of, failing_at, iterate, tuples_of

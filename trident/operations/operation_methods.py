@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from trident.abilities import Ability
+from trident.ability import Ability
 from trident.tuples import TridentCollector, TridentTuple
 
 if TYPE_CHECKING:
