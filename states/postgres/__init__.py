@@ -1,6 +1,6 @@
 """States in PostgreSQL: a table for each state, and each commit of a partition one transaction.
 
-Begin with `map.py`; `statements.py` has the SQL, `session.py` the connection and its errors.
+Begin with `state.py`; `sql_rows.py` has the SQL, `connection.py` the connection and its errors. The rest is the store kit's.
 """
 
 from states.postgres.options import PostgresOptions

@@ -9,7 +9,7 @@ import struct
 import time
 from collections.abc import Callable, Generator
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import psycopg
 from psycopg.adapt import Dumper
@@ -18,32 +18,26 @@ from psycopg.pq import Format
 from states.postgres.options import PostgresOptions
 from trident.errors import BackendError, ConfigError
 from trident.redaction import redacted
+from trident.storekit import Retries, warn_once
 
 __all__ = ["Connection", "Session"]
 
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
-_AGAIN = frozenset({"40001", "40P01", "57P01", "57P02", "57P03", "25006"})
-"""Of an open connection: the same call may succeed a moment later."""
-_LATER = ("08", "25006", "40", "53", "55P03", "57")
-"""How the codes start of what passes: the batch is replayed."""
-_LENGTH = struct.Struct("!i")
-# A refusal to connect has no code.
-_PASSES = "starting up|shutting down|recovery|too many|connection slots|terminat"
-_PERMANENT = re.compile(rf"FATAL(?!.*({_PASSES}))|no password|certificate|SSL was required|invalid ", re.DOTALL)
-_FOREIGN = "the table is none of a state: give the state another table"
+_AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "25006")  # codes of what another connection may mend
+_LATER = ("08", "25006", "40", "53", "55P03", "57")  # how codes begin of what passes
+# A refusal to connect has no code. These are permanent.
+_REFUSALS = re.compile(
+    r"FATAL(?!.*(starting up|shutting down|recovery|too many|connection slots|terminat))|no password|certificate|"
+    r"root\.crt|SSL was required|invalid "
+)
 _ADVICE = {
     "25006": "the server is a standby: give the address of the primary (several hosts with "
     "?target_session_attrs=read-write find it), or wait until the failover is over",
     "3F000": "make the schema with CREATE SCHEMA, or give another one",
     "42501": "docs/states/postgres.md lists the rights that the user needs",
-    "42703": _FOREIGN,
-    "42804": _FOREIGN,
-    "42809": _FOREIGN,
-    "42883": _FOREIGN,
-    "42P10": _FOREIGN,
-    "53100": "the server's disk is full",
+    **dict.fromkeys(("42703", "42804", "42809", "42883", "42P10"), "it is no table of a state: give another table"),
     "53300": "raise max_connections, or lower the number of partitions",
     "57014": "it took longer than timeout_s",
 }
@@ -66,8 +60,8 @@ class _BytesDumper(Dumper):
 
     def dump(self, obj: list[bytes]) -> bytes:
         """Return one dimension from index 1, without nulls, of elements with their lengths."""
-        head = struct.pack("!5i", 1, 0, 17, len(obj), 1)
-        return head + b"".join(chain.from_iterable(zip(map(_LENGTH.pack, map(len, obj)), obj, strict=True)))
+        head, lengths = struct.pack("!5i", 1, 0, 17, len(obj), 1), map(struct.Struct("!i").pack, map(len, obj))
+        return head + b"".join(chain.from_iterable(zip(lengths, obj, strict=True)))
 
 
 class Connection(psycopg.Connection[Any]):
@@ -80,38 +74,25 @@ class Connection(psycopg.Connection[Any]):
         return super().wait(self._limited(gen), *args, **options)
 
     def _limited(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        heard = time.monotonic()
+        heard, ready = time.monotonic(), None
         try:
-            waits_for = next(gen)
             while True:
-                ready = yield waits_for
+                ready = yield gen.send(ready)
                 if ready:
                     heard = time.monotonic()
                 elif time.monotonic() > heard + self.limit_s:
                     self.pgconn.finish()
                     raise psycopg.OperationalError(f"no answer within {self.limit_s:g} s")
-                waits_for = gen.send(ready)
         except StopIteration as end:
-            result: T = end.value
-            return result
+            return cast("T", end.value)
 
 
 class Session:
-    """Runs calls on one connection, each again if the connection breaks. Used by one thread at a time.
-
-    Parameters
-    ----------
-    options
-        See `PostgresOptions`.
-    what
-        The state and partition, for messages.
-    read_only
-        Refuse writes in the server too.
-    """
+    """Runs calls on one connection, each again if the connection breaks. Used by one thread at a time."""
 
     def __init__(self, options: PostgresOptions, what: str, read_only: bool) -> None:
-        self._options, self._read_only = options, read_only
-        self._where = f"{what} in PostgreSQL at {redacted(options.url)}"
+        self._options, self._what, self._read_only = options, what, read_only
+        self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
         self._connection: Connection | None = None
         self._process = 0
 
@@ -123,20 +104,18 @@ class Session:
         BackendError
             The server refused, or did not answer. A write may have been made.
         """
-        pause = self._options.backoff_s
-        for left in range(self._options.retries, -1, -1):
+
+        def attempt() -> T:
             try:
                 return work(self._opened())
+            except psycopg.errors.UndefinedTable:  # the caller knows what that means
+                raise
             except psycopg.Error as error:
-                problem = self._refused(doing, error)
-                again = problem.retryable and (self._is_lost() or error.sqlstate in _AGAIN)
-                if again:
-                    self.close()  # else it leads to a server that ends, or to a standby
-                if not (again and left):
-                    raise problem from error
-            time.sleep(pause)
-            pause = min(2 * pause, self._options.max_backoff_s)
-        raise AssertionError("the last try returns or raises")
+                if error.sqlstate in _AGAIN or (self._connection is not None and self._connection.closed):
+                    self.close()
+                raise self._refused(doing, error) from error
+
+        return self._retries.run(attempt, BackendError, self._goes_on)
 
     def close(self) -> None:
         """Close the connection. The next call opens another one."""
@@ -144,55 +123,41 @@ class Session:
         if connection is not None and self._process == os.getpid():  # a parent's is the parent's
             connection.close()
 
-    def _is_lost(self) -> bool:
-        return self._connection is None or self._connection.closed
+    def _goes_on(self, error: Exception, failures: int, _waited_s: float) -> bool:
+        is_lost = self._connection is None and isinstance(error, BackendError) and error.retryable
+        return is_lost and failures <= self._options.retries
 
     def _opened(self) -> Connection:
-        if self._connection is None or self._connection.closed or self._process != os.getpid():
+        if self._connection is None or self._process != os.getpid():
             self.close()
             self._connection, self._process = self._connect(), os.getpid()
         return self._connection
 
     def _connect(self) -> Connection:
         options = self._options
-        given: dict[str, Any] = {"user": options.username, "password": options.password}
+        given: dict[str, Any] = {**options.parameters, "connect_timeout": max(2, round(options.connect_timeout_s))}
         try:
             connection = Connection.connect(
-                options.url,
-                autocommit=True,
-                connect_timeout=max(2, round(options.connect_timeout_s)),
-                client_encoding="utf8",
-                fallback_application_name="trident",
-                **{name: value for name, value in given.items() if value is not None},
+                options.url, autocommit=True, client_encoding="utf8", fallback_application_name="trident", **given
             )
         except psycopg.ProgrammingError:
             # The error quotes what it cannot read, which may be a part of the password.
             raise ConfigError(
-                f"the URL {redacted(options.url)} of a PostgreSQL state cannot be read: quote special characters with %, "
-                "and see the options of libpq for its query"
+                f"libpq cannot read url={redacted(options.url)!r} of a PostgreSQL state: quote special characters with %"
             ) from None
         connection.adapters.register_dumper(list, _BytesDumper)
         connection.limit_s = options.timeout_s + 1  # the server is to be the first that gives up
-        self._greet(connection)
+        ms, read_only = round(options.timeout_s * 1000), "on" if self._read_only else "off"
+        (row,) = connection.execute(_GREETING, {"ms": str(ms), "idle_ms": str(ms // 2), "read_only": read_only})
+        if row[-1] != "on" and not self._read_only:
+            warn_once(_LOG, redacted(options.url), "fsync=off, so a crash of its machine may corrupt it")
         return connection
 
-    def _greet(self, connection: Connection) -> None:
-        ms, read_only = round(self._options.timeout_s * 1000), "on" if self._read_only else "off"
-        told = {"ms": str(ms), "idle_ms": str(ms // 2), "read_only": read_only}
-        (row,) = connection.execute(_GREETING, told)
-        if row[-1] != "on" and not self._read_only:
-            _LOG.warning("%s: fsync=off, so a crash of its machine may lose or corrupt all of it", self._where)
-
     def _refused(self, doing: str, error: psycopg.Error) -> BackendError:
-        text, code = redacted(" ".join(str(error).split())), error.sqlstate
-        if code is None:
-            retryable = isinstance(error, psycopg.OperationalError) and not _PERMANENT.search(text)
-            advice = (
-                "is the server up, and is its address right?"
-                if retryable
-                else "check user, password and database of the URL, its TLS options and the server's pg_hba.conf"
-            )
-        else:
-            retryable = code.startswith(_LATER)
-            advice = _ADVICE.get(code, "the batch may be replayed" if retryable else "see the server's log")
-        return BackendError(f"{doing} of {self._where}: {text}; {advice}", retryable)
+        text, code = redacted(" ".join(str(error).split())), error.sqlstate or ""
+        retryable, advice = code.startswith(_LATER), _ADVICE.get(code, "see the server's log")
+        if not code:
+            retryable = isinstance(error, psycopg.OperationalError) and not _REFUSALS.search(text)
+            wrong = "check user, password and database of the URL, its TLS options and the server's pg_hba.conf"
+            advice = "is the server up, and is its address right?" if retryable else wrong
+        return BackendError(f"{doing} of {self._what}: {text}; {advice}", retryable)

@@ -1,84 +1,58 @@
-"""The options of a PostgreSQL state, checked when they are given; nothing here needs the driver."""
+"""The options of a PostgreSQL state, and what libpq is told of them; nothing here needs the driver."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
-from states.postgres.statements import MAX_NAME_BYTES
 from trident.errors import ConfigError
-from trident.redaction import SECRET, Redacted, redacted
-from trident.state.encoding.serializers import Serializer
-from trident.state.interfaces import Key
-from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
+from trident.redaction import redacted
+from trident.storekit import Account, Calls, seconds, whole
 
-__all__ = ["PostgresOptions"]
+__all__ = ["MAX_NAME_BYTES", "PostgresOptions"]
+
+MAX_NAME_BYTES = 63  # PostgreSQL cuts off what is longer of a name
 
 
-@dataclass(frozen=True, repr=False)
-class PostgresOptions(Redacted):
-    """Where the database is and how a state is kept in it.
+@dataclass(frozen=True, repr=False, kw_only=True)
+class PostgresOptions(Calls, Account):
+    """Where a PostgreSQL state is kept; see `Calls`, `Account` and `StoreOptions` of `trident.storekit` for the others.
 
     Attributes
     ----------
     url
-        `postgresql://[user[:password]@]host[:port][,host…]/database`; its query (`?sslmode=verify-full&sslrootcert=…`) and
-        what it does not say (`PGPASSFILE`, `~/.pgpass` …) are as libpq has it.
+        `postgresql://user:password@host:port/database`; its query, and what it does not say, are as libpq has it.
     schema
         Where the table is; None: the first schema of the user's `search_path`. It must exist.
     table
-        None: the names of the topology and the state, as `topology/state`. Each state has a table of its own.
-    username, password
-        Used in place of what the URL says.
-    connect_timeout_s, timeout_s
-        Seconds to wait for a connection, and for each answer.
-    retries
-        How often a call is sent again after a lost connection, before the batch fails; 0: never.
-    backoff_s, max_backoff_s
-        Seconds before the first of these, and at most before a later one; each waits twice as long.
-    max_keys_per_call, max_bytes_per_call
-        Keys, and bytes of values, in one statement.
-    cache
-        Entries of a partition that are remembered between commits (`CachedMap`); 0: none.
-    snapshot_key
-        Key of the single value of an ungrouped `persistent_aggregate`.
-    serializer
-        `"codec"` (keeps every type), `"json"` (other programs can read it), or a `Serializer`.
-    num_partitions
-        The number of partitions that the state insists on; None: as the topology asks.
+        None: `topology/state`. Each state has a table of its own.
     """
 
-    url: str
+    store: ClassVar[str] = "PostgreSQL"
+
+    url: str = field(kw_only=False)
     schema: str | None = None
     table: str | None = None
-    username: str | None = None
-    password: str | None = field(default=None, metadata=SECRET)
-    connect_timeout_s: float = 5.0
-    timeout_s: float = 30.0
-    retries: int = 3
-    backoff_s: float = 0.05
-    max_backoff_s: float = 2.0
-    max_keys_per_call: int = 10_000
-    max_bytes_per_call: int = 16 << 20
-    cache: int = 0
-    snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
-    serializer: Serializer | str = "codec"
-    num_partitions: int | None = None
+    timeout_s: float = seconds(30.0)
+    max_keys_per_call: int = whole(10_000, 1)
+    max_bytes_per_call: int = whole(16 << 20, 1)
 
     def __post_init__(self) -> None:
-        if not str(self.url).startswith(("postgresql://", "postgres://")):
-            raise ConfigError(
-                f"the URL of a PostgreSQL state is {redacted(str(self.url).rpartition('@')[2])!r}; write "
-                "postgresql://user@host:port/database"
-            )
-        for name in ("connect_timeout_s", "timeout_s", "max_keys_per_call", "max_bytes_per_call"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} of a PostgreSQL state is {getattr(self, name)}; it must be above 0")
-        for name in ("retries", "backoff_s", "max_backoff_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{name} of a PostgreSQL state is {getattr(self, name)}; it must be 0 or more")
+        """Check the names too."""
+        super().__post_init__()
+        if not self.url.startswith(("postgresql://", "postgres://")):
+            given = redacted(self.url) if "://" in self.url else "no URL"  # other texts may have a password anywhere
+            raise ConfigError(f"the url of a PostgreSQL state is {given}: write postgresql://user@host:port/database")
         for name in ("schema", "table"):
             value = getattr(self, name)
             if value is not None and not (0 < len(value.encode()) <= MAX_NAME_BYTES and "\0" not in value):
-                raise ConfigError(
-                    f"{name}={value!r} of a PostgreSQL state: give 1 to {MAX_NAME_BYTES} bytes, without NUL"
-                )
+                raise self.refused(name, f"give 1 to {MAX_NAME_BYTES} bytes, without NUL")
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """What libpq is told besides the URL."""
+        given = {"user": self.user, "password": self.password}
+        given |= {"sslcert": self.tls_cert_file, "sslkey": self.tls_key_file}
+        if self.tls:
+            given |= {"sslmode": "verify-full", "sslrootcert": self.tls_ca_file or "system"}
+        return {name: value for name, value in given.items() if value is not None}

@@ -1,7 +1,8 @@
 """The store kit: what every store needs, written once, for the stores of `states/` and for stores of your own.
 
 Begin with `store_state.py`, which makes a state of options and a backing map; `store_options.py` has the names that options
-share. `record_fence.py` keeps the sentinel in a value that is replaced by condition. docs/writing-a-state.md shows a store.
+share. `record_fence.py` keeps the sentinel in a value that is replaced by condition, `whole_commits.py` in the transaction of
+a commit. docs/writing-a-state.md shows a store.
 """
 
 from trident.state.sentinel import check_move, displaced
@@ -13,6 +14,7 @@ from trident.storekit.retrying import Retries
 from trident.storekit.sentinel_records import FieldsCodec, Record, RecordCodec, no_sentinel, sentinel_of
 from trident.storekit.store_options import Account, Calls, Expiring, StoreOptions, seconds, whole
 from trident.storekit.store_state import Kinds, StoreMapFactory, StoreState, driver_package
+from trident.storekit.whole_commits import Puts, Rows, WholeCommitMap
 
 __all__ = [
     "Account",
@@ -21,13 +23,16 @@ __all__ = [
     "Expiring",
     "FieldsCodec",
     "Kinds",
+    "Puts",
     "Record",
     "RecordCodec",
     "RecordFence",
     "Retries",
+    "Rows",
     "StoreMapFactory",
     "StoreOptions",
     "StoreState",
+    "WholeCommitMap",
     "by_count",
     "by_size",
     "check_move",

@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 
 from states.postgres import PostgresOptions, PostgresState
-from states.postgres.map import PostgresBackingMap
+from states.postgres.connection import Session
 from tests.harness.servers import Server
 from trident.state import StateConf
 
@@ -40,10 +40,10 @@ class Home:
         """Open an opaque state."""
         return self._kept(PostgresState.opaque(self._options(options)).factory.make_state(conf, partition, 2))
 
-    def map(self, conf: StateConf, partition: int = 0, **options: Any) -> PostgresBackingMap:
-        """Open a map of bytes."""
-        backing: PostgresBackingMap = self._kept(PostgresBackingMap(self._options(options), conf, partition))
-        return backing
+    def session(self, conf: StateConf, **options: Any) -> Session:
+        """Open a connection as a state does."""
+        session: Session = self._kept(Session(self._options(options), "a state", conf.read_only))
+        return session
 
     def sql(self, statement: str) -> list[Any]:
         """Run a statement as another program does; return its rows."""

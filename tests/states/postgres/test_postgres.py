@@ -17,8 +17,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.postgres import PostgresOptions, PostgresState
-from states.postgres.map import MAX_KEY_BYTES
-from states.postgres.statements import table_name
+from states.postgres.sql_rows import PostgresRows, table_name
 from tests.harness.servers import Server
 from tests.harness.store_commits import Log, commit, values
 from tests.states.postgres.postgres_states import Home, numbers
@@ -89,7 +88,7 @@ def test_schema_and_table_can_be_given(home: Home) -> None:
 
 def test_a_key_has_an_end(home: Home) -> None:
     state, log = home.state(home.conf()), Log()
-    longest = os.urandom(MAX_KEY_BYTES // 2 - 10).hex()
+    longest = os.urandom(PostgresRows.max_key_bytes // 2 - 10).hex()
     commit(state, log, 1, 0, {longest: 1})
     assert values(state, longest) == [1]
     with pytest.raises(BackendError, match=r"has 3005 bytes.* takes 2600; group by something shorter") as failure:
@@ -139,7 +138,7 @@ def test_a_reader_sees_the_committed_batch_and_writes_nothing(home: Home) -> Non
     assert reader.multi_get_at([("cow",)], snapshot) == [1]
     with pytest.raises(UnsupportedOperation, match="cannot move the sentinel: .* was opened to be read only"):
         reader.move_sentinel(Sentinel("log", 3, 0))
-    session = reader.map_state.backing.backing._session
+    session = home.session(replace(conf, read_only=True))
     assert session.run("look", lambda one: one.execute("SHOW transaction_read_only").fetchone()) == ("on",)
 
 
@@ -163,7 +162,7 @@ def test_a_table_that_was_emptied_is_found_before_a_commit_and_within(home: Home
 
 def test_a_foreign_table_is_refused(home: Home) -> None:
     home.sql("CREATE TABLE IF NOT EXISTS foreign_one (id int, note text)")
-    with pytest.raises(BackendError, match="the table is none of a state: give the state another table") as failure:
+    with pytest.raises(BackendError, match="it is no table of a state: give another table") as failure:
         commit(home.state(home.conf(), table="foreign_one"), Log(), 1, 0, {"cow": 1})
     assert not failure.value.retryable
 
@@ -173,7 +172,7 @@ def test_a_foreign_row_in_place_of_the_sentinel_is_refused(home: Home) -> None:
     state = home.state(conf)
     commit(state, log, 1, 0, {"cow": 1})
     home.sql(f"""UPDATE "{conf.prefix}" SET value = 'mine' WHERE key = 'sentinel:0'""")
-    with pytest.raises(CorruptValueError, match=r"the row b'sentinel:0' of table .* is no sentinel: b'mine'"):
+    with pytest.raises(CorruptValueError, match="found b'mine' in its place; another program wrote it"):
         state.begin_commit(log.txid(2))
 
 
@@ -201,14 +200,12 @@ def test_the_documented_rights_are_enough(home: Home) -> None:
 
 
 def test_a_session_is_set_up_so_that_commits_are_durable(home: Home, caplog: pytest.LogCaptureFixture) -> None:
-    home.sql("CREATE ROLE hasty LOGIN SUPERUSER")
-    home.sql("ALTER ROLE hasty SET synchronous_commit = off")
-    backing = home.map(home.conf(), url=home.url.replace("trident@", "hasty@"), timeout_s=12)
+    home.sql("CREATE ROLE quick LOGIN SUPERUSER")
+    home.sql("ALTER ROLE quick SET synchronous_commit = off")
+    session = home.session(home.conf(), url=home.url.replace("trident@", "quick@"), timeout_s=12)
     names = ("synchronous_commit", "statement_timeout", "idle_in_transaction_session_timeout")
     with caplog.at_level(logging.WARNING):
-        shown = backing._session.run(
-            "look", lambda one: [one.execute(f"SHOW {name}".encode()).fetchone() for name in names]
-        )
+        shown = session.run("look", lambda one: [one.execute(f"SHOW {name}".encode()).fetchone() for name in names])
     assert shown == [("on",), ("12s",), ("6s",)]
     assert caplog.messages == []
 
@@ -246,9 +243,14 @@ def test_a_spec_is_pickled_without_a_connection(home: Home) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"url": "mysql://me:hush@host/db"}, "the URL of a PostgreSQL state is 'host/db'; write postgresql://"),
-        ({"timeout_s": 0}, "timeout_s of a PostgreSQL state is 0; it must be above 0"),
-        ({"retries": -1}, "retries of a PostgreSQL state is -1"),
+        (
+            {"url": "mysql://me:hush@host/db"},
+            r"the url of a PostgreSQL state is mysql://\*\*\*@host/db: write postgresql://",
+        ),
+        ({"url": "host=a password=hush"}, "the url of a PostgreSQL state is no URL: write postgresql://"),
+        ({"timeout_s": 0}, "timeout_s=0 of a PostgreSQL state: give seconds above 0"),
+        ({"retries": -1}, "retries=-1 of a PostgreSQL state"),
+        ({"tls_ca_file": "ca.pem"}, "nothing would be encrypted"),
         ({"table": "x" * 64}, "give 1 to 63 bytes"),
         ({"schema": ""}, "give 1 to 63 bytes"),
         ({"serializer": "pickle"}, "serializer 'pickle' is unknown"),

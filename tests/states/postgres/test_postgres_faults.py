@@ -155,11 +155,11 @@ def test_passwords_are_checked_and_never_shown(start: Callable[..., Home]) -> No
     home.sql("SELECT pg_reload_conf()")
     url = home.url.replace("trident@", "locked:hush%20hush@")
     commit(home.state(home.conf(), url=url), Log(), 1, 0, {"cow": 1})
-    commit(home.state(home.conf(), username="locked", password="hush hush"), Log(), 1, 0, {"cow": 1})
+    commit(home.state(home.conf(), user="locked", password="hush hush"), Log(), 1, 0, {"cow": 1})
     wrong: list[dict[str, Any]] = [
         {"url": url.replace("hush@", "hushed@")},
         {"url": url.replace(":hush%20hush@", "@")},
-        {"url": home.url, "username": "nobody", "password": "hush"},
+        {"url": home.url, "user": "stranger", "password": "hush"},
         {"url": url.replace("/postgres", "/nowhere")},
         {"url": url + "?sslmode=require"},
     ]
@@ -168,7 +168,7 @@ def test_passwords_are_checked_and_never_shown(start: Callable[..., Home]) -> No
             commit(home.state(home.conf(), **options), Log(), 1, 0, {"cow": 1})
         assert not failure.value.retryable
         assert "hush" not in str(failure.value)
-    with pytest.raises(ConfigError, match="cannot be read: quote special characters with %") as unread:
+    with pytest.raises(ConfigError, match="libpq cannot read url=.*quote special characters with %") as unread:
         commit(home.state(home.conf(), url=home.url.replace("trident@", "locked:hu%sh@")), Log(), 1, 0, {"cow": 1})
     assert "hu%sh" not in str(unread.value)
 

@@ -1,0 +1,126 @@
+"""The table of a state, and the SQL over it (R8, R9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
+from hashlib import blake2b
+from typing import Any
+
+from psycopg import errors
+
+from states.postgres.connection import Connection, Session
+from states.postgres.options import MAX_NAME_BYTES, PostgresOptions
+from trident.state.interfaces import StateConf
+from trident.storekit import Puts, Rows, by_count, by_size
+
+__all__ = ["PostgresRows", "table_name"]
+
+_READ = "SELECT key, value FROM {table} WHERE key = ANY(%b::bytea[])"
+# A cursor would keep a transaction open while the caller works.
+_LIST = "SELECT key FROM {table} WHERE key > %b AND key < ' '::bytea ORDER BY key LIMIT %b"
+# With room for the next version of each row in its page the index need not change.
+_CREATE = "CREATE TABLE IF NOT EXISTS {table} (key bytea PRIMARY KEY, value bytea NOT NULL) WITH (fillfactor = 70)"
+# Rows are joined with the fence, so nothing is written where that found nothing to replace.
+_WRITE = """
+    WITH fence AS ({fence}),
+    deleted AS (DELETE FROM {table} USING fence WHERE key = ANY(%(deleted)b::bytea[])),
+    put AS (
+        INSERT INTO {table} SELECT k, v FROM fence, unnest(%(keys)b::bytea[], %(values)b::bytea[]) AS rows (k, v)
+        ON CONFLICT (key) DO UPDATE SET value = excluded.value
+    )
+    SELECT count(*) FROM fence
+"""
+_FREE = "SELECT 1"
+_FIRST = "INSERT INTO {table} VALUES (%(name)b, %(new)b) ON CONFLICT DO NOTHING RETURNING 1"
+_NEXT = "UPDATE {table} SET value = %(new)b WHERE key = %(name)b AND value = %(found)b RETURNING 1"
+
+
+class PostgresRows(Rows):
+    """One state's table, which the first write makes."""
+
+    max_key_bytes = 2_600  # an entry of an index takes a third of a page at most
+
+    def __init__(self, options: PostgresOptions, conf: StateConf, what: str) -> None:
+        names = [name for name in (options.schema, options.table or table_name(conf.prefix)) if name is not None]
+        # Twice the percent sign, because every statement has arguments.
+        self._table = ".".join('"' + name.replace('"', '""').replace("%", "%%") + '"' for name in names)
+        self._options, self._session = options, Session(options, what, conf.read_only)
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return what there is of some keys."""
+        found: dict[bytes, bytes] = {}
+        for some in by_count(keys, self._options.max_keys_per_call):
+            found.update(self._rows(f"read {len(keys)} keys", _READ, some))
+        return found
+
+    def pages(self) -> Iterator[Sequence[bytes]]:
+        """Iterate over the keys in their order, page by page."""
+        last = b""
+        while page := self._rows("list the keys", _LIST, last, self._options.max_keys_per_call):
+            yield [key for (key,) in page]
+            last = page[-1][0]
+
+    def empty(self) -> None:
+        """Delete all rows."""
+        with suppress(errors.UndefinedTable):
+            self._session.run(
+                "empty the table", lambda connection: connection.execute(self._sql("TRUNCATE {table}"), ())
+            )
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
+        """Write all or nothing; return False if the sentinel's row is not `found`."""
+        fence = _FREE if not sentinel else _FIRST if found is None else _NEXT
+        doing, given = f"write {len(puts)} keys", {"name": sentinel, "found": found, "new": new}
+        send = partial(self._send, puts, fence, given)
+        try:
+            return self._session.run(doing, send)
+        except errors.UndefinedTable:
+            if fence == _NEXT:
+                return False
+            self._session.run("make the table", self._create)
+            return self._session.run(doing, send)
+
+    def _send(self, puts: Puts, fence: str, given: dict[str, bytes | None], connection: Connection) -> bool:
+        deleted = [key for key, value in puts.items() if value is None]
+        rows = [(key, value) for key, value in puts.items() if value is not None]
+        sizes, most = (len(value) for _, value in rows), self._options
+        chunks = list(by_size(rows, sizes, most.max_keys_per_call, most.max_bytes_per_call)) or [()]
+        with connection.transaction() if len(chunks) > 1 else nullcontext():
+            for chunk in chunks:
+                keys, values = map(list, zip(*chunk, strict=True)) if chunk else ([], [])
+                written = {**given, "deleted": deleted, "keys": keys, "values": values}
+                if connection.execute(self._sql(_WRITE, fence), written).fetchone() == (0,):
+                    return False
+                fence, deleted = _FREE, []  # the row that fences is locked until the transaction ends
+        return True
+
+    def _create(self, connection: Connection) -> None:
+        with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions make it at the same time
+            connection.execute(self._sql(_CREATE), ())
+
+    def _rows(self, doing: str, query: str, *arguments: Any) -> list[Any]:
+        def read(connection: Connection) -> list[Any]:
+            with connection.cursor(binary=True) as cursor:
+                return cursor.execute(self._sql(query), arguments).fetchall()
+
+        try:
+            return self._session.run(doing, read)
+        except errors.UndefinedTable:
+            return []
+
+    def _sql(self, statement: str, fence: str = "") -> bytes:
+        return statement.replace("{fence}", fence).replace("{table}", self._table).encode()
+
+
+def table_name(prefix: str) -> str:
+    """Return the name of a state's table: the prefix, with a hash in place of the end of one that is too long."""
+    name = prefix.replace("\0", "%00").encode()
+    if len(name) <= MAX_NAME_BYTES:
+        return name.decode()
+    return f"{name[:46].decode(errors='ignore')}-{blake2b(name, digest_size=8).hexdigest()}"

@@ -1,0 +1,195 @@
+"""A backing map over a store with transactions: all puts of a commit and its sentinel are one write (R8, R9).
+
+A store with transactions, such as a SQL database, says in a class of `Rows` how rows of bytes are read and written.
+`WholeCommitMap` makes a backing map of them that commits a batch whole or not at all and fences writers.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+from trident.errors import BackendError, CommitOrderError
+from trident.state.encoding.codec import decode_keys, encode_keys
+from trident.state.interfaces import Key, StateConf
+from trident.state.txid import Sentinel, Txid
+from trident.storekit.guards import refuse_read_only
+from trident.storekit.record_fence import Cell, RecordFence
+from trident.storekit.sentinel_records import FieldsCodec, Record
+
+__all__ = ["Puts", "Rows", "WholeCommitMap"]
+
+Puts = dict[bytes, bytes | None]
+"""What is written by key; None deletes."""
+
+
+class Rows(ABC):
+    """The rows of one state, each a key and a value, in a store with transactions. Used by one thread at a time.
+
+    The first byte of an encoded key is a control character; the key of a sentinel begins with a letter.
+
+    Attributes
+    ----------
+    max_key_bytes
+        The longest key that the store takes; None: it takes any.
+    """
+
+    max_key_bytes: ClassVar[int | None] = None
+
+    @abstractmethod
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Return what there is of some keys."""
+
+    @abstractmethod
+    def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
+        """Write all or nothing, in one transaction.
+
+        If a sentinel's key is given, its row must be `found` (None: absent) and becomes `new`.
+
+        Returns
+        -------
+        bool
+            False if the sentinel's row is not `found`. Nothing was written.
+        """
+
+    @abstractmethod
+    def pages(self) -> Iterator[Sequence[bytes]]:
+        """Iterate over the keys, page by page, without those of sentinels."""
+
+    @abstractmethod
+    def empty(self) -> None:
+        """Delete all rows, those of sentinels too."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections; a later call opens them again."""
+
+
+class _SentinelRow(Cell):
+    """The row of a partition's sentinel; `puts` are written together with it, or not at all."""
+
+    def __init__(self, rows: Rows, key: bytes) -> None:
+        self._rows, self._key = rows, key
+        self.puts: Puts = {}
+
+    def read(self) -> bytes | None:
+        return self._rows.read([self._key]).get(self._key)
+
+    def swap(self, found: bytes | None, new: bytes) -> bytes | None:
+        return new if self._rows.write(self.puts, self._key, found, new) else self.read()
+
+
+class WholeCommitMap:
+    """One partition's view of a map of bytes, with its sentinel. Used by one thread at a time.
+
+    Within `begin` … `end` puts and deletions are collected and become one transaction at `end`; outside of them each
+    `multi_put` and `multi_delete` is one of its own. Partitions share the rows; each has a sentinel, `sentinel:0` ….
+
+    Parameters
+    ----------
+    rows
+        Of the state.
+    what
+        The state, its partition and the server, for messages.
+    """
+
+    commits_atomically = True  # no seal: rows and sentinel are one transaction
+
+    def __init__(self, rows: Rows, conf: StateConf, partition: int, what: str) -> None:
+        self._rows, self._read_only, self._what = rows, conf.read_only, what
+        self._row = _SentinelRow(rows, b"sentinel:%d" % partition)
+        # By the token a write whose answer was lost is told from another run of the same attempt.
+        self._fence = RecordFence(self._row, FieldsCodec((*Sentinel._fields, "token")), what)
+        self._claim: Sentinel | None = None  # what each write lays; None: a write compares nothing
+        self._puts: Puts | None = None  # of the commit that has begun
+
+    def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
+        """Read many keys: one entry per key, in the order asked, None where never written. Puts of a commit come late."""
+        names = encode_keys(keys)
+        return list(map(self._rows.read(names).get, names))
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
+        """Write many distinct keys: in a commit at its `end`, else at once."""
+        self._put(f"write {len(keys)} keys", dict(zip(encode_keys(keys), values, strict=True)))
+
+    def multi_delete(self, keys: Sequence[Key]) -> None:
+        """Delete keys, absent ones ignored, as `multi_put` writes them."""
+        self._put(f"delete {len(keys)} keys", dict.fromkeys(encode_keys(keys)))
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys of all partitions, page by page."""
+        return map(decode_keys, self._rows.pages())
+
+    def begin(self, txid: Txid) -> None:
+        """Begin a commit under the sentinel that was moved to it; one without a log compares nothing."""
+        refuse_read_only(self._read_only, "begin a commit", self._what)
+        if self._claim != txid.sentinel:
+            self._claim = None
+        self._puts = {}
+
+    def end(self, txid: Txid) -> None:
+        """Write the puts and the sentinel in one transaction.
+
+        Raises
+        ------
+        FencedError, StateLossDetected, StatePlaceError
+            The sentinel is not what this writer has read. Nothing was written.
+        BackendError
+            The store refused, or did not answer: all is written or nothing.
+        """
+        puts, self._puts = self._puts, None
+        if puts is None:
+            raise CommitOrderError(f"end of batch {txid!s} without its begin: {self._what}")
+        self._write(puts)
+
+    def read_sentinel(self) -> Sentinel | None:
+        """Return the sentinel of this partition, None if there is none; an unfinished commit is void."""
+        self._puts, found = None, self._fence.read()
+        return None if found is None else found.sentinel
+
+    def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
+        """Claim the partition for the commit that `begin` starts next; `force` lays the sentinel at once."""
+        refuse_read_only(self._read_only, "move the sentinel", self._what)
+        self._fence.check_move(sentinel, force)
+        self._puts, self._claim = None, sentinel
+        if force:
+            self._lay(sentinel, {})
+
+    def reset(self) -> None:
+        """Remove all keys of the state, of every partition, and all sentinels."""
+        refuse_read_only(self._read_only, "empty the state", self._what)
+        self._rows.empty()
+        self._fence.forget()
+        self._puts = self._claim = None
+
+    def close(self) -> None:
+        """Forget the puts of an unfinished commit, and close the connection. The next call opens another one."""
+        self._puts = None
+        self._rows.close()
+
+    def _put(self, doing: str, puts: Puts) -> None:
+        refuse_read_only(self._read_only, doing, self._what)
+        longest, most = max(puts, key=len, default=b""), self._rows.max_key_bytes
+        if most is not None and len(longest) > most:
+            raise BackendError(
+                f"{doing}: the key {decode_keys([longest])[0]!r:.80} … has {len(longest)} bytes, and the store takes "
+                f"{most}; group by something shorter: {self._what}",
+                retryable=False,
+            )
+        if self._puts is not None:
+            self._puts.update(puts)
+        elif puts:
+            self._write(puts)
+
+    def _write(self, puts: Puts) -> None:
+        if self._claim is None:
+            self._rows.write(puts)
+        else:
+            self._fence.check_move(self._claim)  # the sentinel may have been read again since
+            self._lay(self._claim, puts)
+
+    def _lay(self, sentinel: Sentinel, puts: Puts) -> None:
+        self._row.puts = puts
+        self._fence.lay(Record(sentinel, (os.urandom(8).hex(),)))
