@@ -13,7 +13,6 @@ from tests.harness.topology_runs import FailTimes, Points, RowsSpout, keep, run_
 from tests.runtime.driver.test_loop import HandClock, looping
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.runtime.driver.batch_spouts import BatchSpoutExecutor
-from trident.runtime.driver.loop import _Event
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 
 EMPTY_IN_A_ROW = 10
@@ -113,10 +112,10 @@ def test_an_idle_spout_makes_an_empty_batch_per_poll_and_no_more(topology: Tride
         points.await_point("succeeded", 2)
         for txid in (3, 4):
             clock.advance(9.75)
-            clock.settle(lambda: loop._events.put(_Event()))
+            clock.settle(loop.wake)
             assert len(points.attempts("defined")) == txid - 1
             clock.advance(0.25)
-            loop._events.put(_Event())
+            loop.wake()
             points.await_point("succeeded", txid)
 
 

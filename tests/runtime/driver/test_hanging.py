@@ -29,7 +29,7 @@ from trident.operations import (
     ReducerAggregator,
     TumblingCountWindow,
 )
-from trident.runtime.driver import running as running_module
+from trident.runtime.driver import watch as watch_module
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.hanging import Work
 from trident.runtime.steps.plain_functions import Calls
@@ -266,7 +266,7 @@ class HangingMap(DictMap):
 
 
 def test_stopping_leaves_a_store_behind_that_hangs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(running_module, "_STOP_S", 0.2)
+    monkeypatch.setattr(watch_module, "_STOP_S", 0.2)
     topology, stream = words("a")
     stream.group_by("word").persistent_aggregate(map_state(lambda *_: HangingMap(), "opaque"), Count(), "n")
     running = topology.start(LIMITS, log_dir=str(tmp_path))
@@ -290,8 +290,9 @@ def test_a_spout_is_closed_once_though_the_thread_comes_back() -> None:
     running = topology.start({**LIMITS, "max_spout_pending": 1})
     with pytest.raises(BatchFailedError):
         running.await_termination(20)
+    thread = next(thread for thread in threading.enumerate() if thread.name == "trident-t")
     let_go.set()
-    running._thread.join(20)
+    thread.join(20)
     assert spout.calls == ["open", "close"]
     assert "in hangs" in str(running.exception())
 

@@ -35,10 +35,12 @@ from trident.coordination.memory_log import MemoryLog
 from trident.errors import FencedError, RetriesUsedUpError, SpoutError, TridentError
 from trident.operations import Count, Function
 from trident.planner import make_plan
-from trident.runtime.driver.loop import BatchLoop, Clock
-from trident.runtime.driver.parts import Parts as RunningParts
+from trident.runtime.driver.batch import Lane
+from trident.runtime.driver.clock import Clock
+from trident.runtime.driver.execution import Overlapping
+from trident.runtime.driver.loop import BatchLoop
+from trident.runtime.driver.parts import open_parts
 from trident.runtime.driver.progress import Progress
-from trident.runtime.driver.recovery import reconcile
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state.txid import RETRY_BITS
 from trident.testing import TopologyTestDriver
@@ -166,15 +168,11 @@ class HandClock(Clock):
 @contextmanager
 def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any) -> Iterator[BatchLoop]:
     """Run a loop of the real parts, in process, by a given clock."""
-    config, plan, log = Config.of(conf), make_plan(topology.graph()), MemoryLog("t")
-    parts = RunningParts(plan, config)
-    reconcile(plan, log, parts.open_states(), "refuse", parts.make_state)
-    parts.open_runner(parts.open_spouts())
+    graph = topology.graph()
+    parts = open_parts(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
-        loop = BatchLoop(
-            plan, config, log, parts.runner, parts.committer, parts.spouts, pool, commits, Progress("t", 9), clock, None,
-            points,
-        )  # fmt: skip
+        execution = Overlapping(Lane(pool.submit, commits.submit))
+        loop = BatchLoop(parts, execution, Progress("t", 9), clock, points)
         ended = driver.submit(loop.run)
         try:
             yield loop
@@ -575,7 +573,7 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
     loop_logger.addFilter(heard)
     with looping(topology, clock, points, engine="in_process", message_timeout_s=60, max_spout_pending=1) as loop:
         cancelled: list[TransactionAttempt] = []
-        monkeypatch.setattr(loop._runner, "cancel", cancelled.append)
+        monkeypatch.setattr(loop._parts.runner, "cancel", cancelled.append)
         GATES.await_reached(gate)
         clock.settle(loop.drain)
         assert len(points.attempts("defined")) == 1

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -184,7 +185,7 @@ def test_a_driver_that_is_killed_leaves_windows_as_if_nothing_had_happened(tmp_p
     state = LogReader(tmp_path / "log").refresh()
     assert state.txid == 9
     graph = topology_in(tmp_path).graph()
-    sums, counts = (open_view(graph, Config(), name, lambda n=name: state.snapshot(n)) for name in ("total", "n_sum"))
+    sums, counts = (open_view(graph, Config(), name, partial(state.snapshot, name)) for name in ("total", "n_sum"))
     numbers, ends = [n for _, n, _ in ROWS], range(15, 91, 15)
     wanted = [sum(numbers[max(0, end - 20) : end]) for end in ends]
     assert sums.multi_get([(max(0, end - 20), end) for end in ends]) == wanted

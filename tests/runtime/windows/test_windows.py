@@ -28,7 +28,7 @@ from trident.operations import (
     WindowConfig,
 )
 from trident.runtime.driver import running
-from trident.runtime.driver.loop import Clock
+from trident.runtime.driver.clock import Clock
 from trident.spout import SpoutType
 from trident.state import StateConf, StateSpec
 from trident.testing import TopologyTestDriver

@@ -17,7 +17,6 @@ from trident.graph import ExchangeNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
-from trident.runtime.driver.capabilities import needs_identical_replay
 from trident.runtime.engine.put_back import put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange
 from trident.runtime.engine.worker import TaskOutput, send
@@ -61,8 +60,6 @@ class Committer:
 
     Attributes
     ----------
-    needs_identical_replay
-        Whether a state needs a replay to have the same tuples.
     is_quick
         Whether all states take columns only, so that no code of the user's is called.
 
@@ -95,7 +92,6 @@ class Committer:
         persists = (node for node in plan.commits if isinstance(node, PersistNode))
         self._columnar = {node.id for node in persists if takes_columns(node.aggregation, states[node.state])}
         self._in_parallel, self._exchanges = in_parallel, exchanges or plan.exchanges
-        self.needs_identical_replay = needs_identical_replay(plan, states)
         self.is_quick = all(node.id in self._columnar for node in plan.commits)
 
     def commit(

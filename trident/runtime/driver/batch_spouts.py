@@ -4,17 +4,49 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
 from trident.arrow import table_of
+from trident.config import Config
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
+from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
-from trident.spout.interfaces import Definition, IBatchSpout, ITridentSpout, SpoutType, TransactionAttempt
+from trident.runtime.driver.closing import Closers
+from trident.spout.interfaces import (
+    BatchCoordinator,
+    Definition,
+    IBatchSpout,
+    ITridentSpout,
+    SpoutType,
+    TransactionAttempt,
+)
 
-__all__ = ["BatchSpoutExecutor", "as_trident_spout"]
+__all__ = ["BatchSpoutExecutor", "SpoutHandle", "as_trident_spout", "open_spouts"]
+
+
+@dataclass(frozen=True)
+class SpoutHandle:
+    """A spout of the running topology, in the driver."""
+
+    name: str
+    coordinator: BatchCoordinator
+    spout_type: SpoutType
+
+
+def open_spouts(plan: Plan, config: Config, closers: Closers) -> tuple[dict[str, SpoutHandle], dict[str, Any]]:
+    """Open the coordinators of a plan's spouts; returns them and, for the workers, their emitters."""
+    settings = config.as_mapping()
+    handles, emitters = {}, {}
+    for node in plan.spouts:
+        spout = as_trident_spout(node.spout)
+        handle = handles[node.id] = SpoutHandle(node.id, spout.get_coordinator(settings), spout_type_of(spout))
+        closers.add("spouts", handle.coordinator.close)
+        emitters[node.id] = spout.get_emitter(settings)
+    return handles, emitters
 
 
 def as_trident_spout(spout: Any) -> ITridentSpout:

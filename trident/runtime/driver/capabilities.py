@@ -11,7 +11,14 @@ from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
 from trident.state.interfaces import SnapshotReadable, StateType, kind_of
 
-__all__ = ["check_capabilities", "check_pairings", "check_reads", "kinds_of", "needs_identical_replay"]
+__all__ = [
+    "check_capabilities",
+    "check_pairings",
+    "check_reads",
+    "kinds_of",
+    "lives_in_memory",
+    "needs_identical_replay",
+]
 
 States = Mapping[str, Sequence[Any]]
 
@@ -109,6 +116,11 @@ def needs_identical_replay(plan: Plan, states: States) -> bool:
         kinds[node.state] is not StateType.OPAQUE or not _keeps_attempts(states[node.state][0])
         for node in _persists(plan)
     )
+
+
+def lives_in_memory(plan: Plan) -> bool:
+    """Whether every state that a plan updates lives in this process's memory."""
+    return all(getattr(plan.states[node.state].spec.factory, "in_memory", False) for node in _persists(plan))
 
 
 def _reads_the_past(state: Any) -> bool:

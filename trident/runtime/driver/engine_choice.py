@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
 from trident.config import Config
-from trident.planner.loads import StageLoad
+from trident.planner import Plan
+from trident.planner.loads import StageLoad, commit_loads
 from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
 from trident.runtime.engine.runners import InProcessRunner, Runner, SparkRunner
 from trident.runtime.engine.spark_resources import memory_settings
 from trident.runtime.engine.worker import Program
 
-__all__ = ["open_runner"]
+__all__ = ["open_runner", "tell_loads"]
+
+logger = logging.getLogger(__name__)
 
 
 def open_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> Runner:
@@ -22,6 +26,16 @@ def open_runner(program: Program, config: Config, loads: Sequence[StageLoad]) ->
     if config.engine == "in_process":
         return InProcessRunner(program)
     return _auto_runner(program, config, loads)
+
+
+def tell_loads(plan: Plan, config: Config) -> None:
+    """Log which loads place nothing, because what they are of runs in the process of the driver."""
+    unplaced = commit_loads(plan) if config.engine != "in_process" else list(plan.resources)
+    if unplaced:
+        logger.info(
+            "topology %s: cpu and memory loads of %s are recorded only: they run in the process of the driver",
+            plan.topology, ", ".join(unplaced),
+        )  # fmt: skip
 
 
 def _auto_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> AutoRunner:

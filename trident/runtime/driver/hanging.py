@@ -14,6 +14,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
+from trident.errors import BatchFailedError
 from trident.runtime.commit import committer, entries
 from trident.runtime.engine import worker
 from trident.runtime.engine.fragment_runs import run_fragment
@@ -26,7 +27,7 @@ from trident.state import values
 
 __all__ = ["Work"]
 
-_OURS = str(Path(__file__).parents[1])
+_OURS = str(Path(__file__).parents[2])
 _STATE = str(Path(values.__file__).parent)
 _ASKED = -1
 """Stands for the attempt where a spout is asked about a batch: no attempt at a batch has this number."""
@@ -123,6 +124,14 @@ class Work:
                 if now - since >= limit_s:
                     return attempt.txid, _failure(stacks[thread], call, cause)
         return None
+
+    def hanging_batch(self, limit_s: float, failures: Callable[[int], int]) -> BatchFailedError | None:
+        """Return `overdue` as the error that ends the topology; `failures` says how often a batch failed before."""
+        found = self.overdue(limit_s, f"no end within message_timeout_s={limit_s:g} seconds")
+        if found is None:
+            return None
+        txid, failure = found
+        return BatchFailedError(txid, failures(txid) + 1, failure.step, None, failure.cause)
 
     def hanging(self, attempt: TransactionAttempt, cause: str) -> Failure | None:
         """Return a failure that names what the attempt is at; None where no thread of this process is in the user's code."""

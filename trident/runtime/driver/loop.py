@@ -1,94 +1,41 @@
-"""The driver loop: defines batches, has them processed, commits them in order, records them (design: life of a batch).
+"""BatchLoop: the life of a batch. One thread leads all batches through it; others process and commit, and tell it.
 
-One thread owns the coordinator, the log and the spouts' coordinators. Processing runs in a pool (several attempts may be
-in work), committing in a thread of its own (one at a time); both report back through a queue.
+- R1  A batch is defined after all before it: `MasterBatchCoordinator` hands out the txids.
+- R2  Its commit begins after the record of the batch before is durable.
+- R3  Its failure ends its attempt and those of all later batches; news of such an attempt is ignored.
+- R4  It is tried again, later each time, until its tries are used up; then the topology ends, and nothing is lost.
+- R5  All that a restart needs is in the log before anything depends on it: first the definition, last the record.
 """
 
 from __future__ import annotations
 
 import logging
-import math
-import queue
 import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from functools import partial
 
-from trident.config import Config
-from trident.coordination.coordinator import MasterBatchCoordinator
-from trident.coordination.letter_records import LETTERS
-from trident.coordination.memory_log import TransactionLog
-from trident.coordination.records import CommitRecord, DefineRecord
-from trident.errors import BatchFailedError, FencedError, RetriesUsedUpError, describe
-from trident.operations.metrics import add_counts
-from trident.planner import Plan
-from trident.runtime.commit.committer import Committed, Committer
-from trident.runtime.driver.batch_time import TIME, BatchTime, now_of
+from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
+from trident.coordination.records import CommitRecord
+from trident.errors import BatchFailedError
+from trident.runtime.commit.committer import Committed
+from trident.runtime.driver.attempts import Attempts, txids_of
+from trident.runtime.driver.batch import Batch, BatchTimes, Definitions, Mail, News, Observer
+from trident.runtime.driver.clock import Clock
+from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
-from trident.runtime.driver.progress import BatchTimes, Progress
-from trident.runtime.engine.runners import Part, Runner
+from trident.runtime.driver.parts import Parts
+from trident.runtime.driver.polling import Polling, Waiting
+from trident.runtime.driver.progress import Progress
+from trident.runtime.driver.retrying import pause_after
+from trident.runtime.driver.sources import Sources
 from trident.runtime.engine.worker import TaskOutput
-from trident.runtime.letters.dead_letters import DeadLetters
-from trident.runtime.letters.replays import Replays
-from trident.runtime.reading.commit_gate import CommitGate
-from trident.runtime.steps.rows import Failure, StepFailed, failing_at, failure_of
-from trident.spout.interfaces import BatchCoordinator, Definition, SpoutType, TransactionAttempt
-from trident.state.txid import Txid
+from trident.runtime.steps.rows import Failure, StepFailed
+from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["BatchLoop", "Clock", "SpoutHandle"]
+__all__ = ["BatchLoop"]
 
 logger = logging.getLogger(__name__)
 
 _LOOK_AT_OWNER_S = 2.0
-_EMPTY_IS_ALL = 10
-"""After so many empty batches in a row the spouts are taken to have no more: they cannot say so, and may go on for ever."""
-
-
-class Clock:
-    """The time, as the loop sees it."""
-
-    def monotonic(self) -> float:
-        """Seconds from an arbitrary start, never going back."""
-        return time.monotonic()
-
-    def wall_ms(self) -> int:
-        """Milliseconds since 1970."""
-        return int(time.time() * 1000)
-
-
-@dataclass
-class SpoutHandle:
-    """A spout of the running topology, in the driver."""
-
-    name: str
-    coordinator: BatchCoordinator
-    spout_type: SpoutType
-
-
-@dataclass
-class _Batch:
-    """What the loop knows of a live attempt."""
-
-    attempt: TransactionAttempt
-    definitions: dict[str, Definition]
-    times: BatchTimes
-    runner: Runner
-    output: TaskOutput = field(default_factory=TaskOutput)
-    small: bool = False  # may the loop's own thread do all of it?
-    inline: bool = False  # does it?
-    empty: bool = False  # are there no parts to process?
-    capture: bool = False  # are tuples that raise left out?
-    drains: list[threading.Event] = field(default_factory=list)  # who waits for this batch and no later one
-
-
-@dataclass(frozen=True)
-class _Event:
-    attempt: TransactionAttempt | None = None
-    output: TaskOutput | None = None
-    committed: Committed | None = None
-    failure: Failure | None = None
-    error: BaseException | None = None
 
 
 class BatchLoop:
@@ -96,91 +43,52 @@ class BatchLoop:
 
     Parameters
     ----------
-    pool, commit_thread
-        Where attempts are processed and committed.
-    gate
-        Passed through before each commit.
-    inline_bytes
-        Up to which size a batch that is processed in this process is processed and committed in the loop's own thread:
-        nothing is handed over, but nothing else is seen to meanwhile, not even that the batch is overdue. The next one
-        begins after it; behind a larger one it is handed over. 0: none. Infinite: of any size, also an unknown one, and
-        `max_spout_pending` says when the next one begins.
+    execution
+        Says where each batch is processed and committed.
     observer
-        Called with the name of each point of a batch's life and its attempt, in the thread that reaches it:
-        `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
-    beside
-        Gives the threads that partitions of a state are committed in, beside `commit_thread`.
+        Is told of each point of a batch's life; see `Observer`.
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        config: Config,
-        log: TransactionLog,
-        runner: Runner,
-        committer: Committer,
-        spouts: Mapping[str, SpoutHandle],
-        pool: Executor,
-        commit_thread: Executor,
-        progress: Progress,
-        clock: Clock,
-        dead_letters: DeadLetters | None = None,
-        observer: Callable[[str, TransactionAttempt], None] | None = None,
-        inline_bytes: float = 0,
-        gate: CommitGate | None = None,
-        beside: Callable[[], Iterable[int]] = tuple,
+        self, parts: Parts, execution: Execution, progress: Progress, clock: Clock, observer: Observer | None = None
     ) -> None:
-        self._gate = gate or CommitGate()
-        self._inline_bytes = inline_bytes
-        self._one_by_one = inline_bytes < math.inf
-        self._plan, self._config, self._log, self._runner = plan, config, log, runner
-        self._committer, self._spouts = committer, spouts
-        self._pool, self._commit_thread = pool, commit_thread
-        self._progress, self._clock, self._dead_letters = progress, clock, dead_letters
+        config, log = parts.config, parts.log
+        self._parts, self._config, self._log, self._name = parts, config, log, parts.plan.topology
+        self._progress, self._clock = progress, clock
         self._observe = observer or (lambda point, attempt: None)
-        self._replays = None if dead_letters is None else Replays(plan, dead_letters)
-        self._time = BatchTime.of(plan)
-        self._sync_definitions = committer.needs_identical_replay
-        self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in spouts.items()}
-        self._hints = {name: _largest_hint(plan, name) for name in spouts}
-        self._events: queue.SimpleQueue[_Event] = queue.SimpleQueue()
-        self._batches: dict[int, _Batch] = {}
-        self._coordinator = MasterBatchCoordinator(
-            log.state.txid, log.epoch, config.max_spout_pending, config.batch_emit_interval_ms / 1000
-        )
+        self._mail = Mail()
+        self._work = Work(parts.commit_threads)
+        self._sources = Sources(parts, clock, self._work)
+        self._attempts = Attempts(parts, self._sources, execution, self._work, self._observe, self._mail)
+        interval_s = config.batch_emit_interval_ms / 1000
+        self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, config.max_spout_pending, interval_s)
+        self._batches: dict[int, Batch] = {}
+        self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
         self._stopping = threading.Event()
-        self._drains: list[threading.Event] = []
-        self._drain_lock = threading.Lock()
-        self._poll_at = self._look_at = float("-inf")
-        self._counted_from = log.state.txid  # the batch after which empty ones are counted, while somebody waits
+        self._look_at = float("-inf")
         self._fatal: BatchFailedError | None = None
-        self._work = Work(beside)
 
     # ---- from other threads -----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
         """Ask the loop to end after the commit that is under way."""
         self._stopping.set()
-        self._events.put(_Event())
+        self.wake()
+
+    def wake(self) -> None:
+        """Let the loop see now what may begin."""
+        self._mail.tell(News())
 
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
-        done = threading.Event()
-        if self._replays is not None:
-            self._replays.look_now()
-        with self._drain_lock:
-            self._drains.append(done)
-        self._events.put(_Event())
+        self._sources.look_now()
+        done = self._polling.add()
+        self.wake()
         return done
 
     def hanging(self) -> BatchFailedError | None:
         """Return the error of a batch that hangs in code of the user's where the loop itself cannot notice or fail it."""
-        limit = self._config.message_timeout_s
-        found = self._work.overdue(limit, f"no end within message_timeout_s={limit:g} seconds")
-        if found is None:
-            return None
-        txid, failure = found
-        return BatchFailedError(txid, self._coordinator.failures(txid) + 1, failure.step, None, failure.cause)
+        return self._work.hanging_batch(self._config.message_timeout_s, self._coordinator.failures)
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 
@@ -188,21 +96,15 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._begin()
-            self._handle(self._next_event())
-        self._finish_commit()
+            self._handle(self._mail.take(self._wait_s()))
+        while AttemptStatus.COMMITTING in self._coordinator.active().values():
+            self._handle(self._mail.take(1.0))  # a clean stop leaves no half batch behind
 
     def turn(self) -> bool:
-        """Begin what may begin now and take up one piece of news, without waiting; returns whether there was one.
-
-        For a caller that runs the loop by hand, `inline`, in place of `run`.
-        """
+        """In place of `run`, by hand: begin what may begin, take up one piece of news; returns whether there was one."""
         self._begin()
-        try:
-            event = self._events.get_nowait()
-        except queue.Empty:
-            return False
-        self._handle(event)
-        return True
+        self._handle(news := self._mail.take())
+        return news is not None
 
     def _begin(self) -> None:
         now = self._clock.monotonic()
@@ -219,217 +121,77 @@ class BatchLoop:
         if self._fatal is not None and self._log.state.txid + 1 == self._fatal.txid:
             raise self._fatal
 
-    def _next_event(self) -> _Event | None:
-        try:
-            return self._events.get(timeout=self._wait_s())
-        except queue.Empty:
-            return None
-
     def _wait_s(self) -> float:
-        now = self._clock.monotonic()
+        now, start_time = self._clock.monotonic(), self._coordinator.start_time()
         wait = 1.0  # an upper bound, so that overdue attempts and a successor are seen
-        held = self._is_held()  # until there is news of a batch
-        if not held and (self._coordinator.may_start(now) or self._coordinator.start_time() > now):
-            wait = min(wait, max(self._poll_at, self._coordinator.start_time()) - now)
+        if not self._is_held() and (self._coordinator.may_start(now) or start_time > now):
+            wait = min(wait, max(self._polling.at, start_time) - now)
         return max(0.0, wait)
 
-    def _handle(self, event: _Event | None) -> None:
-        if event is None or event.attempt is None:
+    def _handle(self, news: News | None) -> None:
+        if news is None or news.attempt is None:
             return
-        if event.error is not None:
-            raise event.error
-        if not self._coordinator.is_live(event.attempt):
-            logger.debug("topology %s: ignoring news of dead attempt %s", self._plan.topology, event.attempt)
-        elif event.failure is not None:
-            self._fail(event.attempt, event.failure)
-        elif event.committed is not None:
-            self._record(event.attempt, event.committed)
-        elif event.output is not None:
-            self._processed(event.attempt, event.output)
+        if news.error is not None:
+            raise news.error
+        if not self._coordinator.is_live(news.attempt):
+            logger.debug("topology %s: ignoring news of dead attempt %s", self._name, news.attempt)
+        elif news.failure is not None:
+            self._fail(news.attempt, news.failure)
+        elif news.committed is not None:
+            self._record(self._batches[news.attempt.txid], news.committed)
+        elif news.output is not None:
+            self._processed(self._batches[news.attempt.txid], news.output)
 
     # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
 
     def _start_batches(self) -> None:
-        with self._drain_lock:
-            drains = list(self._drains)
+        """Start as many batches as may be in work; who waits for the end of what the spouts have is told of it."""
         now = self._clock.monotonic()
-        if drains:
-            self._poll_at = now
-        while self._poll_at <= now and self._coordinator.may_start(now) and not self._is_held():
-            txid = self._coordinator.next_txid
-            # Of a logged batch the log may say "nothing" for a spout that has more by now.
-            asked = txid not in self._log.state.definitions
-            try:
-                definitions = self._define(txid)
-            except StepFailed as error:
-                self._fail_undefined(error.failure, now)
-                continue
-            if definitions is None:
-                self._poll_at = now + self._config.poll_interval_ms / 1000
-                break
-            self._start(definitions, now)
-            self._look_for_end(self._batches[txid], asked, drains)
+        waiting = self._polling.begin(now)
+        while self._polling.at <= now and self._coordinator.may_start(now) and not self._is_held():
+            if not self._start_next(waiting, now):
+                self._polling.had_nothing(now)
+                if waiting and not self._batches:
+                    self._log.check_owner()  # a driver that was replaced knows nothing of what is committed
+                    self._polling.done(waiting)
+                return
             now = self._clock.monotonic()
-        else:
-            return
-        if drains and not self._coordinator.active():
-            self._log.check_owner()  # a driver that was replaced knows nothing of what is committed
-            self._drained(drains)
-
-    def _look_for_end(self, batch: _Batch, asked: bool, drains: list[threading.Event]) -> None:
-        """See whether a batch that was just begun tells that the spouts have nothing (more) now."""
-        if not batch.empty:
-            self._counted_from = batch.attempt.txid
-        elif asked and not any(_of_spouts(batch.definitions)):  # of a window alone
-            batch.drains = drains
-        elif asked:
-            # A spout that has empty batches always has one more.
-            self._poll_at = self._clock.monotonic() + self._config.poll_interval_ms / 1000
-            is_end = batch.attempt.txid - self._counted_from >= _EMPTY_IS_ALL
-            if is_end:
-                batch.drains = drains
-            if is_end or not drains:
-                self._counted_from = batch.attempt.txid
-
-    def _drained(self, drains: list[threading.Event]) -> None:
-        with self._drain_lock:
-            for done in drains:
-                done.set()
-            self._drains = [one for one in self._drains if not one.is_set()]
 
     def _is_held(self) -> bool:
-        """Whether the next batch has to wait: it has failed for good, or all in work are small and so done in no time."""
+        """Whether the next batch has to wait: it has failed for good, or all in work will be done in no time."""
         if self._fatal is not None and self._coordinator.next_txid >= self._fatal.txid:
             return True
-        return self._one_by_one and bool(self._batches) and all(batch.small for batch in self._batches.values())
+        return bool(self._batches) and all(batch.lane.brief for batch in self._batches.values())
 
-    def _define(self, txid: int) -> dict[str, Definition] | None:
-        """Fix what batch `txid` contains; None if no spout has anything and no window is due.
+    def _start_next(self, waiting: Waiting, now: float) -> bool:
+        """Define the next batch and let it be processed; False if the spouts have nothing."""
+        txid = self._coordinator.next_txid
+        asked = txid not in self._log.state.definitions
+        try:
+            definitions = self._sources.define(txid, self._batches)
+        except StepFailed as error:  # an attempt that fails at once
+            self._fail(self._new_batch({}, now).attempt, error.failure)
+            return True
+        if definitions is None:
+            return False
+        batch = self._new_batch(definitions, now)
+        self._observe("defined", batch.attempt)
+        self._attempts.start(batch, alone=len(self._batches) == 1)
+        self._polling.started(batch, asked, waiting, self._clock.monotonic())
+        return True
 
-        The definitions of transactional spouts are logged before anything reads the source, those that say "nothing"
-        included, so that a replay is identical; the others are asked anew for every attempt. They become durable here
-        if a state counts on that, else with the commit of the batch: of the two syncs of a batch one is saved.
-        """
-        logged = self._log.state.definitions.get(txid, {})
-        definitions: dict[str, Definition | None] = {}
-        for name, spout in self._spouts.items():
-            if name in logged:
-                definitions[name] = logged[name]
-            else:
-                with failing_at(name):
-                    earlier, define = self._previous(name, txid), spout.coordinator.initialize_transaction
-                    definitions[name] = self._work.ask(txid, name, define, txid, earlier)
-        given = {name: definition for name, definition in definitions.items() if definition is not None}
-        letters = logged.get(LETTERS) if logged else self._letters_wanted()
-        if letters is not None:
-            given[LETTERS] = letters
-        time = None
-        if self._time is not None:
-            earlier = self._previous(TIME, txid)
-            clock_ms = self._clock.wall_ms()
-            time = self._time.define(clock_ms, logged.get(TIME), earlier, bool(given), is_begun=bool(logged))
-        if not given and time is None and not logged:  # what is logged is run, also as an empty batch, and so forgotten
-            return None
-        for name, definition in definitions.items():
-            if name not in logged and self._spouts[name].spout_type is SpoutType.TRANSACTIONAL:
-                self._log.append(DefineRecord(txid, name, definition), self._sync_definitions)
-        if letters is not None and LETTERS not in logged:
-            self._log.append(DefineRecord(txid, LETTERS, letters), self._sync_definitions)
-        if time is None:
-            return given
-        if TIME not in logged:
-            self._log.append(DefineRecord(txid, TIME, {"now": time["now"]}), self._sync_definitions)
-        return {**given, TIME: time}
-
-    def _letters_wanted(self) -> Definition | None:
-        """The dead letters that a batch which is not yet begun puts back."""
-        return None if self._replays is None else self._replays.next(self._log.state, self._clock.monotonic())
-
-    def _previous(self, spout: str, txid: int) -> Definition | None:
-        """The spout's last definition before batch `txid`: of a batch in flight, else the last committed one."""
-        for earlier in range(txid - 1, self._log.state.txid, -1):
-            batch = self._batches.get(earlier)
-            if batch is not None and spout in batch.definitions:
-                return batch.definitions[spout]
-        return self._log.state.spouts.get(spout)
-
-    def _start(self, definitions: dict[str, Definition], now: float) -> None:
+    def _new_batch(self, definitions: Definitions, now: float) -> Batch:
         attempt = self._coordinator.start(now)
-        batch = self._batches[attempt.txid] = _Batch(attempt, definitions, BatchTimes(defined=now), self._runner)
-        self._observe("defined", attempt)
-        try:
-            size = self._size_of(definitions)
-            batch.runner = self._runner.of_size(size)
-            parts = self._cut(batch)
-        except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
-            self._events.put(_Event(attempt, failure=error.failure))
-            return
-        batch.empty = not parts
-        small = (math.inf if size is None else size) <= self._inline_bytes
-        batch.small = small and self._inline_bytes > 0 and batch.runner.here  # without tuples it has no bytes
-        # Behind a large one it would wait for its commit, and keep those after it waiting.
-        batch.inline = batch.small and (len(self._batches) == 1 or not self._one_by_one)
-        if batch.inline:
-            self._process(batch, parts)
-        else:
-            self._pool.submit(self._process, batch, parts)
+        last_try = self._coordinator.failures(attempt.txid) + 1 >= self._config.max_batch_attempts
+        capture = last_try and self._parts.letters.captures
+        batch = Batch(attempt, definitions, BatchTimes(defined=now), self._parts.runner, capture)
+        self._batches[attempt.txid] = batch
+        return batch
 
-    def _cut(self, batch: _Batch) -> list[Part]:
-        last_try = self._coordinator.failures(batch.attempt.txid) + 1 >= self._config.max_batch_attempts
-        letters = self._dead_letters
-        batch.capture = capture = letters is not None and letters.captures and last_try
-        parts: list[Part] = []
-        for name, definition in _of_spouts(batch.definitions):
-            with failing_at(name):
-                parallelism = self._hints[name] or batch.runner.parallelism
-                cut_into = self._spouts[name].coordinator.parts
-                cut = self._work.ask(batch.attempt.txid, name, cut_into, batch.attempt, definition, parallelism)
-            parts.extend((name, part, capture) for part in cut)
-        if self._replays is not None and LETTERS in batch.definitions:
-            with failing_at("dead letters"):
-                put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
-                parts.extend((entry, part, capture) for entry, part in put_back)
-        return parts
-
-    def _size_of(self, definitions: dict[str, Definition]) -> int | None:
-        """About how many bytes a batch has; None if one of its spouts does not say."""
-        total = 0
-        for name, definition in _of_spouts(definitions):
-            size_of = self._sizes[name]
-            with failing_at(name):
-                size = None if size_of is None else size_of(definition)
-            if size is None:
-                return None
-            total += size
-        if self._replays is not None and LETTERS in definitions:
-            with failing_at("dead letters"):
-                total += self._replays.size_of(definitions[LETTERS], self._log.state)
-        return total
-
-    def _process(self, batch: _Batch, parts: list[Part]) -> None:
-        attempt = batch.attempt
-        if batch.runner.here:
-            self._work.begin(attempt, watched=batch.inline)
-        try:
-            output = batch.runner.process(attempt, parts)
-        except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
-            self._events.put(_Event(attempt, failure=failure_of("spark", error)))
-            return
-        except BaseException as error:  # noqa: BLE001  SystemExit and its like end the topology, not this thread alone
-            self._events.put(_Event(attempt, error=error))
-            return
-        finally:
-            self._work.end(attempt)
-        if output.failure is not None:
-            self._events.put(_Event(attempt, failure=output.failure))
-        else:
-            self._events.put(_Event(attempt, output=output))
-
-    def _processed(self, attempt: TransactionAttempt, output: TaskOutput) -> None:
-        self._coordinator.processed(attempt)
-        batch = self._batches[attempt.txid]
+    def _processed(self, batch: Batch, output: TaskOutput) -> None:
+        self._coordinator.processed(batch.attempt)
         batch.output, batch.times.processed = output, self._clock.monotonic()
-        self._observe("processed", attempt)
+        self._observe("processed", batch.attempt)
 
     # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
@@ -437,127 +199,52 @@ class BatchLoop:
         attempt = self._coordinator.commit_next()
         if attempt is None:
             return
-        self._gate.pass_through()
+        self._parts.gate.pass_through()
         self._log.check_owner()  # a fenced driver must not begin to write
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
-        if batch.inline:
-            self._commit(batch, self._txids(attempt))
-        else:
-            self._commit_thread.submit(self._commit, batch, self._txids(attempt))
+        txids = txids_of(attempt, self._log.state, self._parts.plan.partitions)
+        batch.lane.commit(partial(self._attempts.commit, batch, txids))
 
-    def _txids(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
-        """The batch's txid as each state partition must see it."""
-        state = self._log.state
-        return {
-            name: [
-                Txid(*attempt, state.winners_of(name), state.incarnation, state.expected(name, partition), state.epochs)
-                for partition in range(count)
-            ]
-            for name, count in self._plan.partitions.items()
-        }
-
-    def _commit(self, batch: _Batch, txids: dict[str, list[Txid]]) -> None:
-        self._work.begin(batch.attempt, watched=True, commits=True)
-        try:
-            self._observe("committing", batch.attempt)
-            committed = self._committer.commit(txids, batch.output, now_of(batch.definitions), batch.capture)
-            self._observe("committed", batch.attempt)
-            self._events.put(_Event(batch.attempt, committed=committed))
-        except StepFailed as error:
-            cause = error.__cause__
-            fenced = cause if isinstance(cause, FencedError) else None
-            self._events.put(_Event(batch.attempt, failure=error.failure, error=fenced))
-        except Exception as error:  # noqa: BLE001  an error of ours is no reason to lose the batch
-            self._events.put(_Event(batch.attempt, failure=failure_of("commit", error)))
-        except BaseException as error:  # noqa: BLE001  as above; unsaid, the loop would wait for this commit for ever
-            self._events.put(_Event(batch.attempt, error=error))
-        finally:
-            self._work.end(batch.attempt)
-
-    def _record(self, attempt: TransactionAttempt, committed: Committed) -> None:
-        batch = self._batches[attempt.txid]
-        captured = [*batch.output.captured, *committed.captured]
-        if captured and self._dead_letters is not None:
+    def _record(self, batch: Batch, committed: Committed) -> None:
+        attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
+        if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
-            self._dead_letters.write(attempt, captured, self._log.state.incarnation)
-        counts = {"tuples": batch.output.tuples, "dead_letters": len(captured)}
-        record = CommitRecord(
-            attempt.txid, attempt.attempt, batch.definitions, committed.touched, counts, self._clock.wall_ms()
-        )
-        self._log.append(record)
+            self._parts.letters.write(attempt, captured, self._log.state.incarnation)
+        counts, at_ms = {"tuples": batch.output.tuples, "dead_letters": len(captured)}, self._clock.wall_ms()
+        self._log.append(CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms))
         self._coordinator.committed(attempt)
         self._observe("recorded", attempt)
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
-        for name, definition in _of_spouts(batch.definitions):
-            # What it would keep waiting is the next batch: this one is committed.
-            self._work.ask(attempt.txid + 1, name, self._spouts[name].coordinator.success, attempt.txid, definition)
+        self._sources.succeeded(batch)
         self._observe("succeeded", attempt)
-        metrics = dict(batch.output.metrics)
-        add_counts(metrics, committed.metrics)
-        self._drained(batch.drains)
-        self._progress.committed(
-            attempt, batch.times, batch.output.tuples, committed.keys, record.at_ms, metrics, len(captured)
-        )
+        self._polling.done(batch.waiting)
+        self._progress.committed(batch, committed, at_ms, len(captured))
 
-    def _finish_commit(self) -> None:
-        """Wait for the commit that is under way, if any, and record it: a clean stop leaves no half batch behind."""
-        while any(status.value == "committing" for status in self._coordinator.active().values()):
-            self._handle(self._events.get())
-
-    # ---- failure ----------------------------------------------------------------------------------------------------
+    # ---- or fail ----------------------------------------------------------------------------------------------------
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s
         for attempt in self._coordinator.overdue(now, limit)[:1]:
             cause = f"not processed within message_timeout_s={limit:g} seconds"
-            self._cancel(self._batches[attempt.txid])  # it may still hold the cores that the next attempt needs
+            self._attempts.cancel(
+                self._batches[attempt.txid]
+            )  # it may still hold the cores that the next attempt needs
             self._fail(attempt, self._work.hanging(attempt, cause) or Failure("processing", None, cause))
 
-    def _fail_undefined(self, failure: Failure, now: float) -> None:
-        """A spout cannot say what the next batch is: an attempt that fails at once."""
-        attempt = self._coordinator.start(now)
-        self._batches[attempt.txid] = _Batch(attempt, {}, BatchTimes(defined=now), self._runner)
-        self._fail(attempt, failure)
-
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
+        """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""
         self._log.check_owner()  # of a driver that was replaced every failure is news of that, whatever it looks like
-        tries = self._coordinator.failures(attempt.txid) + 1
         self._progress.failed(attempt, failure)
-        used_up = not self._coordinator.retries_left
-        if used_up or not failure.retry or tries >= self._config.max_batch_attempts:
-            # The batches before it may well be committed; then a restart goes on from this one, as the error says.
-            error = RetriesUsedUpError if used_up else BatchFailedError
-            self._fatal = error(attempt.txid, tries, failure.step, failure.row, failure.cause)
-            self._fatal.writes_dead_letters = self._config.on_poison == "dead_letter"
-            backoff = 0.0
-        else:
-            backoff = min(self._config.retry_backoff_ms * 2 ** (tries - 1), self._config.retry_backoff_max_ms) / 1000
-            logger.warning(
-                "topology %s: batch %s failed in step %r (%s); trying again in %.1f s",
-                self._plan.topology, attempt, failure.step, failure.cause, backoff,
-            )  # fmt: skip
-        for dead in self._coordinator.failed(attempt, self._clock.monotonic(), backoff):
+        tries, pause = self._coordinator.failures(attempt.txid) + 1, 0.0
+        try:
+            may_retry = self._coordinator.retries_left > 0
+            pause = pause_after(self._name, self._config, attempt, failure, tries, may_retry)
+        except BatchFailedError as fatal:
+            self._fatal = fatal  # raised once the batches before it are committed
+        for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
             batch = self._batches.pop(dead.txid)
             if dead != attempt:
-                self._cancel(batch)
-        self._poll_at = float("-inf")
-
-    def _cancel(self, batch: _Batch) -> None:
-        try:
-            batch.runner.cancel(batch.attempt)
-        except Exception as error:  # noqa: BLE001  its result is ignored anyhow
-            name = self._plan.topology
-            logger.warning("topology %s: attempt %s was not cancelled: %s", name, batch.attempt, describe(error))
-
-
-def _of_spouts(definitions: Mapping[str, Definition]) -> Iterator[tuple[str, Definition]]:
-    """The definitions without the time of the batch and the dead letters that it puts back, which no spout reads."""
-    return ((name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS))
-
-
-def _largest_hint(plan: Plan, spout: str) -> int:
-    """The largest hint of the spout's stage, 0 if there is none; what a state is told is the number of its partitions."""
-    stage = plan.fragments[spout].ids
-    return max((hint for node, hint in plan.hints.items() if node in stage), default=0)
+                self._attempts.cancel(batch)
+        self._polling.ask_at_once()

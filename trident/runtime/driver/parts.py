@@ -1,170 +1,194 @@
-"""What a topology opens to run and has to close: states, spouts, runner, committer; checked and brought together."""
+"""Parts: all that a topology opens to run, opened, checked and brought together in one go, and closed again."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from trident.config import Config
-from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import TridentError
 from trident.graph import Graph
 from trident.planner import Plan
-from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
 from trident.runtime.commit.committer import Committer, Reach, committed_operations
-from trident.runtime.driver.batch_spouts import as_trident_spout
-from trident.runtime.driver.capabilities import check_capabilities, check_pairings, check_reads
+from trident.runtime.driver.batch_spouts import SpoutHandle, open_spouts
+from trident.runtime.driver.capabilities import check_capabilities, check_pairings, check_reads, needs_identical_replay
 from trident.runtime.driver.changes import check_meaning, record_meaning
+from trident.runtime.driver.closing import Closers
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.engine_choice import open_runner
-from trident.runtime.driver.loop import SpoutHandle
 from trident.runtime.driver.recovery import reconcile
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
+from trident.runtime.letters.dead_letters import DeadLetters, dead_letters_of
 from trident.runtime.reading.commit_gate import CommitGate
-from trident.runtime.reading.open_partitions import make_state
-from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.reading.open_partitions import make_state, view_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.bounds import Bounds
 
-__all__ = ["Parts", "close_all", "open_parts"]
+__all__ = ["Parts", "open_parts"]
 
-logger = logging.getLogger(__name__)
+_MOST_THREADS = 16  # of one state's commit
+
+States = Mapping[str, Sequence[Any]]
 
 
+@dataclass(frozen=True)
 class Parts:
     """What a running topology opened and has to close.
 
-    Parameters
+    Attributes
     ----------
-    reach
-        Called with the points of each state's commit, see `update_partition`.
-    threads
-        Whether the partitions of a state may be updated in several threads.
+    states
+        By name, the writer of each partition of the states that the topology updates.
+    gate
+        Held by readers that commits overtake.
+    needs_identical_replay
+        Whether a state needs a replay to have the same tuples.
+    commit_threads
+        Gives the threads beside its own that a commit is done in.
     """
 
-    def __init__(self, plan: Plan, config: Config, reach: Reach | None = None, threads: bool = True) -> None:
-        self.plan, self.config = plan, config
-        self._reach, self._threads = reach, threads
-        self.states: dict[str, list[Any]] = {}
-        self._views: dict[str, StateView] = {}
-        self.gate = CommitGate()
-        self.spouts: dict[str, SpoutHandle] = {}
-        self._open_spouts: list[Callable[[], Any]] = []
-        self.runner: Runner
-        self.committer: Committer
-        self._driver: WorkerProgram | None = None
-        self._in_parallel: DaemonPool | None = None
+    plan: Plan
+    config: Config
+    log: TransactionLog
+    states: States
+    spouts: Mapping[str, SpoutHandle]
+    runner: Runner
+    committer: Committer
+    closers: Closers
+    needs_identical_replay: bool
+    letters: DeadLetters
+    commit_threads: Callable[[], Sequence[int]]
+    gate: CommitGate = field(default_factory=CommitGate)
+    _views: dict[str, StateView] = field(default_factory=dict)
 
-    def open_states(self) -> dict[str, list[Any]]:
-        """Open the writers of all states that the topology updates."""
-        for name, count in self.plan.partitions.items():
-            self.states[name] = [self.make_state(name, partition, count) for partition in range(count)]
-        return self.states
-
-    def make_state(self, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
-        """Open one partition of a state."""
-        return make_state(self.plan, self.config, name, partition, partitions, read_only)
-
-    def open_spouts(self) -> dict[str, Any]:
-        """Open the spouts' coordinators; return their emitters."""
-        settings = self.config.as_mapping()
-        emitters = {}
-        for node in self.plan.spouts:
-            spout = as_trident_spout(node.spout)
-            self.spouts[node.id] = SpoutHandle(node.id, spout.get_coordinator(settings), spout_type_of(spout))
-            self._open_spouts.append(self.spouts[node.id].coordinator.close)
-            emitters[node.id] = spout.get_emitter(settings)
-        return emitters
-
-    def open_runner(self, emitters: dict[str, Any]) -> None:
-        """Open the runner and the committer."""
-        plan, config = self.plan, self.config
-        commit_side = {node.id: plan.fragments[node.id] for node in plan.commits}
-        fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commit_side}
-        static = {name: state for name, state in plan.states.items() if state.static}
-        program = Program(plan.topology, fragments, emitters, static, config.as_mapping(), plan.exchanges, plan.levels)
-        self.runner = open_runner(program, config, stage_loads(plan))
-        self._driver = WorkerProgram(
-            Program(plan.topology, commit_side, {}, static, config.as_mapping(), plan.exchanges),
-            committed_operations(plan),
-            self.runner.operations,
-        )
-        widest = max(plan.partitions.values(), default=1)
-        if widest > 1 and self._threads:
-            self._in_parallel = DaemonPool(min(widest, 16), f"trident-{plan.topology}-state")
-        in_parallel = map if self._in_parallel is None else self._in_parallel.map
-        exchanges = self.runner.program.exchanges
-        bounds = Bounds.of(config.as_mapping())
-        self.committer = Committer(plan, self.states, self._driver.state, in_parallel, exchanges, self._reach, bounds)
-
-    def view(self, name: str, log: Callable[[], LogState]) -> StateView:
+    def view(self, name: str) -> StateView:
         """Open a state for reading; closed with the topology. `TridentError` naming the states if there is no such one."""
-        if name not in self.plan.states:
-            raise TridentError(
-                f"topology {self.plan.topology!r} has no state {name!r}; it has {list(self.plan.states)}"
-            )
+        plan = self.plan
+        if name not in plan.states:
+            raise TridentError(f"topology {plan.topology!r} has no state {name!r}; it has {list(plan.states)}")
         if name not in self._views:
-            count = self.plan.partitions.get(name, 1)
-            instances = [self.make_state(name, partition, count, read_only=True) for partition in range(count)]
-            check = StoreCheck(name, instances, log)
-            self._views[name] = StateView(instances, lambda: log().snapshot(name), name, gate=self.gate, check=check)
+            log, count = self.log, plan.partitions.get(name, 1)
+            snapshot = lambda: log.state.snapshot(name)  # noqa: E731
+            self._views[name] = view_of(plan, self.config, name, count, snapshot, lambda: log.state, self.gate)
+            self.closers.add("views", self._views[name].close)
         return self._views[name]
 
-    def commit_threads(self) -> list[int]:
-        """Return the threads beside its own that a commit is done in."""
-        return [] if self._in_parallel is None else self._in_parallel.idents()
-
-    def close_spouts(self) -> None:
-        """Close the spouts, each once, whoever asks first."""
-        while self._open_spouts:
-            close_all(self.plan.topology, [self._open_spouts.pop(0)])
-
     def close(self) -> None:
-        """Close all of it, spouts first; what one part raises does not keep the others open."""
-        closers: list[Callable[[], Any]] = [self.close_spouts]
-        if self._in_parallel is not None:
-            closers.append(self._in_parallel.shutdown)
-        if self._driver is not None:
-            closers.append(self._driver.cleanup)
-        closers += [view.close for view in self._views.values()]
-        closers += [state.close for states in self.states.values() for state in states if hasattr(state, "close")]
-        if hasattr(self, "runner"):
-            closers.append(self.runner.close)
-        close_all(self.plan.topology, closers)
+        """Close all of it, spouts first and the log last; what one part raises does not keep the others open."""
+        self.closers.close()
 
 
-def open_parts(parts: Parts, graph: Graph, open_log: Callable[[], TransactionLog]) -> TransactionLog:
-    """Open states, log, spouts and runner, checked and brought together; returns the log. On an error all is closed."""
-    log: TransactionLog | None = None
+def open_parts(
+    graph: Graph,
+    plan: Plan,
+    config: Config,
+    open_log: Callable[[States], TransactionLog],
+    reach: Reach | None = None,
+    in_threads: bool = True,
+) -> Parts:
+    """Open states, log, spouts and runner, checked and brought together. On an error all is closed again.
+
+    Parameters
+    ----------
+    open_log
+        Called once the states are known to do what is asked of them, so that a topology which cannot run takes no log.
+    reach
+        Called with the points of each state's commit, see `update_partition`.
+    in_threads
+        Whether the partitions of a state may be updated in several threads.
+    """
+    closers = Closers(plan.topology)
     try:
-        states = parts.open_states()
-        check_capabilities(parts.plan, states)
-        if not parts.config.allow_inexact:
-            check_pairings(parts.plan, graph, states)
-            check_reads(parts.plan, graph, states)
-        log = open_log()
-        meaning = meaning_of(graph)
-        check_meaning(graph.name, log, meaning, parts.config.allow_changed_topology)
-        reconcile(parts.plan, log, states, parts.config.state_recovery, parts.make_state)
-        record_meaning(log, meaning)
-        parts.open_runner(parts.open_spouts())
+        states = _open_states(plan, config, closers)
+        check_capabilities(plan, states)
+        if not config.allow_inexact:
+            check_pairings(plan, graph, states)
+            check_reads(plan, graph, states)
+        log = open_log(states)
+        closers.add("log", log.close)
+        _bring_together(graph, plan, config, log, states)
+        spouts, emitters = open_spouts(plan, config, closers)
+        runner = _open_runner(plan, config, emitters, closers)
+        threads = _open_threads(plan, closers) if in_threads else None
+        committer = _open_committer(plan, config, states, runner, threads, reach, closers)
     except BaseException:
-        parts.close()
-        if log is not None:
-            log.close()
+        closers.close()
         raise
-    return log
+    return Parts(
+        plan, config, log, states, spouts, runner, committer, closers, needs_identical_replay(plan, states),
+        dead_letters_of(config, plan.topology), list if threads is None else threads.idents,
+    )  # fmt: skip
 
 
-def close_all(topology: str, closers: Sequence[Callable[[], Any]]) -> None:
-    """Call every one of `closers`; what one of them raises is logged and does not keep the others open."""
-    for close in closers:
-        try:
-            close()
-        except Exception:
-            logger.exception("topology %s: closing failed", topology)
+def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
+    """Open the writers of all states that the topology updates."""
+    states: dict[str, list[Any]] = {}
+    for name, count in plan.partitions.items():
+        states[name] = []
+        for partition in range(count):
+            state = make_state(plan, config, name, partition, count)
+            states[name].append(state)
+            if hasattr(state, "close"):
+                closers.add("states", state.close)
+    return states
+
+
+def _bring_together(graph: Graph, plan: Plan, config: Config, log: TransactionLog, states: States) -> None:
+    """Compare topology, log and stores; nothing is written before all three are known to belong together."""
+    meaning = meaning_of(graph)
+    check_meaning(graph.name, log, meaning, config.allow_changed_topology)
+    reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which))
+    record_meaning(log, meaning)
+
+
+def _open_runner(plan: Plan, config: Config, emitters: Mapping[str, Any], closers: Closers) -> Runner:
+    """Open what runs the fragments in front of the states."""
+    committed = {node.id for node in plan.commits}
+    fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
+    program = Program(
+        plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels
+    )
+    runner = open_runner(program, config, stage_loads(plan))
+    closers.add("runner", runner.close)
+    return runner
+
+
+def _open_threads(plan: Plan, closers: Closers) -> DaemonPool | None:
+    """Open the threads in which the partitions of one state are updated; None where no state has several."""
+    widest = max(plan.partitions.values(), default=1)
+    if widest == 1:
+        return None
+    threads = DaemonPool(min(widest, _MOST_THREADS), f"trident-{plan.topology}-state")
+    closers.add("partitions", threads.shutdown)
+    return threads
+
+
+def _open_committer(
+    plan: Plan,
+    config: Config,
+    states: States,
+    runner: Runner,
+    threads: DaemonPool | None,
+    reach: Reach | None,
+    closers: Closers,
+) -> Committer:
+    """Open what runs the fragments behind the states; operations that the runner has here are prepared once."""
+    behind = {node.id: plan.fragments[node.id] for node in plan.commits}
+    settings = config.as_mapping()
+    program = WorkerProgram(
+        Program(plan.topology, behind, {}, _static(plan), settings, plan.exchanges),
+        committed_operations(plan),
+        runner.operations,
+    )
+    closers.add("operations", program.cleanup)
+    in_parallel = map if threads is None else threads.map
+    return Committer(plan, states, program.state, in_parallel, runner.program.exchanges, reach, Bounds.of(settings))
+
+
+def _static(plan: Plan) -> dict[str, Any]:
+    return {name: state for name, state in plan.states.items() if state.static}

@@ -4,35 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from trident.operations.metrics import add_counts
+from trident.runtime.commit.committer import Committed
+from trident.runtime.driver.batch import Batch
 from trident.runtime.steps.rows import Failure
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["BatchTimes", "Progress"]
-
-
-@dataclass
-class BatchTimes:
-    """When a batch reached each point of its life, in seconds of a monotonic clock."""
-
-    defined: float = 0.0
-    processed: float = 0.0
-    committing: float = 0.0
-    recorded: float = 0.0
-
-    def durations_ms(self) -> dict[str, float]:
-        """Return milliseconds per phase; `wait` is the time between being processed and being one's turn to commit."""
-        return {
-            "process": (self.processed - self.defined) * 1000,
-            "wait": (self.committing - self.processed) * 1000,
-            "commit": (self.recorded - self.committing) * 1000,
-            "total": (self.recorded - self.defined) * 1000,
-        }
+__all__ = ["Progress"]
 
 
 class Progress:
@@ -54,17 +35,11 @@ class Progress:
         self._first: float | None = None
         self._last = 0.0
 
-    def committed(
-        self,
-        attempt: TransactionAttempt,
-        times: BatchTimes,
-        tuples: int,
-        keys: Mapping[str, int],
-        at_ms: int,
-        metrics: Mapping[str, int],
-        dead_letters: int = 0,
-    ) -> None:
+    def committed(self, batch: Batch, committed: Committed, at_ms: int, dead_letters: int) -> None:
         """A batch is committed; `dead_letters` of its tuples were left out."""
+        attempt, times, tuples = batch.attempt, batch.times, batch.output.tuples
+        metrics = dict(batch.output.metrics)
+        add_counts(metrics, committed.metrics)
         entry = {
             "name": self._name,
             "batchId": attempt.txid,
@@ -74,9 +49,9 @@ class Progress:
             "processedRowsPerSecond": tuples / max(times.recorded - times.defined, 1e-9),
             "durationMs": times.durations_ms(),
             "recordedAt": times.recorded,
-            "stateKeysUpdated": dict(keys),
+            "stateKeysUpdated": dict(committed.keys),
             "numDeadLetters": dead_letters,
-            "metrics": dict(metrics),
+            "metrics": metrics,
         }
         with self._lock:
             self._recent.append(entry)

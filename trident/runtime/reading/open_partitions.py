@@ -9,11 +9,13 @@ from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.graph import Graph, StateNode
 from trident.planner import Plan, make_plan
+from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.interfaces import StateConf
+from trident.state.txid import Snapshot
 
-__all__ = ["make_state", "open_state", "open_view"]
+__all__ = ["make_state", "open_state", "open_view", "view_of"]
 
 
 def make_state(plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
@@ -35,14 +37,28 @@ def open_view(
     graph: Graph,
     config: Config,
     name: str,
-    snapshot: Any,
+    snapshot: Callable[[], Snapshot],
     partitions: int | None = None,
     log: Callable[[], LogState] | None = None,
 ) -> StateView:
     """Open a state for reading from another process than the one that runs the topology, compared with `log` if given."""
     plan = make_plan(graph)
     graph.state(name)
-    count = partitions or plan.partitions.get(name, 1)
-    instances = [make_state(plan, config, name, p, count, read_only=True) for p in range(count)]
+    return view_of(plan, config, name, partitions or plan.partitions.get(name, 1), snapshot, log)
+
+
+def view_of(
+    plan: Plan,
+    config: Config,
+    name: str,
+    partitions: int,
+    snapshot: Callable[[], Snapshot],
+    log: Callable[[], LogState] | None = None,
+    gate: CommitGate | None = None,
+) -> StateView:
+    """Open all partitions of a state of a plan as one view; parameters as of `StateView` and `StoreCheck`."""
+    instances = [
+        make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)
+    ]
     check = None if log is None else StoreCheck(name, instances, log)
-    return StateView(instances, snapshot, name, check=check)
+    return StateView(instances, snapshot, name, gate=gate, check=check)

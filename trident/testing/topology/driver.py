@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Self
 
 from trident.config import Config
@@ -15,11 +15,12 @@ from trident.errors import ConfigError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
 from trident.planner.guarantees import spout_type_of
+from trident.runtime.driver.batch import LOOP
+from trident.runtime.driver.execution import OneByOne
 from trident.runtime.driver.loop import BatchLoop
-from trident.runtime.driver.parts import Parts, close_all, open_parts
+from trident.runtime.driver.parts import open_parts
 from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.running import new_memory_log
-from trident.runtime.letters.dead_letters import dead_letters_of
 from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
 from trident.stream import Stream, TridentState
@@ -85,7 +86,6 @@ class TopologyTestDriver:
         self._graph = self._captures.watching(self._with_fed_spouts(declared))
         self._plan = make_plan(self._graph)
         self._memory_log = new_memory_log(declared.name)
-        self._pool = ThreadPoolExecutor(1)  # the loop's signature needs it; it gets no work, so it starts no thread
         self.clock = HandClock()
         self._progress = Progress(self._name, 1)
         self._last: TransactionAttempt | None = None
@@ -161,7 +161,7 @@ class TopologyTestDriver:
         """Return a state for reading, at the snapshot of the last committed batch."""
         self._check_open()
         name = state if isinstance(state, str) else state.state_name
-        return self._parts.view(name, lambda: self.log_state)
+        return self._parts.view(name)
 
     def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
         """Return the tuples that a stream gave in each committed batch, by txid."""
@@ -188,7 +188,7 @@ class TopologyTestDriver:
         """Close spouts, states and log; harmless when done already."""
         if not self._closed:
             self._closed = True
-            close_all(self._name, [self._parts.close, self._log.close])
+            self._parts.close()
 
     def __enter__(self) -> Self:
         return self
@@ -203,26 +203,24 @@ class TopologyTestDriver:
 
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
-        self._parts = Parts(self._plan, self._config, self._points.reach_state, threads=False)
+        opened = open_parts(
+            self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach_state, False
+        )
+        self._log = WatchedLog(opened.log, self._points)
+        runner = WatchedRunner(opened.runner, self._points, self._captures)
+        self._parts = replace(opened, log=self._log, runner=runner)
+        self._loop = BatchLoop(self._parts, OneByOne(LOOP), self._progress, self.clock, self._observe)
 
-        def open_log() -> TransactionLog:
-            if first:
-                self._empty_memory()
-            if self._config.log_dir is None:
-                return self._memory_log.reopened(takeover=True)
-            return FileLog.open(self._config.log_dir, self._name, takeover=self._config.takeover)
+    def _open_log(self, first: bool, states: Mapping[str, Sequence[Any]]) -> TransactionLog:
+        if first:
+            self._empty_memory(states)
+        if self._config.log_dir is None:
+            return self._memory_log.reopened(takeover=True)
+        return FileLog.open(self._config.log_dir, self._name, takeover=self._config.takeover)
 
-        self._log = WatchedLog(open_parts(self._parts, self._declared, open_log), self._points)
-        self._runner = self._parts.runner = WatchedRunner(self._parts.runner, self._points, self._captures)
-        letters = dead_letters_of(self._config, self._name)
-        self._loop = BatchLoop(
-            self._plan, self._config, self._log, self._runner, self._parts.committer, self._parts.spouts, self._pool,
-            self._pool, self._progress, self.clock, letters, self._observe, inline_bytes=math.inf,
-        )  # fmt: skip
-
-    def _empty_memory(self) -> None:
+    def _empty_memory(self, states: Mapping[str, Sequence[Any]]) -> None:
         """Empty the states in memory, because an earlier driver of this process may have filled them."""
-        for name, partitions in self._parts.states.items():
+        for name, partitions in states.items():
             if getattr(self._plan.states[name].spec.factory, "in_memory", False):
                 for partition in partitions:
                     if hasattr(partition, "reset"):
@@ -260,7 +258,7 @@ class TopologyTestDriver:
         """The driver died before the record of a batch was durable; another one continues from its log."""
         attempt = self._last
         assert attempt is not None
-        close_all(self._name, [self._parts.close, self._log.close])
+        self._parts.close()
         self._open(first=False)
         return BatchResult(*attempt, False, "record", str(fault))
 

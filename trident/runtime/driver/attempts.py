@@ -1,0 +1,118 @@
+"""What is done with one attempt, in whatever thread: it is started, processed, committed; what came of it is news."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from trident.coordination.log_state import LogState
+from trident.errors import FencedError, describe
+from trident.runtime.driver.batch import Batch, Mail, News, Observer
+from trident.runtime.driver.batch_time import now_of
+from trident.runtime.driver.execution import Execution
+from trident.runtime.driver.hanging import Work
+from trident.runtime.driver.parts import Parts
+from trident.runtime.driver.sources import Sources
+from trident.runtime.engine.runners import Part
+from trident.runtime.steps.rows import StepFailed, failure_of
+from trident.spout.interfaces import TransactionAttempt
+from trident.state.txid import Txid
+
+__all__ = ["Attempts", "txids_of"]
+
+logger = logging.getLogger(__name__)
+
+
+class Attempts:
+    """Processes and commits attempts; whatever one of them raises comes back to the loop, which waits for it.
+
+    Parameters
+    ----------
+    work
+        Notes which thread is at which attempt, to find code of the user's that does not return.
+    mail
+        Where the news goes.
+    """
+
+    def __init__(
+        self, parts: Parts, sources: Sources, execution: Execution, work: Work, observe: Observer, mail: Mail
+    ) -> None:
+        self._name, self._runner, self._committer = parts.plan.topology, parts.runner, parts.committer
+        self._sources, self._execution = sources, execution
+        self._work, self._observe, self._tell = work, observe, mail.tell
+
+    def start(self, batch: Batch, alone: bool) -> None:
+        """Choose who runs a batch, and where, and have it processed; `alone` is whether no other batch is in work."""
+        try:
+            size = self._sources.size_of(batch.definitions)
+            batch.runner = self._runner.of_size(size)
+            parts = self._sources.cut(batch)
+        except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
+            self._tell(News(batch.attempt, failure=error.failure))
+            return
+        batch.empty = not parts
+        batch.lane = self._execution.lane_of(batch.runner, size, alone)
+        batch.lane.process(partial(self.process, batch, parts))
+
+    def process(self, batch: Batch, parts: Sequence[Part]) -> None:
+        """Run the stages of an attempt up to the inputs of its states."""
+        if batch.runner.here:
+            self._work.begin(batch.attempt, watched=batch.lane.in_loop)
+        try:
+            news = self._processed(batch, parts)
+        finally:
+            self._work.end(batch.attempt)
+        self._tell(news)
+
+    def _processed(self, batch: Batch, parts: Sequence[Part]) -> News:
+        attempt = batch.attempt
+        try:
+            output = batch.runner.process(attempt, parts)
+        except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            return News(attempt, failure=failure_of("spark", error))
+        except BaseException as error:  # noqa: BLE001  SystemExit and its like end the topology, not this thread alone
+            return News(attempt, error=error)
+        return News(attempt, failure=output.failure) if output.failure is not None else News(attempt, output=output)
+
+    def commit(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> None:
+        """Apply a processed attempt to all states."""
+        self._work.begin(batch.attempt, watched=True, commits=True)
+        try:
+            news = self._committed(batch, txids)
+        finally:
+            self._work.end(batch.attempt)
+        self._tell(news)
+
+    def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News:
+        attempt = batch.attempt
+        try:
+            self._observe("committing", attempt)
+            committed = self._committer.commit(txids, batch.output, now_of(batch.definitions), batch.capture)
+            self._observe("committed", attempt)
+        except StepFailed as error:
+            fenced = error.__cause__ if isinstance(error.__cause__, FencedError) else None
+            return News(attempt, failure=error.failure, error=fenced)
+        except Exception as error:  # noqa: BLE001  an error of ours is no reason to lose the batch
+            return News(attempt, failure=failure_of("commit", error))
+        except BaseException as error:  # noqa: BLE001  as above; unsaid, the loop would wait for this commit for ever
+            return News(attempt, error=error)
+        return News(attempt, committed=committed)
+
+    def cancel(self, batch: Batch) -> None:
+        """Ask the runner to stop with an attempt; its result is ignored anyhow."""
+        try:
+            batch.runner.cancel(batch.attempt)
+        except Exception as error:  # noqa: BLE001  what it holds is free once it is done
+            logger.warning("topology %s: attempt %s was not cancelled: %s", self._name, batch.attempt, describe(error))
+
+
+def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:
+    """Return, by state, the batch's txid as each of its partitions must see it."""
+    return {
+        name: [
+            Txid(*attempt, log.winners_of(name), log.incarnation, log.expected(name, partition), log.epochs)
+            for partition in range(count)
+        ]
+        for name, count in partitions.items()
+    }

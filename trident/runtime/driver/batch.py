@@ -1,0 +1,133 @@
+"""Batch, and News in the Mail: what the loop knows of an attempt that is under way, and what other threads tell it of one."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from trident.coordination.letter_records import LETTERS
+from trident.runtime.commit.committer import Committed
+from trident.runtime.driver.batch_time import TIME
+from trident.runtime.engine.runners import Runner
+from trident.runtime.engine.worker import TaskOutput
+from trident.runtime.steps.rows import Failure
+from trident.spout.interfaces import Definition, TransactionAttempt
+
+__all__ = ["LOOP", "Batch", "BatchTimes", "Definitions", "Lane", "Mail", "News", "Observer", "of_spouts"]
+
+Observer = Callable[[str, TransactionAttempt], None]
+"""Called with the name of each point of a batch's life and its attempt, in the thread that reaches it.
+
+The points are `defined`, `processed`, `committing`, `committed` (states), `recorded`, `succeeded`. For progress and tests.
+"""
+
+Definitions = Mapping[str, Definition]
+"""What a batch contains: by spout, and under names of their own its time and the dead letters that it puts back."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """Where an attempt is processed and committed.
+
+    Attributes
+    ----------
+    process, commit
+        Call a function there, at once or later.
+    in_loop
+        Whether that is the loop's own thread: then nothing else is seen to meanwhile, not even that it takes too long.
+    brief
+        Whether an attempt is done there in no time, so that the next batch waits for it.
+    """
+
+    process: Callable[[Callable[[], None]], object]
+    commit: Callable[[Callable[[], None]], object]
+    in_loop: bool = False
+    brief: bool = False
+
+
+def _call(function: Callable[[], None]) -> None:
+    function()
+
+
+LOOP = Lane(_call, _call, in_loop=True)
+"""The thread of the loop."""
+
+
+@dataclass
+class BatchTimes:
+    """When a batch reached each point of its life, in seconds of a monotonic clock."""
+
+    defined: float = 0.0
+    processed: float = 0.0
+    committing: float = 0.0
+    recorded: float = 0.0
+
+    def durations_ms(self) -> dict[str, float]:
+        """Return milliseconds per phase; `wait` is the time between being processed and being one's turn to commit."""
+        return {
+            "process": (self.processed - self.defined) * 1000,
+            "wait": (self.committing - self.processed) * 1000,
+            "commit": (self.recorded - self.committing) * 1000,
+            "total": (self.recorded - self.defined) * 1000,
+        }
+
+
+@dataclass
+class Batch:
+    """What the loop knows of a live attempt.
+
+    Attributes
+    ----------
+    capture
+        Whether tuples that raise are left out, as dead letters.
+    empty
+        Whether there are no parts to process.
+    waiting
+        Who waits for this batch and no later one.
+    """
+
+    attempt: TransactionAttempt
+    definitions: Definitions
+    times: BatchTimes
+    runner: Runner
+    capture: bool
+    lane: Lane = LOOP
+    output: TaskOutput = field(default_factory=TaskOutput)
+    empty: bool = False
+    waiting: list[threading.Event] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class News:
+    """One thing that became of an attempt: processed, committed, failed, or an error that ends the topology."""
+
+    attempt: TransactionAttempt | None = None  # None only wakes the loop
+    output: TaskOutput | None = None
+    committed: Committed | None = None
+    failure: Failure | None = None
+    error: BaseException | None = None
+
+
+class Mail:
+    """The news that the loop has not taken up yet."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[News] = queue.SimpleQueue()
+
+    def tell(self, news: News) -> None:
+        """Leave news, from any thread."""
+        self._queue.put(news)
+
+    def take(self, wait_s: float = 0.0) -> News | None:
+        """Return the oldest news; None if there is none within `wait_s` seconds."""
+        try:
+            return self._queue.get(timeout=wait_s)
+        except queue.Empty:
+            return None
+
+
+def of_spouts(definitions: Definitions) -> Iterator[tuple[str, Definition]]:
+    """Iterate over the definitions that spouts gave: not the time of the batch nor the dead letters that it puts back."""
+    return ((name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS))

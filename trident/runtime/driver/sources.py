@@ -1,0 +1,159 @@
+"""What a batch contains: asked of the spouts, the dead letters and the clock, and logged where a replay must be the same.
+
+All of it happens in the loop's thread, which owns the spouts' coordinators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trident.coordination.letter_records import LETTERS
+from trident.coordination.records import DefineRecord
+from trident.planner import Plan
+from trident.runtime.driver.batch import Batch, Definitions, of_spouts
+from trident.runtime.driver.batch_time import TIME, BatchTime
+from trident.runtime.driver.clock import Clock
+from trident.runtime.driver.hanging import Work
+from trident.runtime.driver.parts import Parts
+from trident.runtime.engine.runners import Part
+from trident.runtime.letters.replays import Replays
+from trident.runtime.steps.rows import failing_at
+from trident.spout.interfaces import Definition, SpoutType
+
+__all__ = ["Sources"]
+
+
+class Sources:
+    """The spouts of a topology, and what else is part of a batch.
+
+    Every call raises `StepFailed` if a source does: that fails the batch.
+
+    Parameters
+    ----------
+    work
+        Watches the calls of the spouts, which may not return.
+    """
+
+    def __init__(self, parts: Parts, clock: Clock, work: Work) -> None:
+        self._log, self._spouts, self._clock, self._work = parts.log, parts.spouts, clock, work
+        self._sync = parts.needs_identical_replay
+        self._time = BatchTime.of(parts.plan)
+        self._replays = Replays(parts.plan, parts.letters)
+        self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in parts.spouts.items()}
+        self._hints = {name: _largest_hint(parts.plan, name) for name in parts.spouts}
+
+    def look_now(self) -> None:
+        """Let the next batch put back the dead letters that are asked for by now. From any thread."""
+        self._replays.look_now()
+
+    # ---- defining a batch -------------------------------------------------------------------------------------------
+
+    def define(self, txid: int, in_work: Mapping[int, Batch]) -> Definitions | None:
+        """Fix what batch `txid` contains; None if no spout has anything and no window is due.
+
+        What the log has of an earlier attempt is taken from there.
+        """
+        logged = self._log.state.definitions.get(txid, {})
+        asked = {
+            name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_work))
+            for name in self._spouts
+        }
+        given: dict[str, Any] = {name: definition for name, definition in asked.items() if definition is not None}
+        letters = logged.get(LETTERS) if logged else self._replays.next(self._log.state, self._clock.monotonic())
+        if letters is not None:
+            given[LETTERS] = letters
+        time = self._time_of(logged, self._earlier(TIME, txid, in_work), bool(given))
+        if not given and time is None and not logged:  # what is logged is run, also as an empty batch, and so forgotten
+            return None
+        self._write(txid, logged, asked, letters, time)
+        return given if time is None else {**given, TIME: time}
+
+    def _ask(self, spout: str, txid: int, earlier: Definition | None) -> Definition | None:
+        with failing_at(spout):
+            return self._work.ask(txid, spout, self._spouts[spout].coordinator.initialize_transaction, txid, earlier)
+
+    def _time_of(self, logged: Definitions, earlier: Definition | None, given: bool) -> dict[str, Any] | None:
+        if self._time is None:
+            return None
+        return self._time.define(self._clock.wall_ms(), logged.get(TIME), earlier, given, is_begun=bool(logged))
+
+    def _write(
+        self,
+        txid: int,
+        logged: Definitions,
+        asked: Mapping[str, Definition | None],
+        letters: Definition | None,
+        time: dict[str, Any] | None,
+    ) -> None:
+        """Log what a replay has to repeat, before anything reads a source.
+
+        That is what transactional spouts said, "nothing" included, the letters and the time; other spouts are asked again
+        for each attempt. It becomes durable here if a state counts on that, else with the commit of the batch: that saves
+        one of two syncs.
+        """
+        repeated = {
+            name: definition
+            for name, definition in asked.items()
+            if self._spouts[name].spout_type is SpoutType.TRANSACTIONAL
+        }
+        if letters is not None:
+            repeated[LETTERS] = letters
+        if time is not None:
+            repeated[TIME] = {"now": time["now"]}
+        for name, definition in repeated.items():
+            if name not in logged:
+                self._log.append(DefineRecord(txid, name, definition), self._sync)
+
+    def _earlier(self, name: str, txid: int, in_work: Mapping[int, Batch]) -> Definition | None:
+        """The last definition before batch `txid` under a name: of a batch in work, else the last committed one."""
+        for before in range(txid - 1, self._log.state.txid, -1):
+            batch = in_work.get(before)
+            if batch is not None and name in batch.definitions:
+                return batch.definitions[name]
+        return self._log.state.spouts.get(name)
+
+    # ---- a defined batch --------------------------------------------------------------------------------------------
+
+    def size_of(self, definitions: Definitions) -> int | None:
+        """About how many bytes a batch has; None if one of its spouts does not say."""
+        total = 0
+        for name, definition in of_spouts(definitions):
+            size_of = self._sizes[name]
+            with failing_at(name):
+                size = None if size_of is None else size_of(definition)
+            if size is None:
+                return None
+            total += size
+        if LETTERS in definitions:
+            with failing_at("dead letters"):
+                total += self._replays.size_of(definitions[LETTERS], self._log.state)
+        return total
+
+    def cut(self, batch: Batch) -> list[Part]:
+        """Cut a batch into parts, for the runner that takes it."""
+        parts: list[Part] = []
+        for name, definition in of_spouts(batch.definitions):
+            parallelism = self._hints[name] or batch.runner.parallelism
+            cut_into = self._spouts[name].coordinator.parts
+            with failing_at(name):
+                cut = self._work.ask(batch.attempt.txid, name, cut_into, batch.attempt, definition, parallelism)
+            parts.extend((name, part, batch.capture) for part in cut)
+        if LETTERS in batch.definitions:
+            with failing_at("dead letters"):
+                put_back = self._replays.parts(batch.definitions[LETTERS], self._log.state, batch.runner.program)
+                parts.extend((entry, part, batch.capture) for entry, part in put_back)
+        return parts
+
+    def succeeded(self, batch: Batch) -> None:
+        """Tell the spouts that a batch is committed."""
+        txid = batch.attempt.txid
+        for name, definition in of_spouts(batch.definitions):
+            # A call that does not return keeps the next batch waiting: this one is committed.
+            self._work.ask(txid + 1, name, self._spouts[name].coordinator.success, txid, definition)
+
+
+def _largest_hint(plan: Plan, spout: str) -> int:
+    """The largest hint of the spout's stage, 0 if there is none; what a state is told is the number of its partitions."""
+    stage = plan.fragments[spout].ids
+    return max((hint for node, hint in plan.hints.items() if node in stage), default=0)
