@@ -12,10 +12,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from states.redis.cluster_nodes import Node, nodes_in
+from states.redis.connecting import DEFAULT_PORT, arguments_of, link_of, name_of
 from states.redis.faults import driver
 from states.redis.options import RedisOptions
-from states.redis.servers import DEFAULT_PORT, Server, arguments_of, link_of, name_of
-from states.redis.wire import Call, Link
+from states.redis.wire import Call, Link, Server
 
 __all__ = ["Cluster"]
 

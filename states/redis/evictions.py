@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 
 from states.redis.options import RedisOptions
 from states.redis.wire import Call, Wire
-from trident.errors import StateLossDetected
+from trident.storekit import warn_of_eviction
 
-__all__ = ["Evictions", "info_of", "warn_once"]
+__all__ = ["Evictions", "info_of"]
 
 _LOGGER = logging.getLogger(__name__)
-_warned: set[tuple[str, str]] = set()
 _STATS = (b"INFO", b"stats")
 _COUNTED = re.compile(rb"^(evicted_keys|total_commands_processed):(\d+)", re.MULTILINE)
 
@@ -114,17 +113,15 @@ class Evictions:
         # A volatile policy takes keys that expire. Any other may have been set back by now.
         if memory.get("maxmemory_policy", "").startswith("volatile") and self._options.ttl_s is None:
             return
-        found = f"{now.evicted - before.evicted} keys were evicted (maxmemory-policy); the evicted ones start anew"
+        found = f"{now.evicted - before.evicted} keys were evicted (maxmemory-policy)"
         if now.commands < before.commands:
             if not now.evicted and not self.may_evict(memory):
                 return
             found = (
-                "it may evict keys (maxmemory-policy), and its counters began anew (a restart, or CONFIG RESETSTAT), so nobody "
-                "knows whether it did"
+                "keys may have been evicted (maxmemory-policy): the counters restarted at 0 (a restart, or CONFIG RESETSTAT), "
+                "so it cannot be known"
             )
-        if not self._options.allow_eviction:
-            raise StateLossDetected(f"state {self._what} on Redis {name}", found)
-        warn_once(f"{name}, state {self._what}", found)
+        warn_of_eviction(_LOGGER, f"state {self._what} on Redis {name}", found, self._options.allow_eviction)
 
 
 def info_of(answer: Any) -> dict[str, str]:
@@ -133,13 +130,6 @@ def info_of(answer: Any) -> dict[str, str]:
         return {}
     lines = answer.decode(errors="replace").splitlines()
     return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
-def warn_once(server: str, text: str) -> None:
-    """Warn of a server, once in this process."""
-    if (server, text) not in _warned:
-        _warned.add((server, text))
-        _LOGGER.warning("Redis %s: %s", server, text)
 
 
 def _memory(wire: Wire) -> dict[str, dict[str, str]]:

@@ -16,11 +16,13 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from states.redis.layout import Layout, sentinel_of, sentinel_record
-from states.redis.wire import Call, Command, Wire, script
+from states.redis.layout import SENTINEL, Layout
+from states.redis.scripts import Command, script
+from states.redis.wire import Call, Wire
 from trident.errors import BackendError, StateLossDetected
-from trident.state.sentinel import displaced, is_forward
+from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
+from trident.storekit import Record
 
 __all__ = ["Fence", "fenced"]
 
@@ -102,7 +104,7 @@ class Fence:
     def __init__(self, wire: Wire, layout: Layout, partition: int, what: str) -> None:
         self._wire, self._layout, self._what = wire, layout, what
         self._place = f"{what} on Redis {wire.servers.name}"
-        self._field = layout.sentinel_field(partition)
+        self._field, self._layout_checked = layout.sentinel_field(partition), False
         self.forget()
 
     def forget(self) -> None:
@@ -137,20 +139,21 @@ class Fence:
 
         self._run("read the sentinel", map(call, range(layout.buckets)))
         self._seen = records
-        found = [self._sentinel(record) for record in records if record is not None]
-        if len(found) < layout.buckets:
+        if records[0] is None or None in records:
             return None
-        first = found[0].incarnation
+        first = self._sentinel(records[0]).incarnation
+        found = map(self._sentinel, {record for record in records if record is not None})
         # A move to a new incarnation that was not completed leaves copies of the old one behind.
         return min(found, key=lambda one: (one.incarnation == first, one.version, one.sealed))
 
     def check_layout(self) -> None:
-        """Check that the state is spread over as many buckets as the options say, if it was ever written."""
+        """Check once that the state is spread over as many buckets as the options say, if it was ever written."""
         layout = self._layout
-        if layout.recorded_buckets:
+        if layout.recorded_buckets and not self._layout_checked:
             command = (b"HGET", layout.sentinel_keys[0], b"buckets")
             check = partial(layout.check_buckets, place=self._place)
             self._run("read the layout", [Call(0, lambda: command, check, True)])
+            self._layout_checked = True
 
     def move(self, sentinel: Sentinel, force: bool) -> None:
         """Replace what was read or written last by this sentinel, in each bucket; this is the writer from now on.
@@ -166,10 +169,10 @@ class Fence:
         if self._seen is None:
             self.read()
         seen = self._seen or []
-        if not force:
-            self._check_forward(doing, sentinel, seen)
+        for found in map(self._sentinel, {before for before in seen if before is not None}):
+            check_move(f"{doing} of {self._place}", sentinel, found, found, force)
         renewal = self._renewal if mine else 0
-        record = sentinel_record(sentinel, renewal)
+        record = SENTINEL.encode(Record(sentinel, (renewal,)))
         calls = [self._move_of(bucket, sentinel, record, before, mine) for bucket, before in enumerate(seen)]
         if not mine:
             self._run(doing, [calls.pop(0)])
@@ -183,7 +186,7 @@ class Fence:
         if self._own is None:
             return []
         self._renewal += 1
-        self._record = record = sentinel_record(self._own, self._renewal)
+        self._record = record = SENTINEL.encode(Record(self._own, (self._renewal,)))
 
         def command(bucket: int) -> Command:
             return self.command(_RENEW, bucket, (), [b"%d" % self._acknowledged[bucket]])
@@ -226,11 +229,6 @@ class Fence:
         )  # fmt: skip
         return Call(bucket, lambda: command, take)
 
-    def _check_forward(self, doing: str, sentinel: Sentinel, seen: list[bytes | None]) -> None:
-        for found in map(self._sentinel, {record for record in seen if record is not None}):
-            if not is_forward(found, sentinel):
-                raise displaced(f"{doing} of {self._place}", sentinel, found, found)
-
     def _check(self, doing: str, own: Sentinel | None, answer: Any, seen: Sentinel | None = None) -> None:
         if answer == 1:
             return
@@ -247,4 +245,4 @@ class Fence:
         raise displaced(what, own, self._sentinel(answer), seen)
 
     def _sentinel(self, record: bytes) -> Sentinel:
-        return sentinel_of(record, f"the sentinel of {self._place} (key {self._layout.sentinel_keys[0]!r})")
+        return SENTINEL.decode(record, f"{self._place} (key {self._layout.sentinel_keys[0]!r})").sentinel

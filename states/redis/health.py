@@ -2,31 +2,34 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
-from states.redis.evictions import Evictions, info_of, warn_once
+from states.redis.evictions import Evictions, info_of
 from states.redis.wire import Link
+from trident.storekit import warn_once
 
 __all__ = ["greeted", "persistence_risk"]
 
+_LOGGER = logging.getLogger(__name__)
 _CONFIG = ("save", "appendfsync")
 
 
 def greeted(evictions: Evictions, link: Link) -> None:
     """Ask a server what it keeps, and how many keys it has evicted so far."""
     info_answer, *config_answers = link.ask((b"INFO",), *((b"CONFIG", b"GET", name) for name in _CONFIG))
-    info = info_of(info_answer)
+    info, server = info_of(info_answer), f"Redis {link.name}"
     config = {name: _config(answer) for name, answer in zip(_CONFIG, config_answers, strict=True)}
     risk = persistence_risk(info, config)
     if risk:
-        warn_once(link.name, risk)
+        warn_once(_LOGGER, server, risk)
     if evictions.may_evict(info):
-        warn_once(
-            link.name,
-            f"maxmemory-policy {info['maxmemory_policy']} evicts keys of the state when memory runs out, and an evicted "
-            "key starts anew. Evictions are found at the end of a commit (evicted_keys of INFO); set maxmemory-policy "
-            "noeviction to have such a commit refused instead",
+        risk = (
+            f"maxmemory-policy {info['maxmemory_policy']} evicts keys of the state when memory runs out, and an evicted key "
+            "begins again as if it had never been written. Evictions are found at the end of a commit (evicted_keys of INFO); "
+            "set maxmemory-policy noeviction to have such a commit refused instead"
         )
+        warn_once(_LOGGER, server, risk)
     evictions.connected(link.name, info_answer)
 
 

@@ -17,18 +17,19 @@ has control characters, so no state's keys start like another's.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trident.errors import CorruptValueError
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
-from trident.state.txid import Sentinel
+from trident.storekit import FieldsCodec
 
-__all__ = ["Layout", "Part", "Where", "default_prefix", "escaped", "lay", "pick", "sentinel_of", "sentinel_record"]
+__all__ = ["SENTINEL", "Layout", "Part", "Where", "default_prefix", "escaped", "lay", "pick"]
+
+SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place"))
+"""The record of a sentinel, with the number of its renewal as a note."""
 
 Where = slice | list[int]
 """The positions of some keys in the list that was asked for."""
@@ -104,33 +105,6 @@ def _percent(found: re.Match[str]) -> str:
 def escaped(name: bytes) -> bytes:
     """Return the glob that matches this name alone."""
     return _GLOB.sub(rb"\\\1", name)
-
-
-def sentinel_record(sentinel: Sentinel, renewal: int) -> bytes:
-    """Return the record of a sentinel; the same one always gives the same bytes."""
-    fields = [*sentinel[:3], renewal, sentinel.sealed, sentinel.place]
-    return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def sentinel_of(record: bytes, where: str) -> Sentinel:
-    """Return the sentinel of a record.
-
-    Raises
-    ------
-    CorruptValueError
-        It is no such record; `where` names the key.
-    """
-    try:
-        incarnation, txid, attempt, _renewal, *notes = json.loads(record)
-        sealed, place = notes or (True, "")  # of older versions: complete, of a state that is not named
-        if (type(incarnation), type(txid), type(attempt), type(sealed), type(place)) == (str, int, int, bool, str):
-            return Sentinel(incarnation, txid, attempt, place, sealed)
-    except (ValueError, TypeError):
-        pass
-    raise CorruptValueError(
-        f"read {where}: found {record[:80]!r} in place of a sentinel; another program wrote it. Restore it, or give the "
-        "state another prefix"
-    )
 
 
 def pick(values: Sequence[Any], where: Where) -> Sequence[Any]:

@@ -18,19 +18,20 @@ from typing import Any
 from states.redis.evictions import Evictions
 from states.redis.fence import Fence, fenced
 from states.redis.health import greeted
-from states.redis.layout import Layout, Part, default_prefix, lay, pick
+from states.redis.layout import Part, default_prefix, lay, pick
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
-from states.redis.servers import Server
-from states.redis.wire import Call, Command, Link, Wire
-from trident.errors import StateLossDetected, UnsupportedOperation
+from states.redis.places import place_of
+from states.redis.scripts import Command
+from states.redis.wire import Call, Wire
+from trident.errors import StateLossDetected
+from trident.state.encoding.serializers import Serializer
+from trident.state.encoding.stored_values import Decode, StoredValues
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
+from trident.storekit import by_size, refuse_read_only
 
 __all__ = ["RedisBackingMap"]
-
-Decode = Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
-Encode = Callable[[Sequence[Key], Sequence[Any]], list[bytes]]
 
 _REMEMBERED = 50_000  # keys of one read whose names are kept for the write that follows
 
@@ -54,9 +55,9 @@ _HASH_DELETE = fenced("redis.call('HDEL', KEYS[2], unpack(ARGV, 3))")
 
 
 class RedisBackingMap:
-    """One partition's view of a map of bytes in Redis, with the partition's sentinel. Used by one thread at a time.
+    """One partition's view of a map in Redis, with the partition's sentinel. Used by one thread at a time.
 
-    Nothing is connected before the first call.
+    Nothing is connected before the first call. Each call's values are encoded and decoded while Redis works on other calls.
 
     Parameters
     ----------
@@ -66,26 +67,48 @@ class RedisBackingMap:
         The default prefix; `read_only`.
     partition
         Number of the state partition. Partitions share the keys; each has a sentinel of its own.
+    serializer
+        Of the values; None: they are bytes.
     """
 
-    def __init__(self, options: RedisOptions, conf: StateConf | None = None, partition: int = 0) -> None:
+    gives_copies = True  # what is read was decoded for this very call
+
+    def __init__(
+        self,
+        options: RedisOptions,
+        conf: StateConf | None = None,
+        partition: int = 0,
+        serializer: Serializer | None = None,
+    ) -> None:
         conf = StateConf() if conf is None else conf
         prefix = options.hash_key or options.prefix or default_prefix(conf.topology, conf.state)
         self._options, self._read_only = options, conf.read_only
         self._what = f"state {prefix!r} partition {partition}"
         self._evictions = Evictions(options, repr(prefix))
         greet = (lambda _link: None) if conf.read_only else partial(greeted, self._evictions)
-        self._layout, servers = _place(options, prefix, greet)
+        self._layout, servers = place_of(options, prefix, greet)
         self._wire = Wire(servers, options)
         self._fence = Fence(self._wire, self._layout, partition, self._what)
-        self._layout_checked = False
+        self._values = None if serializer is None else StoredValues(serializer)
         self._named: tuple[list[Key], list[Part]] = ([], [])
 
-    def multi_get(self, keys: Sequence[Key]) -> list[bytes | None]:
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
-        return self.multi_get_as(keys, lambda _keys, stored: list(stored))
+        return self._read(keys, _as_stored if self._values is None else self._values.decode)
 
-    def multi_put(self, keys: Sequence[Key], values: Sequence[bytes]) -> None:
+    @property
+    def multi_get_current(self) -> Callable[[Sequence[Key]], list[Any]]:
+        """What reads only the value that each key was last written with; there only if the serializer can tell it apart."""
+        decode = None if self._values is None else self._values.decode_current
+        if decode is None:
+            raise AttributeError("the serializer has no deserialize_current")
+        return partial(self._read, decode=decode)
+
+    def keeps_attempts(self) -> bool:
+        """Whether an opaque value comes back with its attempt."""
+        return self._values is None or self._values.keeps_attempts()
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many distinct keys.
 
         Raises
@@ -94,37 +117,19 @@ class RedisBackingMap:
             Another writer has moved the sentinel. The calls from then on wrote nothing.
         StateLossDetected
             The sentinel that this writer moved there is gone.
-        BackendError
-            Redis refused or did not answer. Any of the keys may be written.
+        BackendError, CorruptValueError
+            Redis refused or did not answer, or a value cannot be encoded. Any of the keys may be written.
         """
-        self.multi_put_as(keys, values, lambda _keys, chunk: list(chunk))
-
-    def multi_get_as(self, keys: Sequence[Key], decode: Decode) -> list[Any]:
-        """Read as `multi_get`; each call's values are decoded while Redis works on the next calls."""
-        if not self._layout_checked:
-            self._fence.check_layout()
-            self._layout_checked = True
-        values: list[Any] = [None] * len(keys)
-
-        def take(part: Part, answer: list[bytes | None]) -> None:
-            lay(values, part.where, decode(pick(keys, part.where), answer))
-
-        calls = (Call(part.bucket, partial(self._get, part), partial(take, part), True) for part in self._parts(keys))
-        self._wire.run(f"read {len(keys)} keys of {self._what}", calls)
-        return values
-
-    def multi_put_as(self, keys: Sequence[Key], values: Sequence[Any], encode: Encode) -> None:
-        """Write as `multi_put`; each call's values are encoded while Redis works on the calls before."""
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
-        self._write(
-            f"write {len(keys)} keys",
-            (
-                (part.bucket, partial(self._put, part.bucket, names, some))
-                for part in self._parts(keys)
-                for names, some in self._bounded(part.names, encode(pick(keys, part.where), pick(values, part.where)))
-            ),
+        encode = _as_stored if self._values is None else self._values.encode
+        encoded = ((part, encode(pick(keys, part.where), pick(values, part.where))) for part in self._parts(keys))
+        puts = (
+            (part.bucket, partial(self._put, part.bucket, names, some))
+            for part, data in encoded
+            for names, some in self._sized(part.names, data)
         )
+        self._write(f"write {len(keys)} keys", puts)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, absent ones ignored; refused as `multi_put` is."""
@@ -136,7 +141,7 @@ class RedisBackingMap:
         return key_pages(self._wire, self._layout, self._what)
 
     def begin(self, txid: Txid) -> None:
-        """Begin a commit: nothing is to be done."""
+        """Begin a commit: there is nothing to do."""
 
     def end(self, txid: Txid) -> None:
         """End the commit; every put is acknowledged.
@@ -167,12 +172,12 @@ class RedisBackingMap:
         BackendError
             It was to be sealed, and Redis has lost writes of the commit.
         """
-        self._refuse_read_only("move the sentinel")
+        refuse_read_only(self._read_only, "move the sentinel", self._what)
         self._fence.move(sentinel, force)
 
     def reset(self) -> None:
         """Remove all keys of the state, of every partition, and all sentinels."""
-        self._refuse_read_only("empty the state")
+        refuse_read_only(self._read_only, "empty the state", self._what)
         self._fence.forget()
         empty(self._wire, self._layout, self._what)
 
@@ -197,11 +202,28 @@ class RedisBackingMap:
             yield part
         self._named = (list(keys), made) if remember else ([], [])
 
+    def _read(self, keys: Sequence[Key], decode: Decode) -> list[Any]:
+        self._fence.check_layout()
+        values: list[Any] = [None] * len(keys)
+
+        def take(part: Part, answer: list[bytes | None]) -> None:
+            lay(values, part.where, decode(pick(keys, part.where), answer))
+
+        calls = (Call(part.bucket, partial(self._get, part), partial(take, part), True) for part in self._parts(keys))
+        self._wire.run(f"read {len(keys)} keys of {self._what}", calls)
+        return values
+
     def _write(self, doing: str, commands: Iterator[tuple[int, Callable[[], Command]]]) -> None:
-        self._refuse_read_only(doing)
+        refuse_read_only(self._read_only, doing, self._what)
         written = self._fence.written
         calls = (Call(bucket, command, partial(written, doing, bucket)) for bucket, command in commands)
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
+
+    def _sized(self, names: list[bytes], values: list[bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
+        """Cut what has too many bytes for one call."""
+        most = self._options.max_keys_per_call
+        for some in by_size(range(len(names)), map(len, values), most, self._options.max_bytes_per_call):
+            yield names[some[0] : some[-1] + 1], values[some[0] : some[-1] + 1]
 
     def _get(self, part: Part) -> Command:
         if self._layout.hashed:
@@ -223,27 +245,6 @@ class RedisBackingMap:
             return self._fence.command(_HASH_DELETE, part.bucket, [self._layout.stems[part.bucket]], part.names)
         return self._fence.command(_DELETE, part.bucket, part.names)
 
-    def _bounded(self, names: list[bytes], values: Sequence[bytes]) -> Iterator[tuple[list[bytes], Sequence[bytes]]]:
-        """Halve what has too many bytes for one call."""
-        if len(names) > 1 and sum(map(len, values)) > self._options.max_bytes_per_call:
-            half = len(names) // 2
-            yield from self._bounded(names[:half], values[:half])
-            yield from self._bounded(names[half:], values[half:])
-        else:
-            yield names, values
 
-    def _refuse_read_only(self, doing: str) -> None:
-        if self._read_only:
-            raise UnsupportedOperation(f"cannot {doing}: {self._what} was opened to be read only")
-
-
-def _place(options: RedisOptions, prefix: str, greet: Callable[[Link], None]) -> tuple[Layout, Server]:
-    """Return what the keys are called, and the servers that they are on."""
-    hashed, expires = options.hash_key is not None, options.ttl_s is not None
-    if not options.clustered:
-        return Layout([prefix.encode()], hashed, expires), Server(options, greet)
-    from states.redis.cluster import Cluster
-    from states.redis.cluster_layout import ClusterLayout
-
-    layout = ClusterLayout(prefix, options.buckets, hashed, expires)
-    return layout, Cluster(options, layout.stems, greet)
+def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
+    return list(values)

@@ -7,21 +7,27 @@ What is stored under which name is in `states/redis/layout.py`. A value is what 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
-
 from states.redis.map import RedisBackingMap
 from states.redis.options import RedisOptions
-from trident.state.encoding.serializers import keeps_attempts, serializer_for
-from trident.state.interfaces import StateConf, StateSpec, StateType
-from trident.state.map_state import map_state
-from trident.state.wrappers.serialized_map import SerializedMap
+from trident.state.encoding.serializers import serializer_for
+from trident.state.interfaces import StateConf
+from trident.storekit import StoreMapFactory, StoreState
 
 __all__ = ["RedisState"]
 
 
-class RedisState:
+class _RedisMapFactory(StoreMapFactory):
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> RedisBackingMap:
+        """Open a partition that serializes by itself, while Redis works on the values before."""
+        assert isinstance(self.options, RedisOptions)
+        serializer = serializer_for(self.options.serializer, self.kind)
+        return RedisBackingMap(self.options, conf, partition_index, serializer)
+
+
+class RedisState(StoreState[str | RedisOptions]):
     """States in Redis; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+
+    Each takes a URL or a `RedisOptions`; `options` are its fields.
 
     Examples
     --------
@@ -30,41 +36,6 @@ class RedisState:
     4
     """
 
-    @staticmethod
-    def opaque(url_or_options: str | RedisOptions, **options: Any) -> StateSpec:
-        """Exact with transactional and opaque spouts; `options` are the fields of `RedisOptions`."""
-        return _spec(StateType.OPAQUE, url_or_options, options)
-
-    @staticmethod
-    def transactional(url_or_options: str | RedisOptions, **options: Any) -> StateSpec:
-        """Exact with transactional spouts; `options` are the fields of `RedisOptions`."""
-        return _spec(StateType.TRANSACTIONAL, url_or_options, options)
-
-    @staticmethod
-    def non_transactional(url_or_options: str | RedisOptions, **options: Any) -> StateSpec:
-        """Bare values, where a replay counts twice; `options` are the fields of `RedisOptions`."""
-        return _spec(StateType.NON_TRANSACTIONAL, url_or_options, options)
-
-
-@dataclass(frozen=True)
-class _RedisMapFactory:
-    kind: StateType
-    options: RedisOptions
-
-    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
-        backing = RedisBackingMap(self.options, conf, partition_index)
-        return SerializedMap(backing, serializer_for(self.options.serializer, self.kind))
-
-    @property
-    def keeps_attempts(self) -> bool:
-        """Whether stored values say which attempt wrote them."""
-        return keeps_attempts(serializer_for(self.options.serializer, self.kind))
-
-
-def _spec(kind: StateType, url_or_options: str | RedisOptions, changes: dict[str, Any]) -> StateSpec:
-    if isinstance(url_or_options, RedisOptions):
-        options = replace(url_or_options, **changes)
-    else:
-        options = RedisOptions(url_or_options, **changes)
-    serializer_for(options.serializer, kind)  # an unknown name is refused here, not where the state is opened
-    return map_state(_RedisMapFactory(kind, options), kind, options.cache, options.snapshot_key, options.num_partitions)
+    options = RedisOptions
+    factory = _RedisMapFactory
+    open_map = RedisBackingMap

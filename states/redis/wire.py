@@ -7,45 +7,22 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha1
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from states.redis.faults import driver, is_moving, is_transient, refused
 from states.redis.options import RedisOptions
+from states.redis.scripts import Command, eval_of
+from trident.storekit import Retries
 
-if TYPE_CHECKING:
-    from states.redis.servers import Server  # it makes the links of this module
-
-__all__ = ["Call", "Command", "Link", "Wire", "eval_of", "script"]
+__all__ = ["Call", "Link", "Server", "Wire"]
 
 Result = TypeVar("Result")
-Command = tuple[Any, ...]
-
-_SHORTEST_PAUSE_S = 0.01
-_DOUBLED = 30
-"""After so many failures a pause no longer grows, whatever `max_backoff_s`: its computation would overflow."""
 
 _WINDOW = 8
 """Calls in flight on a connection: the server works on one while the next is packed and the last is read."""
-
-_LUA: dict[bytes, bytes] = {}
-
-
-def script(source: str) -> bytes:
-    """Return the digest of a Lua script, by which EVALSHA calls it."""
-    text = source.encode()
-    digest = sha1(text, usedforsecurity=False).hexdigest().encode()
-    _LUA[digest] = text
-    return digest
-
-
-def eval_of(command: Command) -> Command:
-    """Return the EVAL that does what an EVALSHA does, for a server that has not seen the script."""
-    _evalsha, digest, *rest = command
-    return (b"EVAL", _LUA[digest], *rest)
 
 
 @dataclass(eq=False)
@@ -130,6 +107,38 @@ class Link:
         return lost
 
 
+class Server:
+    """Where the buckets of a state are: all of them on one server. `states.redis.cluster.Cluster` is many."""
+
+    def __init__(self, one: Link) -> None:
+        self.name, self._one, self._broken = one.name, one, 0
+
+    def link(self, bucket: int) -> Link:
+        """Return the connection to the server of a bucket."""
+        return self._one
+
+    def links(self) -> Sequence[Link]:
+        """Return the connections in use."""
+        return (self._one,)
+
+    def primaries(self) -> Sequence[Link]:
+        """Return one connection to each server that holds keys."""
+        return (self._one,)
+
+    def placement(self) -> Hashable:
+        """Return which servers have the buckets, something else whenever one was moved; an error while one is."""
+        return self._broken
+
+    def redirect(self, call: Call, error: Exception) -> None:
+        """Send a call that a server refused to the one that has the keys; raise the error if there is none."""
+        raise error
+
+    def forget(self) -> None:
+        """Close the connections, because something moved or broke; look for the buckets before the next call."""
+        self._one.drop()
+        self._broken += 1
+
+
 class Wire:
     """Runs calls to their end, through lost connections.
 
@@ -142,11 +151,9 @@ class Wire:
     """
 
     def __init__(self, servers: Server, options: RedisOptions) -> None:
-        from redis.backoff import ExponentialWithJitterBackoff
-
         self.servers, self._at = servers, servers.name
-        self._backoff = ExponentialWithJitterBackoff(cap=options.max_backoff_s, base=options.backoff_s)
-        self._retries, self._patience_s = options.retries, options.timeout_s
+        self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
+        self._patience_s = options.timeout_s
 
     def run(self, doing: str, calls: Iterable[Call], renew: Callable[[], Iterable[Call]] | None = None) -> None:
         """Run all calls; their answers are taken in no certain order, but in the order of the calls on each server.
@@ -191,9 +198,9 @@ class Wire:
                     self.servers.forget()
                 # A slot that is being moved, or a node that is replaced, takes longer than a broken connection.
                 patient = is_moving(error) and waited_s < self._patience_s
-                if not transient or (failures > self._retries and not patient):
+                if not transient or (failures > self._retries.retries and not patient):
                     raise refused(error, doing, self._at) from error
-            pause_s = max(self._backoff.compute(min(failures, _DOUBLED)), _SHORTEST_PAUSE_S)
+            pause_s = self._retries.pause_s(failures)
             time.sleep(pause_s)
             waited_s += pause_s
         raise AssertionError("unreachable")

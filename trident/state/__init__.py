@@ -32,7 +32,6 @@ from trident.state.interfaces import (
     StateSpec,
     StateType,
     StateUpdater,
-    StreamedMap,
     ValueUpdater,
 )
 from trident.state.map_state import BackingMapFactory, MapStateFactory, map_state, state_type
@@ -101,7 +100,6 @@ __all__ = [
     "StateType",
     "StateUpdater",
     "StormOpaqueSerializer",
-    "StreamedMap",
     "TransactionalMap",
     "TransactionalValue",
     "Txid",

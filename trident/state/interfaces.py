@@ -28,7 +28,6 @@ from trident.state.map_abilities import (
     FencedMap,
     ListableMap,
     RemovableMap,
-    StreamedMap,
 )
 
 if TYPE_CHECKING:
@@ -58,7 +57,6 @@ __all__ = [
     "StateSpec",
     "StateType",
     "StateUpdater",
-    "StreamedMap",
     "ValueUpdater",
     "kind_of",
     "state_type",

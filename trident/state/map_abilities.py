@@ -5,7 +5,7 @@ docs/writing-a-state.md tells what each ability is for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
@@ -26,7 +26,6 @@ __all__ = [
     "MapAbilities",
     "PastMemoryReadable",
     "RemovableMap",
-    "StreamedMap",
     "abilities_of",
 ]
 
@@ -101,21 +100,6 @@ class ListableMap(Ability, Protocol):
         A key that is there from the first page to the last comes exactly once; the sentinel's key does not come.
         Partitions that share a store may each list the keys of all.
         """
-
-
-@runtime_checkable
-class StreamedMap(Ability, Protocol):
-    """A backing map of bytes that makes and reads values chunk by chunk, while the store works on the chunk before."""
-
-    def multi_get_as(
-        self, keys: Sequence[Key], decode: Callable[[Sequence[Key], Sequence[bytes | None]], list[Any]]
-    ) -> list[Any]:
-        """Read as `multi_get`; give what `decode` makes of each chunk."""
-
-    def multi_put_as(
-        self, keys: Sequence[Key], values: Sequence[Any], encode: Callable[[Sequence[Key], Sequence[Any]], list[bytes]]
-    ) -> None:
-        """Write as `multi_put` what `encode` makes of each chunk; where it raises, earlier chunks may be written."""
 
 
 @runtime_checkable

@@ -5,7 +5,6 @@ It lets one store serve grouped and ungrouped `persistent_aggregate` alike.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from trident.errors import UnsupportedOperation
@@ -18,7 +17,7 @@ from trident.state.abilities import (
     SnapshotListable,
     SnapshotReadable,
 )
-from trident.state.interfaces import Key, MapState, RemovableMapState, StateType, ValueUpdater, kind_of
+from trident.state.interfaces import Key, MapState, RemovableMapState, State, StateType, ValueUpdater, kind_of
 from trident.state.map_abilities import FencedMap, ListableMap
 from trident.state.txid import Snapshot
 from trident.state.wrappers.forwarding import passed_on
@@ -48,6 +47,11 @@ class SnapshottableMap:
         self.snapshot_key: Key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
         self.inner: Any = map_state
 
+    begin_commit = passed_on(State.begin_commit)
+    commit = passed_on(State.commit)
+    multi_get = passed_on(MapState.multi_get)
+    multi_update = passed_on(MapState.multi_update)
+    multi_put = passed_on(MapState.multi_put)
     multi_get_at = passed_on(SnapshotReadable.multi_get_at)
     multi_combine = passed_on(ColumnarState.multi_combine)
     multi_remove = passed_on(RemovableMapState.multi_remove)
@@ -76,26 +80,6 @@ class SnapshottableMap:
     def kind(self) -> StateType | None:
         """How the map undoes a failed attempt; None for a map that does not say."""
         return kind_of(self.map_state)
-
-    def begin_commit(self, txid: int) -> None:
-        """Forward to the map."""
-        self.map_state.begin_commit(txid)
-
-    def commit(self, txid: int) -> None:
-        """Forward to the map."""
-        self.map_state.commit(txid)
-
-    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
-        """Forward to the map."""
-        return self.map_state.multi_get(keys)
-
-    def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        """Forward to the map."""
-        return self.map_state.multi_update(keys, updaters)
-
-    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
-        """Forward to the map."""
-        self.map_state.multi_put(keys, values)
 
     def get(self) -> Any:
         """Return the single value, None if never written."""

@@ -46,31 +46,6 @@ class Kinds(ABC, Generic[T]):
         """Return the state of a kind."""
 
 
-class StoreState(Kinds[T]):
-    """A state over a backing map of bytes: a store names its options and how its map is opened.
-
-    Attributes
-    ----------
-    options
-        The class of the store's options.
-    """
-
-    options: ClassVar[type[StoreOptions]]
-
-    @staticmethod
-    @abstractmethod
-    def open_map(options: Any, conf: StateConf, partition: int) -> IBackingMap[bytes]:
-        """Open the backing map of one partition, there where the state is used: import the driver here, and connect."""
-
-    @classmethod
-    def of_kind(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:
-        """Return the state of a kind. What is wrong with the options is said here, not where the state is opened."""
-        made = cls.options.of(target, options)
-        serializer_for(made.serializer, kind)
-        factory = StoreMapFactory(cls.open_map, made, kind)
-        return map_state(factory, kind, made.cache, made.snapshot_key, made.num_partitions)
-
-
 @dataclass(frozen=True)
 class StoreMapFactory:
     """Opens the map of one partition, with the serializer of its options.
@@ -89,7 +64,7 @@ class StoreMapFactory:
     options: StoreOptions
     kind: StateType = StateType.OPAQUE
 
-    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
+    def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
         """Open partition `partition_index`."""
         backing = self.open_map(self.options, conf, partition_index)
         return SerializedMap(backing, serializer_for(self.options.serializer, self.kind))
@@ -98,6 +73,34 @@ class StoreMapFactory:
     def keeps_attempts(self) -> bool:
         """Whether stored values say which attempt wrote them."""
         return keeps_attempts(serializer_for(self.options.serializer, self.kind))
+
+
+class StoreState(Kinds[T]):
+    """A state over a backing map of bytes: a store names its options and how its map is opened.
+
+    Attributes
+    ----------
+    options
+        The class of the store's options.
+    factory
+        What opens the maps; a subclass for a map that serializes by itself.
+    """
+
+    options: ClassVar[type[StoreOptions]]
+    factory: ClassVar[type[StoreMapFactory]] = StoreMapFactory
+
+    @staticmethod
+    @abstractmethod
+    def open_map(options: Any, conf: StateConf, partition: int) -> IBackingMap[bytes]:
+        """Open the backing map of one partition, there where the state is used: import the driver here, and connect."""
+
+    @classmethod
+    def of_kind(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:
+        """Return the state of a kind. What is wrong with the options is said here, not where the state is opened."""
+        made = cls.options.of(target, options)
+        serializer_for(made.serializer, kind)
+        factory = cls.factory(cls.open_map, made, kind)
+        return map_state(factory, kind, made.cache, made.snapshot_key, made.num_partitions)
 
 
 @contextmanager

@@ -58,16 +58,16 @@ def restart(server: Server) -> None:
 
 def interrupting(state: Any, act: Callable[[], object]) -> None:
     """Have `act` called in the middle of the next put of the state."""
-    backing = state.map_state.backing.backing
-    put = backing.multi_put_as
+    backing = state.map_state.backing
+    put = backing.multi_put
 
-    def put_with(keys: Sequence[Key], values: Sequence[Any], encode: Any) -> None:
-        backing.multi_put_as = put
+    def put_with(keys: Sequence[Key], values: Sequence[Any]) -> None:
+        backing.multi_put = put
         backing._named = ([], [])  # the names that the read made are made again, one call at a time
         interrupted = Interrupted(keys, len(keys) // 2, act)
         try:
-            put(interrupted, values, encode)
+            put(interrupted, values)
         finally:
             assert interrupted.acted
 
-    backing.multi_put_as = put_with
+    backing.multi_put = put_with

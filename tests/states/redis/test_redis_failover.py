@@ -89,7 +89,7 @@ def test_a_replica_that_is_up_to_date_takes_over_within_a_topology_s_life(cluste
 def test_keys_that_left_a_node_which_was_then_replaced_are_not_taken_for_absent(cluster: Cluster) -> None:
     state, log = state_at(cluster), Log()
     count(state, log)
-    backing = state.map_state.backing.backing
+    backing = state.map_state.backing
     backing._wire._patience_s = 0.05
     move = Move(cluster, redis.crc.key_slot(b"{words/counts:0}"), SPARE)
     move.open()

@@ -15,7 +15,7 @@ import redis
 from states.redis import RedisBackingMap, RedisOptions
 from states.redis.health import persistence_risk
 from states.redis.map import PUT
-from states.redis.wire import eval_of
+from states.redis.scripts import eval_of
 from tests.harness.proxy import Point, Proxy
 from tests.harness.servers import Server
 from tests.states.redis.redis_states import CONF, KEYS, Interrupted, count, interrupting, map_at, restart, state_at
@@ -297,7 +297,7 @@ def test_a_wrong_or_missing_password_is_named_and_not_shown(start: Callable[...,
     server = start()
     with redis.Redis(port=server.port) as raw:
         raw.config_set("requirepass", "right")
-    for url, text in (("user:hush@", "check username and password"), ("", "give username and password")):
+    for url, text in (("user:hush@", "check user and password"), ("", "give user and password")):
         backing = RedisBackingMap(RedisOptions(f"redis://{url}{server.address}", retries=0))
         with pytest.raises(BackendError, match=text) as caught:
             backing.read_sentinel()
@@ -311,7 +311,7 @@ def test_a_wrong_or_missing_password_is_named_and_not_shown(start: Callable[...,
 def test_a_user_without_the_right_is_named(redis_server: Server, client: Any) -> None:
     client.acl_setuser("reader", enabled=True, passwords=["+x"], categories=["+@read", "+@connection"], keys=["*"])
     try:
-        options = RedisOptions(f"redis://{redis_server.address}", username="reader", password="x", retries=0)
+        options = RedisOptions(f"redis://{redis_server.address}", user="reader", password="x", retries=0)
         backing = RedisBackingMap(options, CONF)  # INFO and CONFIG are forbidden as well, and missed by nobody
         assert backing.multi_get(KEYS[:1]) == [None]
         with pytest.raises(BackendError, match="grant the user") as caught:
@@ -327,7 +327,7 @@ def test_the_documented_rights_are_enough(redis_server: Server, client: Any) -> 
     (rights,) = re.findall(r"\*\*Rights\.\*\* `(.*?)`", page)
     client.execute_command("ACL", "SETUSER", "worker", "on", ">x", "~words/counts:*", *rights.split())
     try:
-        state, log = state_at(redis_server, username="worker", password="x", ttl_s=90_000), Log()
+        state, log = state_at(redis_server, user="worker", password="x", ttl_s=90_000), Log()
         count(state, log)
         count(state, log)
         assert sorted(state.get_tuples()) == sorted((*key, 2) for key in KEYS)
@@ -419,13 +419,17 @@ def test_a_server_that_does_not_tell_is_believed_to_keep_snapshots_at_most() -> 
     assert persistence_risk({}, unknown) == ""
 
 
-def evict(server: Server, keep: int) -> int:
-    """Have the server evict until it holds `keep` bytes beyond what it started with; return how many keys went."""
+def evict(server: Server, keep: int | None) -> int:
+    """Have the server evict until it holds `keep` bytes beyond what it started with (None: evict a few keys only).
+
+    Return how many keys went.
+    """
     with redis.Redis(port=server.port) as raw:
         used = raw.info("memory")["used_memory"]
         raw.mset({f"ballast {number}": "x" * 1000 for number in range(20_000)})
         before = raw.info("stats")["evicted_keys"]
-        raw.config_set("maxmemory", used + keep)
+        # Of a few out of 20,000 none is a key of the state: a random policy takes one of those once in 1,000 runs.
+        raw.config_set("maxmemory", raw.info("memory")["used_memory"] - 10_000 if keep is None else used + keep)
         raw.set("one more", "x")
         evicted = raw.info("stats")["evicted_keys"] - before
         raw.config_set("maxmemory", "1gb")
@@ -462,7 +466,7 @@ def test_evictions_that_are_accepted_or_hit_others_do_not_stop_a_commit(
     state.begin_commit(txid)
     state.multi_put(KEYS, [2] * len(KEYS))
     if policy.startswith("allkeys"):
-        assert evict(server, 18 << 20) > 0
+        assert evict(server, None) > 0
     else:
         with redis.Redis(port=server.port) as raw:
             raw.set("another's", "x", ex=1000)
@@ -539,7 +543,7 @@ def test_a_restart_hides_no_evictions(start: Callable[..., Server], policy: str)
     if policy == "noeviction":
         state.commit(txid)
     else:
-        with pytest.raises(StateLossDetected, match="counters began anew"):
+        with pytest.raises(StateLossDetected, match="counters restarted at 0"):
             state.commit(txid)
     state.close()
 
@@ -558,6 +562,6 @@ def test_counters_that_were_reset_hide_no_evictions(start: Callable[..., Server]
     if policy == "noeviction":
         state.commit(txid)
     else:
-        with pytest.raises(StateLossDetected, match="counters began anew"):
+        with pytest.raises(StateLossDetected, match="counters restarted at 0"):
             state.commit(txid)
     state.close()

@@ -36,7 +36,7 @@ class Batches:
         given = {"retries": 0, "cluster_buckets": 4, **options}
         self._make = RedisState.opaque(cluster.url, **given).factory.make_state
         self.state: Any = self._make(StateConf("words", "counts"), 0, 1)
-        self.state.map_state.backing.backing._wire._patience_s = 0.05
+        self.state.map_state.backing._wire._patience_s = 0.05
         self.log, self.expected, self.failures = Log(), Counter[Key](), 0
 
     def attempt(self, keys: list[Key]) -> bool:
@@ -107,7 +107,7 @@ def test_batches_are_exact_through_every_step_of_a_move(
 
 def test_a_commit_waits_for_a_slot_that_is_on_its_way(cluster: Cluster, move: Move) -> None:
     batches = Batches(cluster)
-    batches.state.map_state.backing.backing._wire._patience_s = 10
+    batches.state.map_state.backing._wire._patience_s = 10
     keys: list[Key] = [(f"word {number}",) for number in range(24)]
     assert batches.attempt(keys)
     source = cluster.clients[move.source]
@@ -132,7 +132,7 @@ def test_batches_are_exact_while_redis_cli_moves_slots_there_and_back(cluster: C
     batches = Batches(cluster, cluster_buckets=256, retries=3, backoff_s=0.01)
     keys: list[Key] = [(f"word {number}",) for number in range(500)]
     assert batches.attempt(keys)
-    batches.state.map_state.backing.backing._wire._patience_s = 5
+    batches.state.map_state.backing._wire._patience_s = 5
     during = 0
     for source, target in ((0, 1), (1, 0)):
         command = (

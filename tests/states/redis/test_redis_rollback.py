@@ -42,7 +42,7 @@ def empty(server: Server) -> None:
 
 def before_move(state: Any, act: Callable[[], object]) -> None:
     """Have `act` called once, after the next read of the sentinel."""
-    fence = state.map_state.backing.backing._fence
+    fence = state.map_state.backing._fence
     read = fence.read
 
     def read_and_act() -> Sentinel | None:

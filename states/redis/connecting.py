@@ -1,55 +1,22 @@
-"""One Redis server; and how redis-py is told of it, out of the options of a state."""
+"""Connections to Redis servers: redis-py's arguments for them, out of the options of a state."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
 from states.redis.faults import driver
 from states.redis.options import RedisOptions
-from states.redis.wire import Call, Link
+from states.redis.wire import Link
 from trident.errors import ConfigError
 
-__all__ = ["DEFAULT_PORT", "Server", "arguments_of", "link_of", "name_of"]
+__all__ = ["DEFAULT_PORT", "arguments_of", "link_of", "name_of"]
 
 _OWN_TIMEOUTS = {"socket_timeout": "timeout_s", "socket_connect_timeout": "connect_timeout_s"}
-_OVERRIDES = {"username": "username", "password": "password", "db": "database"}
+_OVERRIDES = {"username": "user", "password": "password", "db": "database"}
 _TLS_FILES = {"ssl_ca_certs": "tls_ca_file", "ssl_certfile": "tls_cert_file", "ssl_keyfile": "tls_key_file"}
 DEFAULT_PORT = 6379
-
-
-class Server:
-    """Where the buckets of a state are: all of them on one server. `states.redis.cluster.Cluster` is many."""
-
-    def __init__(self, options: RedisOptions, greet: Callable[[Link], None]) -> None:
-        self._one = link_of(arguments_of(options, urlsplit(options.url).netloc), greet)
-        self.name, self._broken = self._one.name, 0
-
-    def link(self, bucket: int) -> Link:
-        """Return the connection to the server of a bucket."""
-        return self._one
-
-    def links(self) -> Sequence[Link]:
-        """Return the connections in use."""
-        return (self._one,)
-
-    def primaries(self) -> Sequence[Link]:
-        """Return one connection to each server that holds keys."""
-        return (self._one,)
-
-    def placement(self) -> Hashable:
-        """Return which servers have the buckets, something else whenever one was moved; an error while one is."""
-        return self._broken
-
-    def redirect(self, call: Call, error: Exception) -> None:
-        """Send a call that a server refused to the one that has the keys; raise the error if there is none."""
-        raise error
-
-    def forget(self) -> None:
-        """Close the connections, because something moved or broke; look for the buckets before the next call."""
-        self._one.drop()
-        self._broken += 1
 
 
 def arguments_of(options: RedisOptions, netloc: str) -> dict[str, Any]:
