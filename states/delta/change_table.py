@@ -1,12 +1,12 @@
-"""One Delta table through delta-rs: open, refresh, scan, commit, and the upkeep of its files.
+"""One Delta table through delta-rs: open, refresh, scan, commit, and the maintenance of its files.
 
 Every commit names the version that it is based on and is tried once (`max_commit_retries=0`): delta-rs then refuses it
-as soon as anyone has committed since, so what was read in a snapshot is still true at the moment of the commit. Only a
-compaction, which changes no content, tries again on top of whatever was appended meanwhile. Checkpoints and the clean-up
-of the log are steps of their own here and never part of a commit.
+if another writer has committed since, so what was read in a snapshot is still true at the moment of the commit. Only a
+compaction, which changes no content, tries again on top of what was appended meanwhile. Checkpoints and the clean-up of the
+log are separate steps here and never part of a commit.
 
-The order of a commit on a local disk: all that it is built upon is forced to the disk, then its data file and the folder
-that names it, then its log entry is made and forced. So whatever a power failure leaves, an entry has its data.
+The order of a commit on a local disk: it syncs everything that it is based on, then its data file and the folder that names
+it; then it makes its log entry and syncs it. So after any power failure, an entry has its data.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class ChangeTable:
     path
         Directory, or URI of an object store.
     schemas, description
-        The columns that a new table gets, others that one may have, and the line that it is marked with.
+        The columns of a new table, those that an older one may have, and the line that marks the table.
     options
         See `DeltaOptions`.
     read_only
-        True for an object that mends nothing: it reads past a damaged end of the log, and leaves it there.
+        True for an object that repairs nothing: it skips a damaged end of the log, and leaves it there.
     at
         Stay at this version.
     """
@@ -79,8 +79,8 @@ class ChangeTable:
         self._read_only, self._at = read_only, at
         self._table: DeltaTable | None = None
         self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
-        self._damaged: int | None = None  # the log entry before which a reader stays
-        self._steps_back = False  # whether an entry without its data counts as damaged
+        self._damaged: int | None = None  # the log entry that a reader does not go beyond
+        self._steps_back = False  # whether an entry without its data is treated as damaged
         self._is_alone = read_only  # a reader deletes nothing
 
     def another(self, read_only: bool = False, at: int | None = None) -> ChangeTable:
@@ -97,11 +97,11 @@ class ChangeTable:
         return self._table.version() if self._committed is None else self._committed
 
     def identity(self) -> tuple[int, int]:
-        """Return the version last seen, and what tells it from the same version of another table in this place."""
+        """Return the version last seen, and an identity that distinguishes it from the same version of another table here."""
         return self.version, 0 if self._folder is None else self._folder.entry_id(self.version)
 
     def forget(self) -> None:
-        """Drop what is known of the table; the next `refresh` opens it anew."""
+        """Forget the table; the next `refresh` opens it again."""
         self._table = self._committed = None
 
     def refresh(self) -> int:
@@ -110,7 +110,7 @@ class ChangeTable:
         Raises
         ------
         StateError
-            There is something else at the path, its columns are others, or its log is damaged.
+            There is something else at the path, its columns differ, or its log is damaged.
         """
         if self._table is not None and self._replaced():
             self.forget()
@@ -135,9 +135,9 @@ class ChangeTable:
         return self.version
 
     def step_back(self) -> bool:
-        """Stay before entries at the end of the log whose data is missing or cut; tell whether there are any.
+        """Stay before entries at the end of the log whose data is missing or cut; return whether there are any.
 
-        For those who compare what they then find with the log of the topology: it knows whether that is a loss.
+        It is for callers who then compare the state with the log of the topology, which knows whether that is a loss.
         """
         if self._folder is None or self._at is not None or self._folder.first_damaged_version(True) is None:
             return False
@@ -146,7 +146,7 @@ class ChangeTable:
         return True
 
     def mend(self) -> None:
-        """Set aside what `step_back` stays before: nobody has missed it."""
+        """Rename the entries that `step_back` stays before, because the log of the topology does not miss them."""
         if self._folder is not None and self._steps_back:
             self._folder.set_damaged_aside(without_data=True)
             self._damaged, self._steps_back = None, False
@@ -169,10 +169,10 @@ class ChangeTable:
                         storage_options=self._storage,
                     )
                 except self._driver.exceptions.DeltaError as error:
-                    if "already exists" not in str(error):  # made by another writer a moment ago
+                    if "already exists" not in str(error):  # another writer has just made it
                         raise
             if self.refresh() == ABSENT:
-                raise BackendError(f"cannot create Delta table {self.name}: it was made, and is not there")
+                raise BackendError(f"cannot create Delta table {self.name}: it was created, but is not there")
         return self.version
 
     # ---- reading --------------------------------------------------------------------------------------------------
@@ -183,9 +183,9 @@ class ChangeTable:
         columns: list[str] | None = None,
         files: Sequence[DataFile] | None = None,
     ) -> pa.Table:
-        """Read the rows of the version last seen, moving on to a newer one if its files were deleted meanwhile.
+        """Read the rows of the version last seen, or of a newer one if its files were deleted meanwhile.
 
-        With `files` it is all rows of these files of the version.
+        With `files`, all rows of these files of the version.
         """
         for left in range(_READ_TRIES - 1, -1, -1):
             if self._table is None:
@@ -234,12 +234,12 @@ class ChangeTable:
             from deltalake.fs import DeltaStorageHandler
 
             return PyFileSystem(DeltaStorageHandler(self._uri, self._storage))
-        # Arrow's own file system, not one through Python: a thread of Arrow's that lets go of a Python object while the
-        # interpreter ends takes the process down with it.
+        # Arrow's own file system, not one through Python: an Arrow thread that releases a Python object while the
+        # interpreter ends would crash the process.
         return SubTreeFileSystem(str(self._local.absolute()), LocalFileSystem())
 
     def notes(self, count: int | None = None) -> list[dict[str, Any]]:
-        """Return what was noted with the last `count` versions (None: all in the log), newest first."""
+        """Return the notes of the last `count` versions (None: all in the log), newest first."""
         if self._table is None:
             return []
         with reading(self.name, "read the log of"):
@@ -260,27 +260,27 @@ class ChangeTable:
         Raises
         ------
         VersionMoved
-            Somebody else has committed that version. Nothing was written.
+            Another writer has committed that version. Nothing was written.
         BackendError
-            The store refused. Nothing is visible, unless the store failed after it had taken the commit.
+            The store refused. Nothing is visible, unless the store failed after it had accepted the commit.
         """
         self._append([self._data_file(rows, (seq, seq), True)], mode, app, note)
         return self.version
 
     def replace(self, rows: pa.Table, files: Sequence[DataFile], app: tuple[str, int], note: Mapping[str, str]) -> int:
-        """Put `rows` in the place of `files`, on top of what was appended meanwhile.
+        """Replace `files` by `rows`, on top of what was appended meanwhile.
 
         Raises
         ------
         VersionMoved
-            Somebody else has replaced these files meanwhile. Nothing was written.
+            Another writer has replaced these files meanwhile. Nothing was written.
         """
         self._opened()
         seq = min(file.first for file in files), max(file.last for file in files)
         actions = [self._data_file(rows, seq, False), *(file.removed() for file in files)]
         for left in range(_COMPACTION_TRIES - 1, -1, -1):
             try:
-                # delta-rs would accept the removal of files that somebody else has removed.
+                # delta-rs would accept the removal of files that another writer has removed.
                 if not {file.path for file in self.files()}.issuperset(file.path for file in files):
                     raise VersionMoved("its files were replaced meanwhile")
                 self._append(actions, "append", app, note)
@@ -310,7 +310,7 @@ class ChangeTable:
             commit_properties=self._driver.CommitProperties(max_commit_retries=_COMPACTION_TRIES),
         )
         with writing(self.name, "vacuum"):
-            # A full one also deletes what commits that failed have left, and what somebody else put there.
+            # A full one also deletes what failed commits left, and what other programs put there.
             vacuum(dry_run=False, full=only_data_files(vacuum(dry_run=True, full=True)))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
@@ -346,7 +346,7 @@ class ChangeTable:
             return False
         if self._folder.is_damaged(self._damaged, self._steps_back):
             return True
-        self._damaged, self._steps_back = None, False  # a writer has set it aside
+        self._damaged, self._steps_back = None, False  # a writer has renamed it
         return False
 
     def _data_file(
@@ -423,5 +423,5 @@ class ChangeTable:
         self._schema = there
 
     def _replaced(self) -> bool:
-        # delta-rs looks for newer versions only, so it never notices that the table was deleted or rolled back.
+        # delta-rs looks for newer versions only, so it does not notice that the table was deleted or rolled back.
         return self._at is None and self._folder is not None and not self._folder.has_entry(self.version)

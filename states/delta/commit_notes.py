@@ -1,7 +1,7 @@
-"""What each commit notes in the log of its table: batch, attempt, and who had won before; and finding a batch again.
+"""The note of each commit in the log of its table: batch, attempt, and the earlier winners; and finding a batch by it.
 
-The notes are custom metadata of the Delta commit. The state itself never depends on them: they serve time travel, and
-tell a commit of rows from a compaction, which changes no content.
+The notes are custom metadata of the Delta commit. The state itself never depends on them: they are for reading batches
+of the past, and distinguish a commit of rows from a compaction, which changes no content.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _COMMIT = "trident.commit"
 
 
 class CommitNote(NamedTuple):
-    """Which commit a version is: its batch, attempt and incarnation, and the winners of the batches before it.
+    """The commit of a version: its batch, attempt and incarnation, and the winners of the batches before it.
 
-    `incarnation` is None for a commit without a log; `winners` is None where every attempt counts as the winner.
+    `incarnation` is None for a commit without a log; `winners` is None if every attempt is treated as the winner.
     """
 
     txid: int
@@ -39,7 +39,7 @@ class CommitNote(NamedTuple):
 
     @staticmethod
     def of_sentinel(sentinel: Sentinel) -> CommitNote:
-        """Return the note of a sentinel that is laid anew; what stands then stands."""
+        """Return the note of a sentinel that is written again; all values of that moment are valid."""
         return CommitNote(sentinel.txid, sentinel.attempt, sentinel.incarnation, None)
 
     @staticmethod
@@ -56,21 +56,21 @@ class CommitNote(NamedTuple):
         return {_COMMIT: json.dumps([self.txid, self.attempt, self.incarnation, winners])}
 
     def snapshot(self, txid: int) -> Snapshot:
-        """Return the snapshot of a batch up to this one, as far as this commit knows who won."""
+        """Return the snapshot of a batch up to this one, with the winners that this commit knows."""
         if self.winners is None:
             return Snapshot(txid)
         return Snapshot(txid, self.winners.with_winner(self.txid, self.attempt))
 
 
 class Place(NamedTuple):
-    """Where a batch is found: the version that holds the state after it, and what the newest commit knows of winners."""
+    """The place of a batch: the version that holds the state after it, and the winners that the newest commit knows."""
 
     version: int
     snapshot: Snapshot
 
 
 def only_compactions(entries: Sequence[Mapping[str, Any]], after: int, until: int) -> bool:
-    """Tell whether every version with `after` < version ≤ `until` is in `entries` and changed no content."""
+    """Return whether every version with `after` < version ≤ `until` is in `entries` and changed no content."""
     kept = {entry["version"] for entry in entries if COMPACTION in entry or _is_vacuum(entry)}
     return kept.issuperset(range(after + 1, until + 1))
 
@@ -85,27 +85,29 @@ def find_batch(
     """Find the state after a batch in the history of a table, newest entry first; None if it is no longer there.
 
     The version is the last one before the first commit of a later batch: a compaction in between changed nothing, and its
-    files are kept longer. `laid` reads the sentinel of the newest version: it tells the last batch that touched the table
+    files are kept longer. `laid` reads the sentinel of the newest version: it names the last batch that touched the table,
     even if the history does not go back so far.
 
     Raises
     ------
     StateError
-        No commit is noted, or the batch is later than the last one noted and given by its number alone.
+        There is no note, or the batch is later than the last note and given by its number alone.
     """
     shown = list(_shown(entries, newest))
     sentinel = None if shown else laid()
     last = shown[0][1] if shown else None if sentinel is None else CommitNote.of_sentinel(sentinel)
-    # A snapshot is of the log: its batch is committed, whether it touched this table or not.
+    # A snapshot comes from the log, so its batch is committed, whether it touched this table or not.
     number = txid.txid if isinstance(txid, Snapshot) else txid
-    if last is None or not (last.txid or isinstance(txid, Snapshot)):  # a sentinel of batch 0 is laid before the first
+    if last is None or not (
+        last.txid or isinstance(txid, Snapshot)
+    ):  # a sentinel of batch 0 is written before the first batch
         raise StateError(f"{what}: its log holds no commit of a batch")
     if number >= last.txid and isinstance(txid, Snapshot):
         return Place(newest, txid)
     if number > last.txid:
         raise StateError(
-            f"{what}: the last batch that touched it is {last.txid}, and whether a later one is still to come only the "
-            "topology's log knows. Read it through the topology, or give a Snapshot of its log"
+            f"{what}: the last batch that touched it is {last.txid}, and only the topology's "
+            "log knows whether there were later ones. Read it through the topology, or give a Snapshot of its log"
         )
     then = txid if isinstance(txid, Snapshot) else last.snapshot(txid)
     return next((Place(version, then) for version, one in shown if one.txid <= number), None)

@@ -1,7 +1,7 @@
 """The data files of a Delta table: written whole before any log entry names them.
 
-A file's name says between which `_seq` its rows lie. The log holds no bounds of its columns: readers through delta-rs and
-Arrow leave out files of which they know the bounds of some columns and not of all, and not every type has any.
+A file's name gives the range of `_seq` of its rows. The log holds no bounds of its columns: readers through delta-rs and Arrow
+skip files that have bounds for some columns and not for all, and not every type has bounds.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class DataFile(NamedTuple):
 
     @staticmethod
     def of(fact: Mapping[str, Any]) -> DataFile:
-        """Return the file of an entry of the log; files of other programs and of earlier versions have bounds there."""
+        """Return the file of a log entry; files of other programs and of earlier versions have bounds in the entry."""
         name = _NAME.fullmatch(fact["path"])
         first, last = (
             (fact.get(f"{end}.{SEQ_COLUMN}") or 0 for end in ("min", "max")) if name is None else name.groups()
@@ -51,7 +51,7 @@ class DataFile(NamedTuple):
         return DataFile(fact["path"], fact["size_bytes"], fact["num_records"] or 0, int(first), int(last))
 
     def removed(self) -> RemoveAction:
-        """Return the action that takes the file out of the table, for rows that are in another file now."""
+        """Return the action that takes the file out of the table, because its rows are in another file now."""
         from deltalake.transaction import RemoveAction
 
         return RemoveAction(self.path, False, _now_ms(), self.size, {})
@@ -76,7 +76,7 @@ def write_file(
     Parameters
     ----------
     rows
-        What to write; batches of a reader are never held together.
+        What to write; the batches of a reader are never all in memory.
     seq
         The lowest and highest `_seq` of the rows.
     schema

@@ -24,7 +24,7 @@ _OS_ERROR = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
 
 
 class VersionMoved(Exception):
-    """The commit was refused: somebody else has committed since the version that it is based on. Stays inside."""
+    """The commit was refused, because another writer has committed since the version that it is based on. Internal."""
 
 
 def driver() -> Any:
@@ -41,7 +41,7 @@ def driver() -> Any:
 
 @contextmanager
 def reading(path: str, doing: str) -> Iterator[None]:
-    """Turn what delta-rs and Arrow raise of a table that cannot be read into `StateError` or `BackendError`."""
+    """Turn errors of delta-rs and Arrow about a table that cannot be read into `StateError` or `BackendError`."""
     try:
         yield
     except (driver().exceptions.DeltaError, pa.ArrowException, OSError, ValueError) as error:
@@ -56,7 +56,7 @@ def reading(path: str, doing: str) -> Iterator[None]:
 
 @contextmanager
 def writing(path: str, doing: str) -> Iterator[None]:
-    """Turn what delta-rs raises of a commit into `VersionMoved`, `StateError` or `BackendError`."""
+    """Turn errors of delta-rs about a commit into `VersionMoved`, `StateError` or `BackendError`."""
     errors = driver().exceptions
     try:
         yield
@@ -77,7 +77,7 @@ def short(error: Exception) -> str:
 
 
 def _brief(error: Exception) -> Exception:
-    # What a traceback shows as the cause: a text of delta-rs without the backtrace of its own threads.
+    # The cause in a traceback: the text of delta-rs without the backtrace of its own threads.
     if not isinstance(error, driver().exceptions.DeltaError):
         return error
     brief: Exception = type(error)(short(error))

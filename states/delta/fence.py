@@ -1,4 +1,4 @@
-"""Who may commit next: the sentinel of the version that a commit is based on, and what a refused commit means."""
+"""Says who may commit next: the sentinel of the version that a commit is based on, and the meaning of a refused commit."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def newest_sentinel(table: ChangeTable) -> Sentinel | None:
 
 
 def check_claim(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None, force: bool) -> None:
-    """Raise unless the sentinel that was found is the one that was seen before, and the claim may follow it.
+    """Raise unless the found sentinel is the one that was seen before, and the claim may follow it.
 
     Parameters
     ----------
     seen
-        What this writer read or laid last.
+        What this writer read or wrote last.
     force
         The claim may also be behind, of another incarnation, or in the place of another state.
     """
@@ -41,7 +41,7 @@ def check_claim(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel
 
 
 def moved_by_compactions(table: ChangeTable, since: int) -> bool:
-    """Move to the newest version; tell whether nothing but compactions came since, which change no content."""
+    """Move to the newest version; return whether there were only compactions since, which change no content."""
     newest = table.refresh()
     return newest >= since and only_compactions(table.notes(newest - since), since, newest)
 
@@ -49,7 +49,7 @@ def moved_by_compactions(table: ChangeTable, since: int) -> bool:
 def overtaken(
     what: str, own: Sentinel | None, found: Sentinel | None, seen: Sentinel | None, version: int
 ) -> StateError | FencedError:
-    """Return the error of a commit that was refused because somebody else has committed, as `version` at the latest."""
+    """Return the error of a commit that was refused because another writer has committed, as `version` at the latest."""
     if own is not None and found != seen:
         return displaced(what, own, found, seen)
     writer = "another writer" if own is None else f"the writer of {own}"

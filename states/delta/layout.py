@@ -2,8 +2,8 @@
 
 An index that holds a million keys must be cheap, so keys and values have a *raw* form here, which is what the columns
 hold: a raw key is a tuple of plain values (typed columns) or the encoded key (no key types known), a raw value is a
-tuple with one entry per value column. Reading and compacting never leave the raw form; only what is asked for is
-unpacked.
+tuple with one entry per value column. Reading and compacting use the raw form only; a value is unpacked when it is asked
+for.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ _COMMIT = [("incarnation", pa.string()), ("txid", pa.int64()), ("attempt", pa.in
 _SENTINEL = pa.struct([*_COMMIT, ("place", pa.string()), ("sealed", pa.bool_())])
 # Types whose Python values are the same before they are stored and after they are read back. The others (a naive
 # datetime that comes back with a zone, an int as a float, 1.5 as 1.50, a tuple as a list, NaN) go through Arrow once
-# when they come in, so a warm index and a cold one answer alike.
+# when they are put, so that an index from puts and one from the table give equal answers.
 _FAITHFUL = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "binary", "date"})
 _NAN = float("nan")
 
 
 class Rows(NamedTuple):
-    """What a scan found: the latest raw value of each key, the sentinel, the number of rows, and the highest `_seq`."""
+    """The result of a scan: the latest raw value of each key, the sentinel, the number of rows, and the highest `_seq`."""
 
     values: dict[RawKey, RawValue]
     sentinel: Sentinel | None
@@ -87,7 +87,7 @@ class Layout:
 
     @property
     def description(self) -> str:
-        """One line that is stored with the table; tells apart layouts whose columns look alike."""
+        """One line that is stored with the table; it distinguishes layouts whose columns look alike."""
         keys = "typed" if self.typed_keys else "encoded"
         values = "encoded" if self._value_ddl is None else "typed"
         return f"trident {self.kind.value} state; keys {keys}, values {values}"
@@ -136,7 +136,7 @@ class Layout:
     # ---- values ---------------------------------------------------------------------------------------------------
 
     def pack_values(self, values: Sequence[Any]) -> list[RawValue]:
-        """Return the raw form of each value; later changes of a value's object do not reach it."""
+        """Return the raw form of each value; later changes of a value's object do not change it."""
         if self.kind is StateType.NON_TRANSACTIONAL:
             rows: list[RawValue] = [(value,) for value in values]
         else:
@@ -214,7 +214,7 @@ class Layout:
     def reduced(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
         """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.
 
-        With `drop_deleted` the marks of deleted keys go too, which is right if `table` holds all rows of these keys.
+        With `drop_deleted` the marks of deleted keys are dropped too, which is right if `table` holds all rows of these keys.
         """
         table = _in_order(table)
         numbers = pa.array(range(table.num_rows), pa.int64())
@@ -281,14 +281,14 @@ def _python(array: Any) -> list[Any]:
 def _column(array: Any, name: str) -> list[Any]:
     if name not in ("txid", "attempt"):
         return _python(array)
-    # Few numbers, many rows: one Python object for each number saves 60 bytes a key.
+    # Many rows have few different numbers: one Python object per number saves 60 bytes a key.
     coded = array.combine_chunks().dictionary_encode()
     numbers = [*coded.dictionary.to_pylist(), None]
     return [numbers[at] for at in coded.indices.fill_null(len(numbers) - 1).to_pylist()]
 
 
 def _hashable(part: Any) -> Any:
-    # One NaN object, or no NaN key would ever be found again; lists and dicts as tuples, or they cannot be keys.
+    # One NaN object, because a NaN key would not be found otherwise; lists and dicts as tuples, because keys must be hashable.
     if isinstance(part, list):
         return tuple(_hashable(item) for item in part)
     if isinstance(part, dict):

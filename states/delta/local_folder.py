@@ -1,9 +1,9 @@
-"""The folder of a Delta table on a local disk: what is forced to the disk, and what a power failure may leave behind.
+"""The folder of a Delta table on a local disk: what is synced, and what a power failure may leave behind.
 
-A commit counts as done once its log entry, the data files that the entry names and all entries before it were forced to
-the disk, the data before the entry is made. So an entry at the very end of the log that is damaged was never acknowledged,
-and may be set aside. One that is whole and lacks its data is left by tables of earlier versions and by other programs, and by
-a loss of what was acknowledged; so it is set aside only by a writer whose log has nothing to say against it.
+A commit is done once its log entry, the data files that the entry names and all entries before it are synced; the data is
+synced before the entry is made. So a damaged entry at the very end of the log was never acknowledged, and may be renamed. A
+whole entry that lacks its data comes from an earlier version or another program, or from a loss of what was acknowledged; so
+only a writer whose log never recorded that batch may rename it.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from trident.redaction import redacted
 __all__ = ["TXN_IS_LAST", "TableFolder", "local_path"]
 
 TXN_IS_LAST = "trident.txn_is_last"
-"""Noted with each commit: its log entry is whole only if its last line is a transaction."""
+"""The mark of our commits: their log entry is whole only if its last line is a transaction."""
 
 _LOGGER = logging.getLogger(__name__)
 _LOG = "_delta_log"
 _ENTRY = re.compile(r"(\d{20})\.json$")
 _LOG_FILE = re.compile(r"\d{20}\.(json|checkpoint.*)$")
-# Entries that a process which was killed may have left unsynced: its last commit, and a compaction beside it.
+# Entries that a killed process may have left unsynced: its last commit, and a compaction beside it.
 _UNSURE = 3
 _PARQUET = b"PAR1"
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.(.*\.)?parquet$")
@@ -64,7 +64,7 @@ class TableFolder:
     path
         The folder; need not exist.
     fsync
-        Whether commits are forced to the disk.
+        Whether commits are synced.
     """
 
     def __init__(self, path: Path, fsync: bool) -> None:
@@ -73,11 +73,11 @@ class TableFolder:
         self._doubtful: set[Path] = set()
 
     def has_entry(self, version: int) -> bool:
-        """Tell whether the log entry of a version is there."""
+        """Return whether the log entry of a version is there."""
         return self._entry(version).exists()
 
     def entry_id(self, version: int) -> int:
-        """Return what tells the log entry of a version from another file in its place; 0 if it is not there."""
+        """Return the identity of the file with the log entry of a version; 0 if there is none."""
         try:
             found = self._entry(version).stat()
         except FileNotFoundError:
@@ -85,16 +85,16 @@ class TableFolder:
         return hash((found.st_ino, found.st_mtime_ns))
 
     def refuse_other_content(self) -> None:
-        """Raise `StateError` if there is something here that is no Delta table."""
+        """Raise `StateError` if there is something here that is not a Delta table."""
         try:
             names = sorted(found.name for found in self.path.iterdir())
         except FileNotFoundError:
             return
-        # What a crash in the middle of the creation leaves is no other content: a log without an entry.
+        # A log without an entry is not other content: a crash during the creation leaves it.
         started = names == [_LOG] and not (set(self._names(_LOG_FILE)) - {found.name for found in self._damaged_end()})
         if names and not started:
             raise StateError(
-                f"open Delta table {self.path}: the directory holds {names[:5]} and is no Delta table. Nothing was "
+                f"open Delta table {self.path}: the directory holds {names[:5]} and is not a Delta table. Nothing was "
                 "written. Give the state a path of its own, or restore _delta_log"
             )
 
@@ -103,20 +103,20 @@ class TableFolder:
     def first_damaged_version(self, without_data: bool = False) -> int | None:
         """Return the number of the first of the log entries at the end that are damaged; None if the last is whole.
 
-        With `without_data` an entry counts as damaged, too, if a data file that it adds is missing or cut.
+        With `without_data` an entry is also damaged if a data file that it adds is missing or cut.
         """
         damaged = self._damaged_end(without_data)
         return int(damaged[0].stem) if damaged else None
 
     def is_damaged(self, version: int, without_data: bool = False) -> bool:
-        """Tell whether the log entry of a version is there and damaged."""
+        """Return whether the log entry of a version is there and damaged."""
         try:
             return not self._is_sound(self._entry(version), without_data)
         except FileNotFoundError:
             return False
 
     def set_damaged_aside(self, without_data: bool = False) -> None:
-        """Rename damaged entries at the end of the log to `….json.damaged`, and say so."""
+        """Rename damaged entries at the end of the log to `….json.damaged`, and log a warning."""
         for entry in reversed(self._damaged_end(without_data)):
             aside = entry.with_name(f"{entry.name}.damaged")
             entry.rename(aside)
@@ -131,7 +131,7 @@ class TableFolder:
                 _fsync(self._log)
 
     def set_cut_checkpoint_aside(self) -> None:
-        """Rename the newest checkpoint if it is cut, and the hint to it: the log entries that it was made of are there."""
+        """Rename the newest checkpoint if it is cut, and the hint to it; its log entries are still there."""
         files = self._newest_checkpoint()
         if any(map(_is_cut, files)):
             hint = self._log / _HINT
@@ -140,7 +140,7 @@ class TableFolder:
             _LOGGER.warning("the checkpoint %s of Delta table %s is cut and set aside", files[0].name, self.path)
 
     def sync_checkpoint(self) -> None:
-        """Force the newest checkpoint to the disk, before anything is deleted that it holds."""
+        """Sync the newest checkpoint, before anything that it holds is deleted."""
         if self._fsync:
             for name in [*self._newest_checkpoint(), self._log / _HINT]:
                 _fsync(name)
@@ -179,7 +179,7 @@ class TableFolder:
 
     @contextmanager
     def created(self) -> Iterator[None]:
-        """Force what is made within to the disk: the folder, those above it that are new, and the first log entry."""
+        """Sync what is created within: the folder, new folders above it, and the first log entry."""
         there = next(folder for folder in (self.path, *self.path.parents) if folder.exists())
         yield
         if self._fsync:
@@ -190,17 +190,17 @@ class TableFolder:
                     break
 
     def sync_data(self, name: str) -> None:
-        """Force a new data file to the disk, before a log entry names it."""
+        """Sync a new data file, before a log entry names it."""
         if self._fsync:
             _fsync(self.path / name)
             _fsync(self.path)
 
     def sync(self, version: int, own: bool) -> None:
-        """Force a version and all that it is built upon to the disk; `own` tells whether it was made just now, here."""
+        """Sync a version and all that it is based on; `own` says whether this process has just made it."""
         if not self._fsync or self._synced == version:
             return
         first = max(version - _UNSURE, 0) if self._synced is None else self._synced + 1
-        # Oldest first, data before the log: nothing must survive a power failure that what it needs does not.
+        # Oldest first, data before the log, because nothing may survive a power failure without what it needs.
         for one in range(first, version + 1):
             self._sync_entry(one, own and one == version)
         _fsync(self._log)
@@ -209,18 +209,18 @@ class TableFolder:
     def _sync_entry(self, version: int, own: bool) -> None:
         entry = self._entry(version)
         try:
-            if not own:  # the data of an own one was forced before it was made
+            if not own:  # the data of our own version was synced before it was made
                 for added in _added(entry.read_text("utf-8")):
                     self._force(self._data(added))
                 _fsync(self.path)
             self._force(entry)
         except FileNotFoundError:
-            if own:  # an earlier one may have been compacted and cleaned up since
+            if own:  # an earlier version may have been compacted and cleaned up since
                 raise
 
     def _force(self, name: Path) -> None:
-        # After an fsync that failed the system takes the pages that it could not write for written, and the next fsync
-        # succeeds. Only bytes that are written anew can be forced again.
+        # After a failed fsync the system treats the pages that it could not write as written, and the next fsync
+        # succeeds. Only bytes that are written again can be synced again.
         if name not in self._doubtful:
             self._doubtful.add(name)
             try:
@@ -229,13 +229,13 @@ class TableFolder:
                 self._doubtful.remove(name)
                 raise
             except OSError as error:
-                _LOGGER.warning("fsync of %s failed (%s); it is written anew", name, error)
+                _LOGGER.warning("fsync of %s failed (%s); writing it again", name, error)
             else:
                 self._doubtful.remove(name)
                 return
         if name.parent == self._log and not self._is_sound(name, without_data=False):
             raise OSError(errno.EIO, "the bytes of a log entry were lost when the disk refused them", str(name))
-        _write_anew(name)
+        _write_again(name)
         self._doubtful.remove(name)
 
     def _entry(self, version: int) -> Path:
@@ -278,7 +278,7 @@ def _is_cut(name: Path, size: int | None = None) -> bool:
         return ends != [_PARQUET, _PARQUET]
 
 
-def _write_anew(name: Path) -> None:
+def _write_again(name: Path) -> None:
     other = name.with_name(f".{name.name}.tmp")
     other.unlink(missing_ok=True)
     shutil.copy2(name, other)

@@ -1,13 +1,12 @@
-"""The upkeep of a Delta state beside its commits: merging files, checkpoints of the log, deleting old files.
+"""The maintenance of a Delta state beside its commits: merging files, checkpoints of the log, deleting old files.
 
-A commit only leaves a file and a log entry. When enough have gathered, a thread merges the newest files: so many that no
-file that is left has fewer than twice the rows of all files after it. So there are few files, each row is rewritten a few
-times only, and at most a third of the rows are out of date. The merged rows keep their `_seq`, so it does not matter how
-many commits come in between: they are appended above it. A commit that meets a compaction is simply based on the version
-after it (`DeltaBackingMap.end`).
+A commit only leaves a file and a log entry. When there are enough, a thread merges the newest files, so that each remaining
+file has at least twice the rows of all files after it. So there are few files, each row is rewritten only a few times, and at
+most a third of the rows are out of date. The merged rows keep their `_seq`, and commits meanwhile append higher ones. A commit
+that meets a compaction is based on the version after it (`DeltaBackingMap.end`).
 
-The thread ends when it has nothing left to do, and it is not a daemon: a process that ends waits for a compaction that it
-has begun.
+The thread ends when it has nothing left to do. It is not a daemon, so a process that ends waits for a compaction that it has
+begun.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ _APP = "trident-maintenance"
 
 
 class Maintenance:
-    """Keeps one table small. Started by the commit that makes it due; has a table object and a thread of its own.
+    """Keeps one table small. The commit at which it is due starts it. It has a table object and a thread of its own.
 
     Parameters
     ----------
     table
-        The table; opened anew for the thread.
+        The table; the thread opens it again.
     layout, options, what
         Columns, options, and the name of the state for messages.
     """
@@ -49,11 +48,11 @@ class Maintenance:
         self._closing = False
 
     def opened(self, files: int) -> None:
-        """The table was read; it has so many files."""
+        """Note the number of files of a table that was read."""
         self._files = files
 
     def after_commit(self) -> None:
-        """A commit left a file and a log entry; start the upkeep if it is due and not under way."""
+        """Note a commit, which left a file and a log entry; start the maintenance if it is due and not running."""
         self._files, self._entries = self._files + 1, self._entries + 1
         compact = self._files >= self._options.compact_after_commits
         checkpoint = self._entries >= self._options.checkpoint_interval
@@ -69,18 +68,18 @@ class Maintenance:
         self._thread.start()
 
     def wait(self) -> None:
-        """Return when no upkeep is under way."""
+        """Return when no maintenance is running."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
     def close(self) -> None:
-        """Let the step that is under way finish, skip the others, and return."""
+        """Wait for the current step, skip the others, and return."""
         self._closing = True
         self.wait()
 
     def run(self, compact: bool, checkpoint: bool) -> None:
-        """Do what is due. What fails is tried again the next time: no batch depends on it."""
+        """Do what is due. A failed step is tried again the next time, because no batch depends on it."""
         table = self._source.another()
         try:
             if table.refresh() == ABSENT:
@@ -93,7 +92,7 @@ class Maintenance:
             if compact and self._runs % _RUNS_PER_VACUUM == 0 and not self._closing:
                 table.vacuum()
         except (VersionMoved, StateError) as error:
-            _LOGGER.warning("upkeep of %s was put off: %s", self._what, error)
+            _LOGGER.warning("maintenance of %s was postponed: %s", self._what, error)
 
     def _compact(self, table: ChangeTable) -> None:
         files = table.files()
@@ -109,7 +108,7 @@ class Maintenance:
 
 
 def first_to_merge(files: Sequence[DataFile]) -> int:
-    """Return from which file on, in the order of their rows, all files should become one; their number if none."""
+    """Return the first file, in the order of their rows, of those to merge (all after it too); the number of files if none."""
     later = sum(file.rows for file in files)
     for number, file in enumerate(files):
         later -= file.rows

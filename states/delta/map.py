@@ -22,14 +22,14 @@ from trident.state.txid import Sentinel, Txid
 __all__ = ["DeltaBackingMap"]
 
 _COMMIT_TRIES = 5
-_FILTERED_KEYS = 20_000  # more keys than this are looked up faster by reading all rows
+_FILTERED_KEYS = 20_000  # beyond this many keys, reading all rows is faster
 
 
 class DeltaBackingMap:
     """The key-value store in one Delta table: a backing map that keeps its own sentinel. Used by one thread at a time.
 
-    Within `begin` … `end` puts and deletions are collected and become one Delta version at `end`; outside of them each
-    `multi_put` and `multi_delete` is a version of its own.
+    Within `begin` … `end` puts and deletions are collected and become one Delta version at `end`; outside, each `multi_put`
+    and `multi_delete` is a version of its own.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class DeltaBackingMap:
     """
 
     commits_atomically = True  # no seal: rows and sentinel are one Delta transaction
-    gives_copies = True  # what is read was decoded or copied for this very call
+    gives_copies = True  # each read decodes or copies values for this very call
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class DeltaBackingMap:
         self._seq = 0
         self._loaded: int | None = None
         self._seen: tuple[Sentinel | None] | None = (
-            None  # what this instance read or laid last; None: it did not look yet
+            None  # what this instance read or wrote last; None: it has not read it yet
         )
         # The commit: its claim, whether it began, and its puts.
         self._claim: Sentinel | None = None
@@ -155,7 +155,7 @@ class DeltaBackingMap:
         try:
             found = self._newest_sentinel()
         except StateError:
-            # Who compares sentinels will find out whether what the torn end of the table held was ever acknowledged.
+            # The comparison of sentinels will show whether the torn end of the table was ever acknowledged.
             if not self._table.step_back():
                 raise
             found = self._newest_sentinel()
@@ -163,9 +163,9 @@ class DeltaBackingMap:
         return found
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Claim the partition for the commit that `begin` starts next; `force` lays the sentinel at once.
+        """Claim the partition for the commit that `begin` starts next; `force` writes the sentinel at once.
 
-        The sentinel of the newest version must be what this instance read or laid last. The commit is based on this version,
+        The sentinel of the newest version must be what this instance read or wrote last. The commit is based on this version,
         and its `end` stores the claim in the version after it or fails.
         """
         self._refuse_read_only("move the sentinel")
@@ -201,11 +201,11 @@ class DeltaBackingMap:
     # ---- the rest -------------------------------------------------------------------------------------------------
 
     def wait_for_maintenance(self) -> None:
-        """Return once no compaction is under way."""
+        """Return once no compaction is running."""
         self._maintenance.wait()
 
     def close(self) -> None:
-        """Forget the index and the puts of an unfinished commit; wait for a compaction that is under way."""
+        """Forget the index and the puts of an unfinished commit; wait for a running compaction."""
         self._maintenance.close()
         self._drop_commit()
         self._forget()
@@ -226,14 +226,14 @@ class DeltaBackingMap:
             if not tries or not self._moved_by_compactions():
                 self._forget()
                 raise self._overtaken(sentinel)
-        # After the store, never before it: a failed commit must not look written.
+        # After the store, never before it, because a failed commit must not look written.
         self._take_over(puts)
         self._sentinel, self._loaded = sentinel or self._sentinel, self._table.version
         self._seen = (self._sentinel,)
         self._maintenance.after_commit()
 
     def _try_commit(self, puts: Mapping[RawKey, RawValue], sentinel: Sentinel | None, notes: Mapping[str, str]) -> bool:
-        # The version alone would do as a number, but for rows that were copied from a table of higher versions, or
+        # The version alone would do as a number, except for rows that were copied from a table of higher versions, or
         # added by hand.
         seq = max(self._seq, self._table.version) + 1
         rows = self._layout.table(list(puts), list(puts.values()), seq, sentinel)
@@ -286,16 +286,16 @@ class DeltaBackingMap:
         self._loaded = None
         rows = self._layout.rows(self._table.scan())
         self._index, self._sentinel, self._seq, self._loaded = rows.values, rows.sentinel, rows.seq, self._table.version
-        pa.default_memory_pool().release_unused()  # what Arrow read is as large as the index, and is not needed again
+        pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
         self._maintenance.opened(len(self._table.files()))
 
     def _load_if_free(self) -> None:
-        # A claim is of the version that it was compared in: nothing may move on between it and its commit.
+        # A claim belongs to the version that it was compared in, so the version must not change before its commit.
         if self._claim is None and not self._begun:
             self._load()
 
     def _moved_by_compactions(self) -> bool:
-        """Move the index to the newest version, if all that came since is compactions: they change no content."""
+        """Move the index to the newest version, if there were only compactions since, which change no content."""
         if self._loaded in (None, ABSENT) or not moved_by_compactions(self._table, self._loaded):
             return False
         self._loaded = self._table.version
@@ -308,7 +308,9 @@ class DeltaBackingMap:
             at = self._table.version
             few = len(missing) <= _FILTERED_KEYS
             found = self._layout.rows(self._table.scan(self._layout.key_filter(missing) if few else None)).values
-            if self._table.version != at:  # the files of that version are gone: all answers must be of the newer one
+            if (
+                self._table.version != at
+            ):  # the files of that version are gone, so all answers must come from the newer one
                 return self._look_up(raw)
             self._answers.update((key, found.get(key)) for key in missing)
         return [self._answers.get(key) for key in raw]
@@ -322,7 +324,7 @@ class DeltaBackingMap:
         self._answers = dict(rows.values)
 
     def _follow(self) -> None:
-        """Move to the newest version; what was read of another one, or of another table in its place, is forgotten."""
+        """Move to the newest version; forget what was read of another version, or of another table in its place."""
         self._table.refresh()
         found = self._table.identity()
         if found != self._answered:

@@ -1,7 +1,7 @@
-"""No Delta table inside the folder of another one: the outer one's vacuum would delete the files of the inner one.
+"""Refuses a Delta table inside the folder of another one, because the outer vacuum would delete the inner files.
 
-Two states may be opened in any order and by different programs, so a writer looks both ways when it opens its table. And
-no vacuum deletes what is not named as the data files of a table are, wherever it came from.
+Two states may be opened in any order and by different programs, so a writer looks above and below when it opens its
+table. And no vacuum deletes files that are not named like the data files of a table.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DATA_FILE = re.compile(r"part-[\w.=-]+\.parquet")
 
 
 def refuse_nesting(name: str, uri: str, local: Path | None, is_table: Callable[[str], bool]) -> None:
-    """Raise `StateError` if a table lies above this one, or, on a local disk, below it.
+    """Raise `StateError` if a table is above this one, or, on a local disk, below it.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def refuse_nesting(name: str, uri: str, local: Path | None, is_table: Callable[[
 
 
 def only_data_files(names: Sequence[str]) -> bool:
-    """Tell whether files that a table does not refer to are named as its own, so that they may be deleted."""
+    """Return whether files that a table does not use are named like its own, so that they may be deleted."""
     return all(_DATA_FILE.fullmatch(name) for name in names)
 
 

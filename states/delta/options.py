@@ -12,32 +12,32 @@ __all__ = ["DeltaOptions"]
 
 @dataclass(frozen=True, repr=False)
 class DeltaOptions(Redacted):
-    """How a Delta state is kept.
+    """Options of a Delta state.
 
     Attributes
     ----------
     snapshot_key
         Key of the single value of an ungrouped `persistent_aggregate`.
     compact_after_commits
-        Files are merged, and rows that later batches replaced are dropped, when so many commits have each left a file.
+        After so many commits, each of which leaves a file, merge files and drop rows that later batches replaced.
         Fewer: faster opening and reading by Spark; more: less rewriting.
     background_maintenance
-        Merge files, write checkpoints and delete old files in a thread beside the commits; False: in the commit that
-        makes it due, for programs that must not have a thread.
+        Merge files, write checkpoints and delete old files in a thread beside the commits; False: in the commit at
+        which it is due, for programs that must not have a thread.
     storage_options
         Passed to delta-rs for tables on object stores (credentials, endpoints).
     vacuum_after_hours
         Files that the table no longer refers to are deleted when they are older than this many hours (at least 1: a
-        younger file may belong to a commit that is under way); no Spark query on the table may take longer. None never
+        younger file may belong to a running commit); no Spark query on the table may take longer. None never
         deletes. Batches of the past can be read (`at`) as long as their files are there.
     log_retention_hours
         How long single commits stay in `_delta_log` after a checkpoint holds their content, and so how long batches of
-        the past can be found. Set when the table is made.
+        the past can be found. Set when the table is created.
     checkpoint_interval
         Commits between two checkpoints of the log; bounds what is read to open the table. Other programs that write the
-        table go by the number that was set when it was made.
+        table use the number that was set when it was created.
     fsync
-        Force each commit to the disk before it counts as done (tables on local disks only). Without it a commit
+        Sync each commit before it is done (tables on local disks only). Without it a commit
         survives the end of the process, not a power failure.
     """
 

@@ -1,9 +1,9 @@
 """The commit of a batch that is too large for one process: Spark joins the partial results with the table.
 
 The value rule of the kind is a column expression here; `trident.state.values` is the same rule for Python objects. Spark
-reads the version that the claim was compared in and leaves the new rows in a staging folder; from there they stream, batch
-by batch, into one Delta commit as the very next version. So the fence is that of every other commit, and neither the
-table nor the partial results are ever held in one process.
+reads the version that the claim was compared in and writes the new rows to a staging folder. From there they stream, batch by
+batch, into one Delta commit as the very next version. So the fence is that of every other commit, and neither the table nor
+the partial results are ever in one process.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["COMBINERS", "merge_dataframe"]
 
 COMBINERS = ("count", "max", "min", "sum")
-"""Names that `merge_dataframe` accepts in the place of an expression."""
+"""Names that `merge_dataframe` accepts in place of an expression."""
 
 _TRIES = 5
 _STORED, _PARTIAL, _TIMES = "_stored", "_partial", "_times"
@@ -66,21 +66,21 @@ def merge_dataframe(
     partials
         One row per key: the key columns by their names in `conf`, and `value`.
     path, conf, kind, partition, options
-        As the state was made; `conf` declares the types of keys and value.
+        Those of the state; `conf` declares the types of keys and value.
     txid
         The batch; a `Txid` carries its attempt, the winners and the sentinel that must be found.
     combine
         The new value from the stored one and the partial one, as a column expression; or "count", "sum", "min", "max".
     staging
         A folder that Spark's workers can write and this process can read; None: inside the table's folder. It is emptied
-        in the end.
+        at the end.
 
     Raises
     ------
     StaleTransactionError
         A key was written by a later batch. Nothing was written.
     FencedError, BackendError
-        Somebody else has committed meanwhile. Nothing was written.
+        Another writer has committed meanwhile. Nothing was written.
     ValueError
         A key comes more than once.
     """

@@ -19,8 +19,8 @@ __all__ = ["DELTA_PACKAGE", "delta_dataframe", "delta_session_conf", "load"]
 DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Maven coordinates of the Delta library for the supported Spark."""
 
-# Only the central repository: Ivy's default chain looks into the local Maven folder first, and stops at a module of
-# which that folder has the description without the jar.
+# Only the central repository, because Ivy's default chain looks into the local Maven folder first, and stops at a module
+# whose description is there without the jar.
 _IVY_SETTINGS = """<ivysettings>
   <settings defaultResolver="central"/>
   <caches defaultCacheDir="{cache}"/>
@@ -29,7 +29,7 @@ _IVY_SETTINGS = """<ivysettings>
   </resolvers>
 </ivysettings>
 """
-# What Spark says without the library, and what the library says in a session that was not set up for it.
+# Messages of Spark without the library, and of the library in a session that was not set up for it.
 _NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION", "ClassNotFoundException", "NoClassDefFoundError")
 # Spark brings these itself, some in other versions.
 _PROVIDED = (
@@ -76,13 +76,13 @@ def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str], version: 
 
     The session needs `delta_session_conf`. The DataFrame is of the Delta version given or of the newest, which is a
     whole number of batches; of an opaque state that may include one batch that the log has not recorded yet. A key whose
-    value is None is no row. A state whose types are not declared has binary columns here, in the codec of
+    value is None has no row. A state whose types are not declared has binary columns here, in the codec of
     `trident.state.encoding.codec`.
 
     Raises
     ------
     StateError
-        The table at `path` is no Delta state.
+        The table at `path` is not a Delta state.
     EnvironmentProblem
         The session cannot read Delta tables.
     """

@@ -3,8 +3,8 @@
 What is stored
     An append-only change table, one per state partition (`path`, or `path/part-00001` … where a state has several). A
     commit appends one file with a row for each key that it wrote: the key columns, the columns of the state's kind
-    (`txid, attempt, prev, curr`; `txid, value`; `value`), `_seq`, which rises with every commit: of the rows
-    of one key that with the highest `_seq` counts. Key and value have their own Spark
+    (`txid, attempt, prev, curr`; `txid, value`; `value`), and `_seq`, which rises with every commit. Of the rows
+    of one key, the one with the highest `_seq` is valid. Key and value have their own Spark
     types where the topology declares them, else they are binary columns in the codec of `trident.state.encoding.codec`.
 
 The sentinel
@@ -16,16 +16,16 @@ The sentinel
 Fencing
     A commit costs one Delta transaction. `move_sentinel` compares the newest sentinel with the one that was read and pins
     that version; puts are collected in memory; `end` commits rows and sentinel as the very next version. Delta gives each
-    version to one writer only, so if anyone has committed since, nothing is written. If all that came since is
-    compactions of this state, which change no content and say so in the log, the commit is based on the version after
-    them. Otherwise this writer gets `FencedError` (a higher attempt was there) or a retryable `BackendError` (anything
+    version to one writer only, so if another writer has committed since, nothing is written. If there were only
+    compactions of this state since, which change no content and say so in the log, the commit is based on the version
+    after them. Otherwise this writer gets `FencedError` (a higher attempt was there) or a retryable `BackendError` (anything
     else: an older attempt that woke up, another program). An older writer that commits between the `begin` and the
-    `end` of its successor thus makes the successor try once more, and then its rows are seen, with the attempt that
-    lost, and the rule of the value undoes them. There is nothing that a paused writer could still do afterwards.
+    `end` of its successor makes the successor try once more; then its rows are seen with the attempt that lost, and the
+    value rule undoes them. Afterwards a paused writer cannot do anything.
 
-Upkeep
-    Files are merged, checkpoints written and old files deleted by a thread beside the commits, started by the commit
-    that makes it due (`states/delta/maintenance.py`).
+Maintenance
+    A thread beside the commits merges files, writes checkpoints and deletes old files. The commit at which it is due
+    starts it (`states/delta/maintenance.py`).
 
 Reads
     A writer keeps all latest rows in memory, valid for one version: if another version is found at `begin`, they are
@@ -61,7 +61,7 @@ __all__ = [
 
 
 class DeltaState:
-    """States in Delta tables; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+    """States in Delta tables; one method for each kind, as `StateSpec`s for `persistent_aggregate` and the like.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What users hold of a Delta state: the map, the state as of an earlier batch, and the table as a DataFrame."""
+"""The objects of a Delta state that users have: the map, the state as of an earlier batch, and the table as a DataFrame."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DeltaStateAt:
         return self.multi_get([(self._snapshot_key,)])[0]
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows: the parts of each key, then its value; a key whose value is None is no row."""
+        """Iterate over the rows: the fields of each key, then its value; a key whose value is None has no row."""
         for raw, value in self._values.items():
             found = self._of(value)
             if found is not None:
@@ -75,7 +75,7 @@ class DeltaMapState(SnapshottableMap):
     Parameters
     ----------
     path, kind, conf, partition, options
-        As of `DeltaBackingMap`.
+        As for `DeltaBackingMap`.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class DeltaMapState(SnapshottableMap):
         return delta_dataframe(spark, self._path)
 
     def wait_for_maintenance(self) -> None:
-        """Return once no compaction is under way."""
+        """Return once no compaction is running."""
         self._backing.wait_for_maintenance()
 
 
@@ -118,14 +118,14 @@ def delta_state_at(
     path, conf, kind, options
         As the state was made.
     txid
-        The batch. Its number is enough up to the last batch that touched the state: who won each earlier batch is noted
-        with the commits. Whether that last one was committed, and whether later ones were, only the log knows: a
-        `Snapshot` of it says so.
+        The batch. Its number is enough for any batch before the last one that touched the state, because the commits note
+        the earlier winners. Only the log knows whether that last one, and later ones, were committed; a `Snapshot` of
+        the log says so.
 
     Raises
     ------
     StateError
-        The batch is not known to be committed, or is not retained any more; the message names the batches that are.
+        The batch is not known to be committed, or is no longer retained; the message names the batches that are.
     """
     return _state_at(os.fspath(path), conf, txid, state_type(kind), DeltaOptions(**options))
 
@@ -137,7 +137,7 @@ def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType,
     what = f"read Delta state {redacted(path)} as of batch {number}"
     if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
         raise StateError(f"{what}: there is no table")
-    if table.version <= 0 and isinstance(txid, Snapshot):  # nothing was ever committed: no batch touched it
+    if table.version <= 0 and isinstance(txid, Snapshot):  # nothing was ever committed, so no batch touched it
         return DeltaStateAt(table, layout, txid, options.snapshot_key)
     entries = table.notes()
     place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
@@ -148,7 +148,7 @@ def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType,
 
 
 def _retained(table: ChangeTable, versions: list[tuple[int, int]]) -> str:
-    # Older files go first, so what can be read is an end of the history; ascending here.
+    # Older files are deleted first, so the readable versions are the end of the history; ascending here.
     versions = versions[::-1]
 
     def is_readable(place: tuple[int, int]) -> bool:
@@ -158,6 +158,6 @@ def _retained(table: ChangeTable, versions: list[tuple[int, int]]) -> str:
     if first == len(versions):
         return "none of its batches can be read any more; its data files are missing"
     return (
-        f"it is not retained any more; batches {versions[first][1]} to {versions[-1][1]} are. Raise "
+        f"it is no longer retained; batches {versions[first][1]} to {versions[-1][1]} are. Raise "
         "log_retention_hours and vacuum_after_hours to keep more"
     )

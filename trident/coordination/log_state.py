@@ -188,10 +188,8 @@ class LogState:
             state: {partition: sentinel[:3] for partition, sentinel in partitions.items()}
             for state, partitions in self.touched.items()
         }
-        for name in (
-            "declared",
-            "put_back",
-        ):  # left out if empty, as before there were such records, so that both forms can be read
+        # Left out if empty, as before there were such records, so that both forms can be read.
+        for name in ("declared", "put_back"):
             if not values[name]:
                 del values[name]
         if self.epochs is None:

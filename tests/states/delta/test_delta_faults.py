@@ -46,7 +46,7 @@ def test_the_table_of_another_kind_or_type_is_refused(tmp_path: Path) -> None:
 def test_a_directory_of_other_files_is_refused_and_left_alone(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     state = state_at(tmp_path)
-    with pytest.raises(StateError, match=r"holds \['letter.txt'\] and is no Delta table"):
+    with pytest.raises(StateError, match=r"holds \['letter.txt'\] and is not a Delta table"):
         state.begin_commit(Log().txid(1, 1))
     assert [found.name for found in tmp_path.iterdir()] == ["letter.txt"]
 

@@ -54,7 +54,7 @@ def test_compactions_in_between_change_nothing_even_when_all_older_files_are_gon
         if str(found) not in live:
             found.unlink()
     assert rows_at(state, 8) == {"man": 8} | {f"w{n}": 1 for n in range(1, 9)}
-    with pytest.raises(StateError, match="as of batch 7: it is not retained any more; batches 8 to 8 are"):
+    with pytest.raises(StateError, match="as of batch 7: it is no longer retained; batches 8 to 8 are"):
         state.at(7)
 
 
@@ -154,7 +154,7 @@ def test_batches_before_the_first_are_not_retained(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     for number in (4, 5):
         commit(state, log, number, 1, {"man": 1})
-    with pytest.raises(StateError, match="as of batch 3: it is not retained any more; batches 4 to 5 are"):
+    with pytest.raises(StateError, match="as of batch 3: it is no longer retained; batches 4 to 5 are"):
         state.at(3)
 
 
@@ -167,7 +167,7 @@ def test_the_retained_range_is_named_once_the_log_was_cleaned(tmp_path: Path) ->
     for entry in sorted((tmp_path / "_delta_log").glob("*.json"))[:6]:
         entry.unlink()
     assert [rows_at(state, number)["man"] for number in (6, 8, 10)] == [6, 8, 10]
-    with pytest.raises(StateError, match="as of batch 5: it is not retained any more; batches 6 to 10 are"):
+    with pytest.raises(StateError, match="as of batch 5: it is no longer retained; batches 6 to 10 are"):
         state.at(5)
 
 
