@@ -214,7 +214,7 @@ def test_a_compaction_that_fails_fails_no_batch_and_is_tried_again(
     state, log = state_at(tmp_path, compact_after_commits=4, background_maintenance=False), Log()
     for number in range(1, 9):
         commit(state, log, number, 1, {"man": 1})
-    assert "upkeep of state 'counts' partition 0" in caplog.text
+    assert "maintenance of state 'counts' partition 0" in caplog.text
     assert notes(tmp_path) == ["rows"]
     assert values(state_at(tmp_path), "man") == [8]
 
