@@ -26,6 +26,7 @@ from states.memcached.map import MemcachedMap
 from states.memcached.options import MemcachedOptions
 from states.memcached.read_cache import MemcachedCache
 from trident.errors import ConfigError
+from trident.state.abilities import DeclaresAttempts
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
 from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.state.wrappers.read_through import ReadThroughMap
@@ -93,5 +94,4 @@ class _CachedMapFactory:
     @property
     def keeps_attempts(self) -> bool | None:
         """Whether the durable map does."""
-        known: bool | None = getattr(self.durable, "keeps_attempts", None)
-        return known
+        return self.durable.keeps_attempts if isinstance(self.durable, DeclaresAttempts) else None

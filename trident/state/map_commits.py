@@ -19,17 +19,10 @@ from typing import Any
 from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.state.copies import owned
 from trident.state.encoding.equal_keys import one_nan
-from trident.state.interfaces import (
-    BackingMapLifecycle,
-    IBackingMap,
-    Key,
-    ListableMap,
-    Resettable,
-    StateType,
-    ValueUpdater,
-)
+from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
+from trident.state.map_abilities import abilities_of
 from trident.state.removals import Removals
-from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced, is_atomic
+from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
 from trident.state.txid import Sentinel, Txid
 
 __all__ = ["CommittedMap"]
@@ -43,11 +36,9 @@ class CommittedMap(ABC):
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.partition = backing, name, partition
-        self._guard = fenced(backing, partition)
-        self._is_atomic = is_atomic(backing)
-        # Asked once: a look at all methods of a protocol costs as much as a small commit.
-        self._lifecycle = backing if isinstance(backing, BackingMapLifecycle) else None
-        self._decodes = getattr(backing, "gives_copies", False)
+        # Asked once, because a look at all methods of a protocol costs as much as a small commit.
+        self._offers = offers = abilities_of(backing)
+        self._guard = ReservedKeySentinel(backing, partition) if offers.fence is None else offers.fence
         self._removals = Removals(backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
@@ -60,10 +51,10 @@ class CommittedMap(ABC):
             check_sentinel(self.name, self.partition, self._guard.read_sentinel(), commit, self.name)
         if isinstance(self._guard, ReservedKeySentinel):
             self._begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
-            self._lay_sentinel(commit, sealed=self._is_atomic)
+            self._lay_sentinel(commit, sealed=self._offers.is_atomic)
         else:
             # Before the first put: whoever held the partition until now is fenced from here on.
-            self._lay_sentinel(commit, sealed=self._is_atomic)
+            self._lay_sentinel(commit, sealed=self._offers.is_atomic)
             self._begin(commit)
         self._removals.begin(commit)
         self._txid = commit
@@ -73,10 +64,10 @@ class CommittedMap(ABC):
         begun = self._begun(txid)
         if self._puts_at_commit and self._written:
             self.backing.multi_put(list(self._written), list(self._written.values()))
-        if self._lifecycle is not None:
-            self._lifecycle.end(begun)
+        if self._offers.lifecycle is not None:
+            self._offers.lifecycle.end(begun)
         self._removals.end(begun)
-        if not self._is_atomic:
+        if not self._offers.is_atomic:
             # All is acknowledged: a store that loses any of it from here on loses the seal too, because that came last.
             self._lay_sentinel(begun, sealed=True)
         self._forget()
@@ -86,8 +77,9 @@ class CommittedMap(ABC):
         keys, txid = one_nan(keys), self._txid
         if txid is not None:
             return owned(self._bases(keys, txid))
-        current = getattr(self.backing, "multi_get_current", None)  # of a SerializedMap: it decodes no more than that
-        return self._given(self._latest(self._read(keys))) if current is None or not keys else current(keys)
+        if self._offers.current is not None and keys:
+            return self._offers.current.multi_get_current(keys)
+        return self._given(self._latest(self._read(keys)))
 
     @abstractmethod
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -126,14 +118,15 @@ class CommittedMap(ABC):
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys that the store holds, removed ones included, page by page."""
-        if not isinstance(self.backing, ListableMap):
+        listing = self._offers.listing
+        if listing is None:
             raise UnsupportedOperation(
                 f"list state {self.name!r}: a {type(self.backing).__name__} cannot list its keys; ask for the keys that "
                 "you know with multi_get, or use a store that can (memory, Delta, Redis, PostgreSQL, Cassandra)"
             )
         if isinstance(self._guard, ReservedKeySentinel):
-            return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in self.backing.key_pages())
-        return self.backing.key_pages()
+            return ([key for key in page if key[:1] != (SENTINEL_KEY,)] for page in listing.key_pages())
+        return listing.key_pages()
 
     @property
     def place(self) -> str:
@@ -150,20 +143,19 @@ class CommittedMap(ABC):
 
     def reset(self) -> None:
         """Empty the partition, sentinel included; the backing map must be able to."""
-        if not isinstance(self.backing, Resettable):
+        if self._offers.resetting is None:
             raise UnsupportedOperation(
                 f"empty state {self.name!r}: a {type(self.backing).__name__} has no reset(); empty the store by its "
                 "own means, or give the state a new key prefix"
             )
         self._forget()
         self._removals.forget()
-        self.backing.reset()
+        self._offers.resetting.reset()
 
     def close(self) -> None:
         """Close the backing map, if it has something to close."""
-        close = getattr(self.backing, "close", None)
-        if close is not None:
-            close()
+        if self._offers.closing is not None:
+            self._offers.closing.close()
 
     def _begun(self, txid: int) -> Txid:
         """Return the commit that began; refuse to end another one."""
@@ -178,8 +170,8 @@ class CommittedMap(ABC):
             self._guard.move_sentinel(Sentinel(commit.incarnation, int(commit), commit.attempt, self.name, sealed))
 
     def _begin(self, commit: Txid) -> None:
-        if self._lifecycle is not None:
-            self._lifecycle.begin(commit)
+        if self._offers.lifecycle is not None:
+            self._offers.lifecycle.begin(commit)
 
     def _forget(self) -> None:
         """No commit is under way."""
@@ -195,7 +187,7 @@ class CommittedMap(ABC):
 
     def _given(self, values: list[Any]) -> list[Any]:
         """Return what a reader may change in place, of what the backing map gave."""
-        return values if self._decodes else owned(values)
+        return values if self._offers.gives_copies else owned(values)
 
     def _read(self, keys: Sequence[Key]) -> Sequence[Any]:
         # A store may show a commit's own puts late (buffered until the end) or never (evicted at once).

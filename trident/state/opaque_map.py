@@ -43,8 +43,8 @@ class OpaqueMap(CommittedMap):
 
     def keeps_attempts(self) -> bool:
         """Whether the store tells later which attempt wrote a value: unless the backing map says no."""
-        asked = getattr(self.backing, "keeps_attempts", None)
-        return asked is None or bool(asked())
+        attempts = self._offers.attempts
+        return attempts is None or bool(attempts.keeps_attempts())
 
     def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Combine) -> Any | None:
         """Update distinct keys as `multi_update` does, all at once: numbers in columns.
@@ -109,7 +109,8 @@ class OpaqueMap(CommittedMap):
             self._refuse_later(found, snapshot.txid + 1, lambda at: keys[at], behind=snapshot.txid)
             return found.values_before(snapshot.txid + 1, snapshot.winners)
         # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
-        read = getattr(self.backing, "multi_get_stored", self.backing.multi_get)
+        past = self._offers.past_memory
+        read = self.backing.multi_get if past is None else past.multi_get_stored
         keys = one_nan(keys)
         return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, read(keys), behind=snapshot.txid))
 

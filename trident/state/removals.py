@@ -26,21 +26,21 @@ class Removals:
 
     def __init__(self, backing: IBackingMap[Any], kind: StateType) -> None:
         self._backing, self._kind = backing, kind
+        self._removable = backing if isinstance(backing, RemovableMap) else None
         self._removing: dict[Key, None] = {}
         self._removed: dict[Key, Txid] = {}
 
     def begin(self, txid: Txid) -> None:
         """Delete what was removed long ago and stayed so; called once the commit holds the fence."""
         self._removing = {}
-        backing = self._backing
-        if not self._removed or not isinstance(backing, RemovableMap):
+        if not self._removed or self._removable is None:
             return
         for key in [key for key, by in self._removed.items() if by >= txid or not txid.winners.won(by, by.attempt)]:
             del self._removed[key]  # an attempt that lost; its replay decides again
         due = {key: by for key, by in self._removed.items() if by <= txid - REMOVAL_LAG}
         if due:
             stored = self._backing.multi_get(list(due))
-            backing.multi_delete(
+            self._removable.multi_delete(
                 [k for (k, by), found in zip(due.items(), stored, strict=True) if self._left(found, by)]
             )
             for key in due:
@@ -48,7 +48,7 @@ class Removals:
 
     def note(self, keys: Sequence[Key]) -> None:
         """The current commit removed these keys."""
-        if isinstance(self._backing, RemovableMap):
+        if self._removable is not None:
             self._removing.update(dict.fromkeys(keys))
 
     def end(self, txid: Txid) -> None:

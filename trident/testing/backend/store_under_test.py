@@ -7,15 +7,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
+from trident.ability import Ability
 from trident.errors import ConfigError, FencedError
+from trident.state.abilities import Closable
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import (
     BackingMapLifecycle,
     IBackingMap,
     Key,
     StateConf,
+    StateFactory,
     StateSpec,
     StateType,
     kind_of,
@@ -35,6 +38,20 @@ __all__ = ["INCARNATION", "Store", "Writer", "stored"]
 INCARNATION = "contract-log"
 _EPOCH = 1 << 20
 _numbers = count()
+
+
+@runtime_checkable
+class _OverMapState(Ability, Protocol):
+    """A state around a map state, as `SnapshottableMap` is."""
+
+    map_state: Any
+
+
+@runtime_checkable
+class _OverBackingMap(Ability, Protocol):
+    """A map state over a backing map, as `map_for` makes it."""
+
+    backing: Any
 
 
 class Store:
@@ -118,7 +135,7 @@ class Store:
     def state(self, state: str = "state", partition: int = 0, partitions: int = 1, *, reads: bool = False) -> Any:
         """Open a new instance of a state: `begin_commit`, `multi_update`, `commit`, and `get`, `update`, `set`."""
         conf = self.conf(state, read_only=reads)
-        if hasattr(self.factory, "make_state"):
+        if isinstance(self.factory, StateFactory):
             self._run.check_time()
             made = self.factory_of(conf).make_state(conf, partition, partitions)
             self._note(conf, backing_of(made))
@@ -143,9 +160,8 @@ class Store:
                 self._run.empty(conf, opened)
         for opened in self._opened:
             with _forgiving():
-                close = getattr(opened, "close", None)
-                if close is not None:
-                    close()
+                if isinstance(opened, Closable):
+                    opened.close()
         self._opened, self._confs = [], {}
 
     def _note(self, conf: StateConf, backing: Any) -> None:
@@ -233,7 +249,7 @@ def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: 
     """Open the backing map that a factory of any form stands for."""
     if isinstance(factory, MapStateFactory):
         return factory.backing_map_factory(conf, partition, partitions)
-    if not hasattr(factory, "make_state"):
+    if not isinstance(factory, StateFactory):
         return factory(conf, partition, partitions)
     state = factory.make_state(conf, partition, partitions)
     backing = backing_of(state)
@@ -247,7 +263,8 @@ def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: 
 
 def backing_of(state: Any) -> Any:
     """Return the backing map under a state, None if it is no map over one."""
-    return getattr(getattr(state, "map_state", state), "backing", None)
+    found = state.map_state if isinstance(state, _OverMapState) else state
+    return found.backing if isinstance(found, _OverBackingMap) else None
 
 
 def opened_factory(factory: Any) -> Any:
@@ -255,7 +272,7 @@ def opened_factory(factory: Any) -> Any:
     if _supplies(factory):
         factory = factory()
     found = factory.factory if isinstance(factory, StateSpec) else factory
-    if not hasattr(found, "make_state") and not callable(found):
+    if not isinstance(found, StateFactory) and not callable(found):
         raise ConfigError(
             f"a {type(found).__name__} is no factory; give a function (conf, partition_index, num_partitions) -> "
             "IBackingMap, a StateSpec, or a function without arguments that returns one of these"
@@ -264,7 +281,7 @@ def opened_factory(factory: Any) -> Any:
 
 
 def _supplies(factory: Any) -> bool:
-    is_instance = not isinstance(factory, type) and (hasattr(factory, "make_state") or isinstance(factory, StateSpec))
+    is_instance = not isinstance(factory, type) and isinstance(factory, (StateFactory, StateSpec))
     return not is_instance and _needs_nothing(factory)
 
 

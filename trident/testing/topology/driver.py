@@ -23,6 +23,7 @@ from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.running import new_memory_log
 from trident.runtime.reading.views import StateView
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.abilities import Resettable
 from trident.stream import Stream, TridentState
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.topology.driver_capture import Captures, Row
@@ -222,8 +223,9 @@ class TopologyTestDriver:
         """Empty the states in memory, because an earlier driver of this process may have filled them."""
         for name, partitions in states.items():
             if getattr(self._plan.states[name].spec.factory, "in_memory", False):
+from trident.state.abilities import Resettable
                 for partition in partitions:
-                    if hasattr(partition, "reset"):
+                    if isinstance(partition, Resettable):
                         partition.reset()
 
     def _observe(self, point: str, attempt: TransactionAttempt) -> None:
