@@ -7,6 +7,7 @@ is asked once, where things are put together, and the typed answer is kept: a lo
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 else:
     _ProtocolType = type(Protocol)
 
-__all__ = ["Ability"]
+__all__ = ["Ability", "missing"]
 
 
 class _AbilityType(_ProtocolType):
@@ -28,15 +29,20 @@ class _AbilityType(_ProtocolType):
     def __instancecheck__(self, instance: Any) -> bool:
         if Protocol not in self.__bases__:  # a class that implements an ability
             return super().__instancecheck__(instance)
-        return all(getattr(instance, name, None) is not None for name in _members(self))
+        return not any(missing(instance, self))
+
+
+def missing(instance: object, ability: type) -> Iterator[str]:
+    """Iterate over the members of an ability that an object does not have, in the order in which they are declared."""
+    return (name for name in _members(ability) if getattr(instance, name, None) is None)
 
 
 @cache
-def _members(ability: type) -> frozenset[str]:
+def _members(ability: type) -> tuple[str, ...]:
     """The names of methods and attributes that an ability declares, its own and those of its bases."""
-    declaring = [base for base in ability.__mro__ if Protocol in base.__bases__]
-    names = {name for base in declaring for name in (*vars(base), *vars(base).get("__annotations__", ()))}
-    return frozenset(name for name in names if not name.startswith("_"))
+    declaring = [base for base in reversed(ability.__mro__) if Protocol in base.__bases__]
+    names = [name for base in declaring for name in (*vars(base), *vars(base).get("__annotations__", ()))]
+    return tuple(dict.fromkeys(name for name in names if not name.startswith("_")))
 
 
 class Ability(Protocol, metaclass=_AbilityType):

@@ -22,6 +22,8 @@ __all__ = [
     "ITupleCollection",
     "KeepsAttempts",
     "KeptInMemory",
+    "MultiPuttable",
+    "MultiUpdatable",
     "OverBackingMap",
     "Placed",
     "Resettable",
@@ -31,6 +33,7 @@ __all__ = [
     "SnapshotReadable",
     "TableState",
     "TimeTravelling",
+    "Updatable",
     "place_of",
 ]
 
@@ -84,6 +87,30 @@ class Placed(Ability, Protocol):
 def place_of(state: object) -> str:
     """Return what a state is called in its sentinels; "" of a user's own that does not say."""
     return state.place if isinstance(state, Placed) else ""
+
+
+@runtime_checkable
+class MultiUpdatable(Ability, Protocol):
+    """A state that a grouped aggregate can be kept in."""
+
+    def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
+        """Update distinct keys, each by its `ValueUpdater`; return the new values."""
+
+
+@runtime_checkable
+class Updatable(Ability, Protocol):
+    """A state that an ungrouped aggregate can be kept in."""
+
+    def update(self, updater: Any) -> Any:
+        """Update the value by a `ValueUpdater` and return the new one."""
+
+
+@runtime_checkable
+class MultiPuttable(Ability, Protocol):
+    """A state whose values can be replaced, many at once."""
+
+    def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
+        """Replace the values of distinct keys."""
 
 
 @runtime_checkable

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trident.ability import missing
 from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
 from trident.graph import Graph, PersistNode, WindowNode
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
-from trident.state.interfaces import SnapshotReadable, StateType, kind_of
+from trident.state.abilities import (
+    KeepsAttempts,
+    MultiPuttable,
+    MultiUpdatable,
+    SnapshotGettable,
+    SnapshotReadable,
+    Updatable,
+)
+from trident.state.interfaces import ReadOnlyMapState, ReadOnlySnapshottable, State, StateType, kind_of
 
 __all__ = [
     "check_capabilities",
@@ -27,18 +36,17 @@ def check_capabilities(plan: Plan, states: States) -> None:
     """Refuse a state that lacks what the topology does with it, before anything runs."""
     kinds = kinds_of(plan, states)
     for node in _persists(plan):
-        needed = ["begin_commit", "commit"]
+        needed: list[type] = [State]
         if isinstance(node, WindowNode):
             _check_window(node, states[node.state][0], kinds[node.state])
-            needed += ["multi_get", "multi_put"]
+            needed += [ReadOnlyMapState, MultiPuttable]
         if node.aggregation is not None:
-            needed.append("multi_update" if node.aggregation.grouped else "update")
-        for name in needed:
-            if not hasattr(states[node.state][0], name):
-                raise TopologyError(
-                    f"state {node.state!r} ({type(states[node.state][0]).__name__}) has no method {name!r}: "
-                    + _lack(node, name)
-                )
+            needed.append(MultiUpdatable if node.aggregation.grouped else Updatable)
+        for name in (name for ability in needed for name in missing(states[node.state][0], ability)):
+            raise TopologyError(
+                f"state {node.state!r} ({type(states[node.state][0]).__name__}) has no method {name!r}: "
+                + _lack(node, name)
+            )
 
 
 def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
@@ -120,18 +128,19 @@ def needs_identical_replay(plan: Plan, states: States) -> bool:
 
 def lives_in_memory(plan: Plan) -> bool:
     """Whether every state that a plan updates lives in this process's memory."""
-    return all(getattr(plan.states[node.state].spec.factory, "in_memory", False) for node in _persists(plan))
+    return all(plan.states[node.state].spec.in_memory for node in _persists(plan))
 
 
 def _reads_the_past(state: Any) -> bool:
     """Whether a view reads the state as of a batch, by whatever method a query uses."""
-    return isinstance(state, SnapshotReadable) and (hasattr(state, "get_at") or not hasattr(state, "get"))
+    return isinstance(state, SnapshotReadable) and (
+        isinstance(state, SnapshotGettable) or not isinstance(state, ReadOnlySnapshottable)
+    )
 
 
 def _keeps_attempts(state: Any) -> bool | None:
     """What a state says of its layout; None if nothing."""
-    asked = getattr(state, "keeps_attempts", None)
-    return None if asked is None else bool(asked())
+    return bool(state.keeps_attempts()) if isinstance(state, KeepsAttempts) else None
 
 
 def _persists(plan: Plan) -> Iterator[PersistNode]:

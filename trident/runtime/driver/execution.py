@@ -17,6 +17,7 @@ from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.parts import Parts
 from trident.runtime.engine.runners import Runner
 from trident.runtime.steps.kernels import only_kernels
+from trident.spout.interfaces import Quick
 
 __all__ = ["BriefInLoop", "Execution", "OneByOne", "Overlapping", "execution_of"]
 
@@ -97,5 +98,7 @@ def _pools(parts: Parts) -> Lane:
 def _goes_by_size(parts: Parts, plan: Plan) -> bool:
     """Whether the time that a batch takes goes by its size alone: it meets kernels and memory, no code of the user's."""
     emitters = parts.runner.program.emitters.values()
-    at_hand = all(getattr(emitter, "is_quick", False) for emitter in emitters)  # a user's own may wait for its source
+    at_hand = all(
+        isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters
+    )  # a user's own may wait for its source
     return at_hand and lives_in_memory(plan) and parts.committer.is_quick and only_kernels(plan)

@@ -28,6 +28,7 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.open_partitions import make_state, view_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.bounds import Bounds
+from trident.state.abilities import Closable
 
 __all__ = ["Parts", "open_parts"]
 
@@ -133,7 +134,7 @@ def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
         for partition in range(count):
             state = make_state(plan, config, name, partition, count)
             states[name].append(state)
-            if hasattr(state, "close"):
+            if isinstance(state, Closable):
                 closers.add("states", state.close)
     return states
 

@@ -16,6 +16,7 @@ from trident.coordination.records import AdoptRecord, LayoutRecord, ResetRecord,
 from trident.errors import BackendError, FencedError, StateMismatchError, StatePlaceError
 from trident.planner import Plan
 from trident.runtime.driver.capabilities import kinds_of
+from trident.state.abilities import Closable, SentinelReadable, place_of
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import RETRY_BITS, Epochs, Sentinel, Txid, epoch_of
@@ -89,7 +90,7 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
         founds = [
             _compare(log, name, laid_out(name, partitions), partitions)
             for name, partitions in states.items()
-            if hasattr(partitions[0], "read_sentinel")
+            if isinstance(partitions[0], SentinelReadable)
         ]
         _recover(log, founds, policy)
         log.append(StartRecord(log.epoch))
@@ -98,7 +99,7 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
             _lay_out(log, name, kinds[name], partitions, by_name.get(name))
     finally:
         for instance in opened:
-            if hasattr(instance, "close"):
+            if isinstance(instance, Closable):
                 instance.close()
 
 
@@ -113,7 +114,7 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
             sentinel = sentinel._replace(txid=0)
         try:
-            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), _place(instance))
+            check_sentinel(name, partition, sentinel, _next_txid(log, name, partition), place_of(instance))
         except StateMismatchError as mismatch:
             # Another state's place must not be emptied, whatever else is wrong.
             if found.mismatch is None or isinstance(mismatch, StatePlaceError):
@@ -125,11 +126,6 @@ def _is_laid_by_earlier_version(log: TransactionLog, sentinel: Sentinel | None) 
     state = log.state
     winner = state.winners.winner(state.txid) or 0
     return state.epochs is None and state.txid > 0 and sentinel == Sentinel(state.incarnation, state.txid, winner)
-
-
-def _place(state: Any) -> str:
-    """What a state is called in its sentinels; "" of a user's own that does not say."""
-    return getattr(state, "place", "")
 
 
 def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
@@ -226,7 +222,8 @@ def _lay_out(
 
 def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
     """Lay this driver's sentinel; a driver that was replaced may still move its own a few times, while it wakes up."""
-    what, place = f"claim the place of {_place(instance) or 'a state'}", _place(instance)
+    place = place_of(instance)
+    what = f"claim the place of {place or 'a state'}"
     for left in reversed(range(_TRIES)):
         found = instance.read_sentinel()
         log.check_owner()  # after the read: who has claimed the log since finds that its sentinel was not what was read

@@ -19,7 +19,7 @@ from trident.runtime.driver.parts import Parts
 from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
 from trident.runtime.steps.rows import failing_at
-from trident.spout.interfaces import Definition, SpoutType
+from trident.spout.interfaces import Definition, KnowsSize, SpoutType
 
 __all__ = ["Sources"]
 
@@ -40,7 +40,10 @@ class Sources:
         self._sync = parts.needs_identical_replay
         self._time = BatchTime.of(parts.plan)
         self._replays = Replays(parts.plan, parts.letters)
-        self._sizes = {name: getattr(spout.coordinator, "size", None) for name, spout in parts.spouts.items()}
+        self._sizes = {
+            name: spout.coordinator.size if isinstance(spout.coordinator, KnowsSize) else None
+            for name, spout in parts.spouts.items()
+        }
         self._hints = {name: _largest_hint(parts.plan, name) for name in parts.spouts}
 
     def look_now(self) -> None:

@@ -222,8 +222,7 @@ class TopologyTestDriver:
     def _empty_memory(self, states: Mapping[str, Sequence[Any]]) -> None:
         """Empty the states in memory, because an earlier driver of this process may have filled them."""
         for name, partitions in states.items():
-            if getattr(self._plan.states[name].spec.factory, "in_memory", False):
-from trident.state.abilities import Resettable
+            if self._plan.states[name].spec.in_memory:
                 for partition in partitions:
                     if isinstance(partition, Resettable):
                         partition.reset()
