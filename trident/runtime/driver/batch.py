@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from trident.coordination.letter_records import LETTERS
-from trident.runtime.commit.committer import Committed
+from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch_time import TIME
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import TaskOutput

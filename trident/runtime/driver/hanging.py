@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from trident.errors import BatchFailedError
 from trident.runtime.commit import committer, entries
+from trident.runtime.commit.flow import Flow
 from trident.runtime.engine import worker
 from trident.runtime.engine.fragment_runs import run_fragment
 from trident.runtime.reading import views
@@ -50,7 +51,7 @@ _STEPS: dict[CodeType, Callable[[Local], tuple[str, object]]] = {
     worker.run_entry.__code__: lambda local: (local["entry"], None),
     entries.inputs_of.__code__: lambda local: (local["node"].id, None),
     committer._update_rows.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
-    committer.Committer._exchange.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+    Flow.exchange.__code__: lambda local: (local["node"].id, None),
     committer.Committer._window.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
 }
 """The functions that call code of the user's, and what their locals say of the step and the tuple."""

@@ -16,7 +16,7 @@ from functools import partial
 from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError
-from trident.runtime.commit.committer import Committed
+from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.attempts import Attempts, txids_of
 from trident.runtime.driver.batch import Batch, BatchTimes, Definitions, Mail, News, Observer
 from trident.runtime.driver.clock import Clock

@@ -9,11 +9,11 @@ from typing import Any
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import TridentError
-from trident.graph import Graph
+from trident.graph import Graph, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
 from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
-from trident.runtime.commit.committer import Committer, Reach, committed_operations
+from trident.runtime.commit.committer import Committer, Reach
 from trident.runtime.driver.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.driver.capabilities import check_capabilities, check_pairings, check_reads, needs_identical_replay
 from trident.runtime.driver.changes import check_meaning, record_meaning
@@ -183,12 +183,25 @@ def _open_committer(
     settings = config.as_mapping()
     program = WorkerProgram(
         Program(plan.topology, behind, {}, _static(plan), settings, plan.exchanges),
-        committed_operations(plan),
+        _committed_operations(plan),
         runner.operations,
     )
     closers.add("operations", program.cleanup)
     in_parallel = map if threads is None else threads.map
     return Committer(plan, states, program.state, in_parallel, runner.program.exchanges, reach, Bounds.of(settings))
+
+
+def _committed_operations(plan: Plan) -> list[Any]:
+    """Return the user objects that persists and queries themselves call: updaters, query functions, aggregators."""
+    operations = []
+    for node in plan.commits:
+        if isinstance(node, QueryNode):
+            operations.append(node.function)
+        elif isinstance(node, WindowNode):
+            operations.append(node.member.aggregator)
+        elif isinstance(node, PersistNode):
+            operations.append(node.updater if node.aggregation is None else node.aggregation.aggregator)
+    return operations
 
 
 def _static(plan: Plan) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from trident.operations.metrics import add_counts
-from trident.runtime.commit.committer import Committed
+from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch import Batch
 from trident.runtime.steps.rows import Failure
 from trident.spout.interfaces import TransactionAttempt

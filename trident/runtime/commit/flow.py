@@ -1,0 +1,84 @@
+"""Flow: the rows of a batch that is being committed, on their way from one state to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from trident.graph import ExchangeNode, QueryNode
+from trident.planner import Exchange, Plan
+from trident.runtime.engine.put_back import put_backs_of
+from trident.runtime.engine.routing import Frame, apply_exchange
+from trident.runtime.engine.worker import TaskOutput, send
+from trident.runtime.reading.store_check import check_partitions
+from trident.runtime.reading.views import StateView
+from trident.runtime.steps.applying import apply_query
+from trident.runtime.steps.rows import Run, failing_at
+from trident.state.txid import Snapshot, Txid
+
+__all__ = ["Flow"]
+
+
+class Flow:
+    """What waits for each node that is committed: first the output of the workers, then what nodes before it gave.
+
+    Parameters
+    ----------
+    exchanges
+        By id, with their numbers of partitions.
+    run
+        What the steps behind states need.
+    """
+
+    def __init__(self, plan: Plan, exchanges: Mapping[str, Exchange], output: TaskOutput, run: Run) -> None:
+        self._fragments, self._exchanges, self._run = plan.fragments, exchanges, run
+        self._waiting = TaskOutput({to: list(tables) for to, tables in output.sinks.items()}, frames=output.frames)
+
+    def take(self, node: str) -> tuple[list[pa.Table], list[Frame]]:
+        """Return the tables and frames that wait for a node; what happens next is its work."""
+        on_error, waiting = self._run.on_error, self._waiting
+        on_error.entry, on_error.partition, on_error.partitions = node, 0, 1
+        frames: list[Frame] = []
+        if waiting.frames:
+            frames = [frame for frame in waiting.frames if frame.target == node]
+            waiting.frames = [frame for frame in waiting.frames if frame.target != node]
+        return waiting.sinks.pop(node, []), frames
+
+    def send_on(self, node: str, rows: pa.Table | None, arrived: list[Frame]) -> None:
+        """Run the steps behind a node over the rows that it gave, and the dead letters that arrived for them."""
+        fragment, letters = self._fragments[node], put_backs_of(arrived)
+        tables = [rows] if rows is not None and rows.num_rows else []
+        if tables or fragment.blocking or letters:
+            send(fragment, tables, self._exchanges, self._run, 0, self._waiting, letters)
+
+    def query(
+        self,
+        node: QueryNode,
+        states: Sequence[Any],
+        txids: Sequence[Txid],
+        tables: Sequence[pa.Table],
+        arrived: list[Frame],
+    ) -> pa.Table | None:
+        """Return the answers of a query, which sees the state after the batch before, in a replay as well."""
+        tables = [*tables, *(frame.data for frame in arrived if not frame.step)]  # dead letters of the query itself
+        if not tables:
+            return None
+        before = Snapshot(txids[0] - 1, txids[0].winners)
+        view = StateView.for_query(states, lambda: before, node.state)
+        answers = apply_query(node.id, node, pa.concat_tables(tables), view, self._run.on_error)
+        with failing_at(node.id):
+            check_partitions(node.state, states, lambda: txids)
+        return answers
+
+    def exchange(self, node: ExchangeNode, arrived: list[Frame]) -> None:
+        """Run all partitions of an exchange behind a state. Its rows come from workers, states, or both."""
+        exchange, fragment, on_error = self._exchanges[node.id], self._fragments[node.id], self._run.on_error
+        on_error.partitions = exchange.partitions or 1
+        for partition in range(on_error.partitions):
+            on_error.partition = partition
+            frames = [frame for frame in arrived if frame.partition == partition]
+            with failing_at(node.id):
+                table = apply_exchange(exchange, frames, self._run)
+            send(fragment, [table], self._exchanges, self._run, partition, self._waiting, put_backs_of(frames))
