@@ -13,7 +13,7 @@ PRODUCT = ("trident", "states", "spouts")
 SPECIAL = ("__init__", "__main__", "conftest")
 # A role that several packages have, each in a module of that name: those of a store, and the interfaces of operations,
 # spouts and states.
-ROLES = ("faults", "fence", "health", "interfaces", "layout", "map", "options", "servers", "state")
+ROLES = ("faults", "fence", "health", "interfaces", "layout", "map", "options", "state")
 
 
 def places(folders: Iterable[Path]) -> dict[str, list[str]]:
@@ -41,3 +41,14 @@ def test_a_role_is_one_of_several_packages(role: str) -> None:
 
 def test_a_module_of_the_tests_has_a_name_of_its_own() -> None:
     assert {name: found for name, found in places([ROOT / "tests"]).items() if len(found) > 1} == {}
+
+
+OF_SEVERAL_PACKAGES = ("benchmarks", "crash", "examples", "harness", "services", "stores")
+
+
+def test_the_tests_of_a_package_are_in_a_folder_of_its_name() -> None:
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    packages = {path.parent.relative_to(ROOT) for name in PRODUCT for path in (ROOT / name).rglob("*.py")}
+    mirrored = {Path(*one.parts[1:]) for one in packages if one.parts[0] == "trident"} | packages
+    assert {str(one) for one in folders - mirrored if one.parts[0] not in OF_SEVERAL_PACKAGES} == set()

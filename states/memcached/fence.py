@@ -15,8 +15,8 @@ from states.memcached.faults import CHANGED, refused
 from states.memcached.health import Baseline, BaselineCodec
 from states.memcached.key_names import Names
 from states.memcached.options import MemcachedOptions
+from states.memcached.server_watch import Watch
 from states.memcached.servers import Connection, Servers
-from states.memcached.watch import Watch
 from trident.errors import BackendError, StateLossDetected
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel, Txid

@@ -10,7 +10,7 @@ from trident.storekit.chunking import by_count, by_size
 from trident.storekit.guards import refuse_read_only, warn_of_eviction, warn_once
 from trident.storekit.record_fence import Cell, RecordFence
 from trident.storekit.renamed_options import renames
-from trident.storekit.retrying import Retries
+from trident.storekit.retries import Retries
 from trident.storekit.sentinel_records import FieldsCodec, Record, RecordCodec, no_sentinel, sentinel_of
 from trident.storekit.store_options import Account, Calls, Expiring, StoreOptions, seconds, whole
 from trident.storekit.store_state import Kinds, StoreMapFactory, StoreState, driver_package

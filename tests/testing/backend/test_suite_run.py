@@ -47,7 +47,7 @@ def write(factory: Any, run: Run) -> None:
 def test_a_run_ends_when_its_time_is_over_and_says_what_it_left_out() -> None:
     began = time.monotonic()
     report = backend_suite(over({}, SlowMap), limits=Limits(repartitions=True), at_most=0.3, out=io.StringIO())
-    assert time.monotonic() - began < 5.0  # all of it would take much longer
+    assert time.monotonic() - began < 30.0  # all of it would take much longer
     assert not report.ok
     assert not report.violations
     assert 0 < len(report.not_run) < len(report.findings)

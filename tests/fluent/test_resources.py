@@ -198,7 +198,7 @@ def test_a_cluster_gives_each_stage_its_cores_and_what_cannot_be_given_is_refuse
         "SPARK_HOME": home,
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_WORKER_DIR": str(tmp_path),
-        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
     }
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
