@@ -88,13 +88,13 @@ class PostgresRows(Rows):
 
     def _send(self, puts: Puts, fence: str, given: dict[str, bytes | None], connection: Connection) -> bool:
         deleted = [key for key, value in puts.items() if value is None]
-        rows = [(key, value) for key, value in puts.items() if value is not None]
-        sizes, most = (len(value) for _, value in rows), self._options
-        chunks = list(by_size(rows, sizes, most.max_keys_per_call, most.max_bytes_per_call)) or [()]
+        keys = [key for key, value in puts.items() if value is not None]
+        values, most = [value for value in puts.values() if value is not None], self._options
+        places = by_size(range(len(keys)), map(len, values), most.max_keys_per_call, most.max_bytes_per_call)
+        chunks = [slice(place[0], place[-1] + 1) for place in places] or [slice(0)]
         with connection.transaction() if len(chunks) > 1 else nullcontext():
             for chunk in chunks:
-                keys, values = map(list, zip(*chunk, strict=True)) if chunk else ([], [])
-                written = {**given, "deleted": deleted, "keys": keys, "values": values}
+                written = {**given, "deleted": deleted, "keys": keys[chunk], "values": values[chunk]}
                 if connection.execute(self._sql(_WRITE, fence), written).fetchone() == (0,):
                     return False
                 fence, deleted = _FREE, []  # the row that fences is locked until the transaction ends

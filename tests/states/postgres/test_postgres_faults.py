@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -171,6 +173,32 @@ def test_passwords_are_checked_and_never_shown(start: Callable[..., Home]) -> No
     with pytest.raises(ConfigError, match="libpq cannot read url=.*quote special characters with %") as unread:
         commit(home.state(home.conf(), url=home.url.replace("trident@", "locked:hu%sh@")), Log(), 1, 0, {"cow": 1})
     assert "hu%sh" not in str(unread.value)
+
+
+def test_tls_is_used_and_verified(start: Callable[..., Home], tmp_path: Path) -> None:
+    home = start()
+    data, certificate = home.server.work / "data", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
+         "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", data / "server.key", "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    shutil.copy(certificate, data / "server.crt")
+    for name in ("server.key", "server.crt"):
+        shutil.chown(data / name, data.owner())
+        (data / name).chmod(0o600)
+    rules = data / "pg_hba.conf"
+    rules.write_text(f"hostnossl all all 127.0.0.1/32 reject\n{rules.read_text()}")
+    home.server.kill()
+    home.server.argv += ["-c", "ssl=on"]
+    home.server.start()
+    state = home.state(home.conf(), tls=True, tls_ca_file=str(certificate))
+    commit(state, Log(), 1, 0, {"cow": 1})
+    assert values(state, "cow") == [1]
+    for options, text in (({"tls": True}, "certificate"), ({"url": home.url + "?sslmode=disable"}, "no encryption")):
+        with pytest.raises(BackendError, match=f"{text}.*check user, password and database") as failure:
+            values(home.state(home.conf(), **options), "cow")
+        assert not failure.value.retryable
 
 
 def test_a_server_that_takes_no_writes_is_one_to_wait_for(start: Callable[..., Home]) -> None:
