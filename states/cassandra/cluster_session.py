@@ -60,7 +60,7 @@ class Connection:
                 with self.translated(f"prepare {cql!r}"):
                     statement = self._session.prepare(cql)
                 statement.consistency_level = getattr(ConsistencyLevel, level)
-                # Every write carries its own timestamp, so it may be sent again; a conditional one decides anew.
+                # Every write carries its own timestamp, so it may be sent again; a conditional one is decided again.
                 statement.is_idempotent = not serial
                 if serial:
                     local = "LOCAL_SERIAL" if level.startswith("LOCAL") else "SERIAL"
@@ -183,7 +183,10 @@ def borrow(options: CassandraOptions) -> Connection:
 
 
 def give_back(connection: Connection) -> None:
-    """Close the connection if nobody else uses it. One of a parent process is left alone: its threads are not here."""
+    """Close the connection if no other state uses it.
+
+    One of a parent process is left alone, because its threads are not here.
+    """
     with _registry_lock:
         if _registry.get(connection.key) is not connection:
             return

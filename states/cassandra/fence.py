@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from states.cassandra.stamps import FLOOR_BUCKET, Cells, Stamps
+from states.cassandra.stamps import FLOOR_BUCKET, Registers, Stamps
 from trident.errors import BackendError
 from trident.state.encoding.codec import decode, encode
 from trident.state.txid import Sentinel
-from trident.storekit import Cell, FieldsCodec, Record, RecordFence
+from trident.storekit import FieldsCodec, Record, RecordFence, Register
 
 __all__ = ["RECORD", "Fence"]
 
@@ -23,16 +23,16 @@ class Fence:
 
     Parameters
     ----------
-    cells, partition
+    registers, partition
         Where the sentinel lies.
     what
         The state and its place, for messages.
     """
 
-    def __init__(self, cells: Cells, partition: int, what: str) -> None:
-        self._cell, self._what = _SentinelCell(cells, FLOOR_BUCKET - 1 - partition), what
-        self._record = RecordFence(self._cell, RECORD, what)
-        self.stamps = Stamps(cells)
+    def __init__(self, registers: Registers, partition: int, what: str) -> None:
+        self._register, self._what = _SentinelRegister(registers, FLOOR_BUCKET - 1 - partition), what
+        self._record = RecordFence(self._register, RECORD, what)
+        self.stamps = Stamps(registers)
         self.check = self._record.check
         self.release = self._record.forget  # what is written next is not fenced
 
@@ -72,11 +72,11 @@ class Fence:
     def clear(self) -> None:
         """Remove the sentinel."""
         self._record.forget()
-        data = self._cell.read()
+        data = self._register.read()
         for _ in range(_TRIES):
             if data is None:
                 return
-            data = self._cell.swap(data, None)
+            data = self._register.swap(data, None)
         raise BackendError(f"{self._what}: other writers moved the sentinel {_TRIES} times meanwhile; try again")
 
     def _floor(self, found: Record[tuple[Any, ...]] | None, sentinel: Sentinel, force: bool) -> int:
@@ -86,17 +86,17 @@ class Fence:
         return self.stamps.floor(sentinel.incarnation, sentinel.version, 0 if found is None else found.notes[0])
 
 
-class _SentinelCell(Cell):
-    """The record of one partition among the cells of its state."""
+class _SentinelRegister(Register):
+    """The record of one partition among the registers of its state."""
 
-    def __init__(self, cells: Cells, bucket: int) -> None:
-        self._cells, self._bucket = cells, bucket
+    def __init__(self, registers: Registers, bucket: int) -> None:
+        self._registers, self._bucket = registers, bucket
 
     def read(self) -> bytes | None:
-        return self._cells.read(self._bucket)
+        return self._registers.read(self._bucket)
 
     def look(self) -> bytes | None:
-        return self._cells.look(self._bucket)
+        return self._registers.look(self._bucket)
 
     def swap(self, found: bytes | None, new: bytes | None) -> bytes | None:
-        return self._cells.swap(self._bucket, found, new)
+        return self._registers.swap(self._bucket, found, new)

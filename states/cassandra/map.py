@@ -10,7 +10,7 @@ from states.cassandra.fence import Fence
 from states.cassandra.options import CassandraOptions, table_name
 from states.cassandra.row_statements import Rows
 from states.cassandra.schema import open_table
-from states.cassandra.stamps import Cells, timestamp
+from states.cassandra.stamps import Registers, timestamp
 from trident.errors import CommitOrderError, StateError
 from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
@@ -97,7 +97,7 @@ class CassandraBackingMap:
             raise CommitOrderError(f"begin of batch {txid!s} without its sentinel: {self._what}")
 
     def end(self, txid: Txid) -> None:
-        """End the commit: all is durable already; check once more that nobody took over and nothing was lost."""
+        """End the commit. All is durable already; check once more that no other writer took over and nothing was lost."""
         if self._stamp is None:
             raise CommitOrderError(f"end of batch {txid!s} without its begin: {self._what}")
         self._at_home()
@@ -141,7 +141,7 @@ class CassandraBackingMap:
         try:
             table = open_table(self._connection, options, self._table, conf.read_only)
             self._rows = Rows(self._connection, table, conf.prefix, options)
-            self._fence = Fence(Cells(self._connection, table, conf.prefix, options), self._partition, self._what)
+            self._fence = Fence(Registers(self._connection, table, conf.prefix, options), self._partition, self._what)
         except BaseException:
             give_back(self._connection)
             raise

@@ -1,14 +1,14 @@
-"""Cells that are written by condition only, and the write timestamps that are handed out from one of them.
+"""Registers, which are replaced by condition only, and write timestamps that come from one of them.
 
-Of two writes of one cell Cassandra keeps the one with the higher timestamp. A timestamp here is no time::
+Of two writes of one value Cassandra keeps the one with the higher timestamp. A timestamp here is not a time::
 
     (floor + version) << 18 | number
 
 `version` is `Sentinel.version`, which rises with every commit of one log. `number` counts the puts and deletes of a
-commit: writes at the same timestamp would be told apart by their bytes. `floor` is one number for the whole state, kept in
-a cell. It rises above everything handed out before when the state is emptied or adopted, when another log writes it, or
-when the same attempt is run again. The cell also holds the `ceiling` that no version handed out so far has reached, so
-the floor can be raised without asking who wrote what.
+commit, because Cassandra would decide between writes of the same timestamp by their bytes. `floor` is one number for
+the whole state, kept in a register. It rises above everything handed out before when the state is emptied or adopted,
+when another log writes it, or when the same attempt is run again. The register also holds the `ceiling` that no version
+handed out so far has reached, so the floor can be raised without knowing which writer wrote what.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from states.cassandra.options import CassandraOptions
 from trident.errors import BackendError, CorruptValueError, UnsupportedOperation
 from trident.state.encoding.codec import decode, encode
 
-__all__ = ["FLOOR_BUCKET", "PUTS_PER_COMMIT", "Cells", "Stamps", "timestamp"]
+__all__ = ["FLOOR_BUCKET", "PUTS_PER_COMMIT", "Registers", "Stamps", "timestamp"]
 
 FLOOR_BUCKET = -1
-"""The bucket of the cell with the floor; those of the sentinels lie below it, those of keys above."""
+"""The bucket of the register with the floor; those of the sentinels lie below it, those of keys above."""
 
 _NUMBER_BITS = 18
 PUTS_PER_COMMIT = 1 << _NUMBER_BITS
-"""How many puts and deletes one commit can tell apart."""
+"""How many puts and deletes of one commit can have different timestamps."""
 
 _STAMPS = 1 << (63 - _NUMBER_BITS)
-_STEP = 1 << 24  # versions that one raise of the ceiling lasts for: sixteen starts of a driver
+_STEP = 1 << 24  # the versions between two raises of the ceiling: sixteen starts of a driver
 _TRIES = 8
-_CELL_KEY = b""
+_REGISTER_KEY = b""
 
 
-class Cells:
-    """The cells of one state: rows in buckets of their own, read and written through Paxos, so never stale."""
+class Registers:
+    """The registers of one state: rows in buckets of their own, read and written through Paxos, so never stale."""
 
     def __init__(self, connection: Connection, table: str, state: str, options: CassandraOptions) -> None:
         local = options.write_consistency.startswith("LOCAL")
@@ -50,20 +50,20 @@ class Cells:
         self._swap = connection.prepare(f"UPDATE {table} SET value = ? {where} IF value = ?", quorum, serial=True)
 
     def read(self, bucket: int) -> bytes | None:
-        """Return what the cell holds, any write that is under way decided first."""
+        """Return what the register holds, after deciding any write that is under way."""
         return self._value(self._read, bucket)
 
     def look(self, bucket: int) -> bytes | None:
-        """Return what the cell holds after the last write that was answered; cheaper than `read`."""
+        """Return what the register holds after the last write that was answered; cheaper than `read`."""
         return self._value(self._look, bucket)
 
     def swap(self, bucket: int, found: bytes | None, new: bytes | None) -> bytes | None:
-        """Write `new` if the cell holds `found`; return what it holds then: `new` if that was done.
+        """Write `new` if the register holds `found`; return what it holds then: `new` if that was done.
 
         A value must be unlike all others that are ever written: it tells whether a write without answer was made.
         """
         doing = f"move a record of {self._what}"
-        bound = self._swap.bind((new, self._state, bucket, _CELL_KEY, found))
+        bound = self._swap.bind((new, self._state, bucket, _REGISTER_KEY, found))
         for left in range(_TRIES - 1, -1, -1):
             try:
                 answer = self._connection.execute(bound, doing)[0]
@@ -76,7 +76,7 @@ class Cells:
         return found
 
     def _value(self, statement: object, bucket: int) -> bytes | None:
-        bound = statement.bind((self._state, bucket, _CELL_KEY))  # type: ignore[attr-defined]
+        bound = statement.bind((self._state, bucket, _REGISTER_KEY))  # type: ignore[attr-defined]
         rows = self._connection.execute(bound, f"read a record of {self._what}")
         return rows[0][0] if rows else None
 
@@ -90,8 +90,8 @@ class _Range(NamedTuple):
 class Stamps:
     """Gives out the ranges that timestamps are taken from."""
 
-    def __init__(self, cells: Cells) -> None:
-        self._cells = cells
+    def __init__(self, registers: Registers) -> None:
+        self._registers = registers
         self._known: _Range | None = None
 
     def floor(self, incarnation: str, version: int, at_least: int = 0) -> int:
@@ -130,7 +130,7 @@ class Stamps:
         return self._known.floor
 
     def _move(self, follow: Callable[[_Range | None], _Range]) -> _Range:
-        data = self._cells.read(FLOOR_BUCKET)
+        data = self._registers.read(FLOOR_BUCKET)
         for _ in range(_TRIES):
             found = None if data is None else _range(data)
             new = follow(found)
@@ -141,7 +141,7 @@ class Stamps:
             if new == found:
                 return new
             wanted = encode([*new, os.urandom(8)])  # unlike what any other writer asks for at the same time
-            data = self._cells.swap(FLOOR_BUCKET, data, wanted)
+            data = self._registers.swap(FLOOR_BUCKET, data, wanted)
             if data == wanted:
                 return new
         raise BackendError(f"other writers changed the floor of timestamps {_TRIES} times meanwhile; try again")

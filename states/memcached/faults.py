@@ -32,7 +32,9 @@ def refused(state: str, server: str, failed: Sequence[tuple[Key, bytes]]) -> Bac
         )
     changed = [key for key, reply in failed if reply in CHANGED]
     if len(changed) == len(failed):
-        return BackendError(f"{what}: {keys} changed after they were read; somebody else writes them. Replay the batch")
+        return BackendError(
+            f"{what}: {keys} changed after they were read; another client writes them. Replay the batch"
+        )
     other = next(reply for _, reply in failed if reply not in CHANGED).decode("ascii", "backslashreplace")
     return BackendError(f"{what}: {keys} were not stored: {other}; the batch may be replayed")
 

@@ -20,7 +20,7 @@ from states.memcached.servers import Connection, Servers
 from trident.errors import BackendError, StateLossDetected
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel, Txid
-from trident.storekit import Cell, Record, RecordFence
+from trident.storekit import Record, RecordFence, Register
 
 __all__ = ["Guard"]
 
@@ -44,8 +44,8 @@ class Guard:
         self.place = f"partition {partition} of state {conf.prefix!r} on memcached"
         self._partition = partition
         self._watch = Watch(servers, names.epoch, options, self.place)
-        self._cell = _RecordCell(servers, names.sentinel(partition), conf.prefix)
-        self._fence = RecordFence(self._cell, BaselineCodec(), self.place)
+        self._register = _RecordRegister(servers, names.sentinel(partition), conf.prefix)
+        self._fence = RecordFence(self._register, BaselineCodec(), self.place)
         self._known: Record[Baseline] | None = None  # the watch's baseline is this record's, or a later look
         self._loss_told = False
         self._inspected = conf.read_only
@@ -108,7 +108,7 @@ class Guard:
         """Lay new epochs, so that no value of the state counts any longer, and delete the sentinel of the partition."""
         self.reset()
         self._watch.lay_epochs()
-        self._cell.delete()  # last: until then the old baseline tells that the epochs changed
+        self._register.delete()  # last: until then the old baseline tells that the epochs changed
 
     def flags_on(self, connection: Connection) -> bytes:
         """Return the client flags that a value on this server must have; for a put without any commit lay them."""
@@ -156,7 +156,7 @@ class Guard:
         return StateLossDetected(self.place, found)
 
 
-class _RecordCell(Cell):
+class _RecordRegister(Register):
     """The record of a sentinel: written with the token that it had when it was read."""
 
     def __init__(self, servers: Servers, name: bytes, state: str) -> None:

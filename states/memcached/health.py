@@ -1,17 +1,17 @@
 """Has a server forgotten anything? What is compared, and the record that keeps it with the sentinel.
 
-Memcached forgets when it is started anew, when it is told to (`flush_all`), when memory runs out (evictions), and when an
+Memcached forgets when it restarts, when it is told to (`flush_all`), when memory runs out (evictions), and when an
 item expires. Expiry happens only where the user asked for it; the rest leaves traces:
 
 - the *epoch*, a record of the state on each server, is gone or another one after a start or a flush;
 - the process, its start and the number of flushes are other ones;
 - the counters of dropped items, of whomever on that server, have risen: evicted for want of memory, dropped when a page of
   memory was moved, dropped from the disk of a server with extstore (also under `-M`), or missed there when asked for;
-- the bytes that it has sent, which only rise, have fallen: somebody reset the counters (`stats reset`), and what was
+- the bytes that it has sent, which only rise, are fewer than before: the counters were reset (`stats reset`), and what was
   dropped before is unknown.
 
 The *baseline* is what they were when the state began. It lies in the sentinel's record, so what is lost between the
-lives of two drivers is found as well.
+runs of two drivers is found as well.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The backing map of bytes over Memcached: reads in chunks, and writes that can undo nobody else's.
+"""The backing map of bytes over Memcached: reads in chunks, and writes that cannot undo those of another writer.
 
 Why a writer that was replaced does no harm
     Every write carries the token that the item had when this writer read it (`cas`; `add` where there was no item), and
@@ -6,8 +6,8 @@ Why a writer that was replaced does no harm
     it writes. So if the look found the sentinel to be this writer's, every write of a successor comes after the tokens
     were read, changes them, and makes the late `cas` or `add` fail: what a successor wrote is never overwritten. What
     is left is the time between the look and the arrival of that one chunk: in it a replaced writer can still write keys
-    that its successor has not written. Those values carry an attempt that lost, so an opaque state takes them for what
-    stood before; in a transactional state they are what the successor's own replay writes.
+    that its successor has not written. Those values carry an attempt that lost, so an opaque state uses the value
+    before them; in a transactional state they are what the successor's own replay writes.
 
 What tells a loss is in `fence.py`.
 """
@@ -76,7 +76,7 @@ class MemcachedMap:
         StateLossDetected
             The sentinel or the epoch of a server is gone.
         BackendError
-            A server did not answer, has no room, or somebody else wrote one of the keys; any part may be written.
+            A server did not answer, has no room, or another client wrote one of the keys; any part may be written.
         """
         self._refuse_read_only(f"write {len(keys)} keys")
         names, hashed = self._names.of(keys)

@@ -31,7 +31,7 @@ class MemcachedOptions(Calls, Expiring):
     Attributes
     ----------
     servers
-        `host:port` of each server, or the path of its Unix socket. A key lives on one of them, chosen by rendezvous
+        `host:port` of each server, or the path of its Unix socket. A key is on one of them, chosen by rendezvous
         hashing; a state that was written with another list is refused.
     prefix
         What every key starts with; None: `topology/state`.

@@ -130,7 +130,9 @@ def _dangers(settings: Mapping[bytes, Any], statistics: Mapping[bytes, Any]) -> 
             "start it without, or with room for everything"
         )
     if settings.get(b"tail_repair_time") not in (None, 0, b"0"):
-        found.append("drops items that are in use for long (tail_repair_time), and tells nobody; start it without")
+        found.append(
+            "drops items that are in use for long (tail_repair_time), and does not count them; start it without"
+        )
     return found
 
 

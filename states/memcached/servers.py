@@ -1,7 +1,7 @@
-"""Connections to Memcached servers, and which server a name lives on. The only module that imports pymemcache.
+"""Connections to Memcached servers, and the server of each name. The only module that imports pymemcache.
 
 Errors of the network and of the driver leave this module as `BackendError`, which names the server. A read is tried
-again over a new connection; a write is not, because nobody knows whether it was done: the batch is replayed.
+again over a new connection; a write is not, because it is unknown whether it was done: the batch is replayed.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Connection:
         As it is written in the options.
     tokens
         Of the items that this connection read for the commit under way; None where there was none. They end with the
-        connection: a server that was started anew counts its tokens from the beginning.
+        connection: a server that restarted counts its tokens from the beginning.
     """
 
     def __init__(self, driver: Any, name: str, options: MemcachedOptions) -> None:
@@ -156,7 +156,7 @@ class Connection:
 
 
 class Servers:
-    """All servers of a state, and where each name lives.
+    """All servers of a state, and the server of each name.
 
     A name falls into one of 4,096 slots, and each slot to a server by rendezvous hashing: adding or removing one server
     moves only the slots that it gets or had.

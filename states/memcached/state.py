@@ -7,11 +7,11 @@ What is stored under which name
     values of the state must have there: a reset changes it, and so empties the state.
 
 What one put guarantees
-    Keys are written one by one, each only if nobody wrote it since this writer read it, and only while the sentinel is
+    Keys are written one by one, each only if no other client wrote it since this writer read it, and only while the sentinel is
     this writer's own (`map.py` has the proof). There is no write of many keys at once.
 
 Limits of the server
-    Names of 250 bytes, values of 1 MB (`-I` sets more), no list of the keys. Values live in memory only: see
+    Names of 250 bytes, values of 1 MB (`-I` sets more), no list of the keys. Values are in memory only: see
     `health.py` for how a loss is found. A loss fails the batch (`StateLossDetected`) and every later one, until
     a start with `state_recovery` decides.
 """

@@ -1,4 +1,4 @@
-"""One table of cases for the order of sentinels: the rule itself, and the fence over a cell."""
+"""One table of cases for the order of sentinels: the rule itself, and the fence over a register."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import pytest
 
 from trident.state.sentinel import check_move
 from trident.state.txid import Sentinel
-from trident.storekit import Cell, FieldsCodec, Record, RecordFence
+from trident.storekit import FieldsCodec, Record, RecordFence, Register
 from trident.testing.backend.sentinel_cases import SENTINEL_CASES, SentinelCase
 
 cases = pytest.mark.parametrize("case", SENTINEL_CASES, ids=[case.meaning for case in SENTINEL_CASES])
 
 
-class Slot(Cell):
-    """A cell in memory."""
+class Slot(Register):
+    """A register in memory."""
 
     def __init__(self) -> None:
         self.value: bytes | None = None

@@ -8,7 +8,7 @@ a commit. docs/writing-a-state.md shows a store.
 from trident.state.sentinel import check_move, displaced
 from trident.storekit.chunking import by_count, by_size
 from trident.storekit.guards import refuse_read_only, warn_of_eviction, warn_once
-from trident.storekit.record_fence import Cell, RecordFence
+from trident.storekit.record_fence import RecordFence, Register
 from trident.storekit.renamed_options import renames
 from trident.storekit.retries import Retries
 from trident.storekit.sentinel_records import FieldsCodec, Record, RecordCodec, no_sentinel, sentinel_of
@@ -19,7 +19,6 @@ from trident.storekit.whole_commits import Puts, Rows, WholeCommitMap
 __all__ = [
     "Account",
     "Calls",
-    "Cell",
     "Expiring",
     "FieldsCodec",
     "Kinds",
@@ -27,6 +26,7 @@ __all__ = [
     "Record",
     "RecordCodec",
     "RecordFence",
+    "Register",
     "Retries",
     "Rows",
     "StoreMapFactory",

@@ -1,4 +1,4 @@
-"""Cuts long lists into requests that a server takes: so many keys at most, and so many bytes."""
+"""Cuts long lists into requests that a server accepts, by number of keys and by bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stores refuse and warn of in the same words: writes of a reader, and risks and losses of a server."""
+"""Errors and warnings that all stores word alike: writes of a reader, and risks and losses of a server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _warned: set[tuple[str, str]] = set()
 
 
 def refuse_read_only(read_only: bool, doing: str, what: str) -> None:
-    """Raise `UnsupportedOperation` if the instance was opened to be read only. Call it first in whatever writes.
+    """Raise `UnsupportedOperation` if the instance was opened read-only. Call it first in every method that writes.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def refuse_read_only(read_only: bool, doing: str, what: str) -> None:
 
 
 def warn_once(logger: logging.Logger, server: str, risk: str) -> None:
-    """Warn of what a server may lose, once in this process for each server and risk."""
+    """Log a warning about what a server may lose, once per process, server and risk."""
     if (server, risk) not in _warned:
         _warned.add((server, risk))
         logger.warning("%s: %s", server, risk)

@@ -1,4 +1,4 @@
-"""Who may write a partition: its sentinel in one value of the store that is replaced by condition (R8, R9)."""
+"""Says who may write a partition: its sentinel is one value of the store that is replaced by condition (R8, R9)."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from trident.state.sentinel import check_move, displaced
 from trident.state.txid import Sentinel
 from trident.storekit.sentinel_records import Record, RecordCodec
 
-__all__ = ["Cell", "RecordFence"]
+__all__ = ["RecordFence", "Register"]
 
 N = TypeVar("N")
 _UNREAD = b""  # no record is empty
 
 
-class Cell(ABC):
-    """One value of a store that is replaced by condition only."""
+class Register(ABC):
+    """One value of a store that is replaced only by compare-and-set."""
 
     @abstractmethod
     def read(self) -> bytes | None:
-        """Return what the cell holds; None: nothing."""
+        """Return what the register holds; None: nothing."""
 
     @abstractmethod
     def swap(self, found: bytes | None, new: bytes) -> bytes | None:
-        """Write `new` if the cell holds `found` (None: nothing); return what it holds then: `new` if that was done.
+        """Write `new` if the register holds `found` (None: nothing); return what it holds then: `new` if that was done.
 
         A swap that is sent again, because no answer came, finds `found` or its own value.
         """
 
     def look(self) -> bytes | None:
-        """Return what the cell holds after the last swap that was answered. A store may have a cheaper way than `read`."""
+        """Return what the register holds after the last swap that was answered. A store may have a cheaper way than `read`."""
         return self.read()
 
 
 class RecordFence(Generic[N]):
-    """The sentinel of one partition: read, moved and compared; `FencedMap` in terms of a `Cell`.
+    """The sentinel of one partition: read, moved and compared; implements `FencedMap` with a `Register`.
 
     Parameters
     ----------
-    cell, codec
+    register, codec
         Where the record is, and its bytes.
     what
         The state, partition and server, for messages.
@@ -48,22 +48,22 @@ class RecordFence(Generic[N]):
     Attributes
     ----------
     own
-        The record that this writer laid last; None: none.
+        The record that this writer wrote last; None: none.
     """
 
-    def __init__(self, cell: Cell, codec: RecordCodec[N], what: str) -> None:
-        self._cell, self._codec, self._what = cell, codec, what
+    def __init__(self, register: Register, codec: RecordCodec[N], what: str) -> None:
+        self._register, self._codec, self._what = register, codec, what
         self.own: Record[N] | None = None
         self._own_data = _UNREAD
-        self._seen: bytes | None = _UNREAD  # what the cell held when this writer read it or replaced it last
+        self._seen: bytes | None = _UNREAD  # what the register held when this writer read it or replaced it last
 
     def read(self) -> Record[N] | None:
         """Return the record in the store."""
-        self._seen = self._cell.read()
+        self._seen = self._register.read()
         return self._decoded(self._seen)
 
     def check_move(self, sentinel: Sentinel, force: bool = False) -> Record[N] | None:
-        """Return the record that `lay` would replace: the one that was read or laid last, or what is there now.
+        """Return the record that `lay` would replace: the one that was read or written last, or what is there now.
 
         Raises
         ------
@@ -76,7 +76,7 @@ class RecordFence(Generic[N]):
         return found
 
     def lay(self, record: Record[N]) -> None:
-        """Replace what was read or laid last; this is the writer from now on.
+        """Replace the record that was read or written last; this instance is the writer from now on.
 
         Raises
         ------
@@ -84,13 +84,13 @@ class RecordFence(Generic[N]):
             Something else is there. Nothing was written.
         """
         seen, data = self._cell_or_seen(), self._codec.encode(record)
-        now = self._cell.swap(seen, data)
+        now = self._register.swap(seen, data)
         if now != data:
             raise self._displaced(record.sentinel, now, self._decoded(seen))
         self.own, self._own_data, self._seen = record, data, data
 
     def check(self) -> None:
-        """Make sure that the record which this writer laid is there; without one do nothing.
+        """Make sure that the record of this writer is still there; do nothing if it has written none.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class RecordFence(Generic[N]):
         """
         if self.own is None:
             return
-        data = self._cell.look()
+        data = self._register.look()
         if data != self._own_data:
             raise self._displaced(self.own.sentinel, data, self.own)
 
@@ -109,7 +109,7 @@ class RecordFence(Generic[N]):
 
     def _cell_or_seen(self) -> bytes | None:
         if self._seen == _UNREAD:
-            self._seen = self._cell.read()
+            self._seen = self._register.read()
         return self._seen
 
     def _displaced(self, own: Sentinel, data: bytes | None, seen: Record[N] | None) -> StateError | FencedError:

@@ -1,4 +1,4 @@
-"""Options that have another name now: the old one is taken for one more version, with a warning."""
+"""Options that were renamed: the old name is accepted for one more version, with a warning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Renamed = str | tuple[str, Callable[[Any], Any]]
 
 
 def renames(**renamed: Renamed) -> Callable[[C], C]:
-    """Let the options of a dataclass be given by old names too: `@renames(username="user")` above `@dataclass`."""
+    """Accept the options of a dataclass by old names too: `@renames(username="user")` above `@dataclass`."""
 
     def decorate(cls: C) -> C:
         made = cls.__init__  # type: ignore[misc]
@@ -34,7 +34,7 @@ def renames(**renamed: Renamed) -> Callable[[C], C]:
 
 
 def current_names(cls: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options under the names that they have now.
+    """Return options under their current names.
 
     Raises
     ------

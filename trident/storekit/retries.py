@@ -1,4 +1,4 @@
-"""Tries a call to a server again, with longer and longer pauses."""
+"""Tries a call to a server again, with growing pauses."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ __all__ = ["Retries"]
 T = TypeVar("T")
 
 _DOUBLED = 30
-"""After so many failures a pause no longer grows, whatever `max_backoff_s`: its computation would overflow."""
+"""The failures after which a pause no longer grows, whatever `max_backoff_s`, because its computation would overflow."""
 
 _SHORTEST_PAUSE_S = 0.01
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How often a call is tried again, and the pauses before: each twice as long as the last one, with jitter.
+    """How often a call is tried again, and the pauses before each try; each is twice as long as the last, with jitter.
 
     Attributes
     ----------
@@ -63,6 +63,6 @@ class Retries:
             waited_s += pause_s
 
     def pause_s(self, failures: int) -> float:
-        """Return how long to wait after so many failures: half to all of the doubled pause, so callers spread."""
+        """Return how long to wait after so many failures: half to all of the doubled pause, so that callers spread out."""
         longest: float = min(self.backoff_s * 2 ** min(failures - 1, _DOUBLED), self.max_backoff_s)
         return max(longest * random.uniform(0.5, 1.0), _SHORTEST_PAUSE_S)

@@ -1,4 +1,4 @@
-"""The record of a sentinel: the bytes that it has in a store, with what the store notes beside it."""
+"""The record of a sentinel: its bytes in a store, with the notes of the store beside it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FieldsCodec", "Record", "RecordCodec", "no_sentinel", "sentinel_of"]
 
 N = TypeVar("N")
 _TYPES = (str, int, int, str, bool)  # of the fields of a sentinel
-_OLDEST = 3  # the first versions stored so many of them
+_OLDEST = 3  # the number of fields that the first versions stored
 
 
 class Record(NamedTuple, Generic[N]):
@@ -31,7 +31,7 @@ class RecordCodec(Protocol[N]):
         """Return the bytes of a record."""
 
     def decode(self, data: bytes, what: str) -> Record[N]:
-        """Return the record of bytes; raise `CorruptValueError`, which names `what`, if they are none."""
+        """Return the record of bytes; raise `CorruptValueError`, which names `what`, if they are not a record."""
 
 
 def sentinel_of(fields: Any, what: str) -> Sentinel:
@@ -40,7 +40,7 @@ def sentinel_of(fields: Any, what: str) -> Sentinel:
     Raises
     ------
     CorruptValueError
-        They are no such fields.
+        They are not the fields of a sentinel.
     """
     if isinstance(fields, list) and len(fields) in (_OLDEST, len(_TYPES)) and all(map(_is_of, fields, _TYPES)):
         return Sentinel(*fields)
@@ -56,7 +56,7 @@ def no_sentinel(found: Any, what: str) -> CorruptValueError:
 
 
 def _dump_json(fields: Any) -> bytes:
-    """Write JSON without spaces, other letters than ASCII as they are."""
+    """Return JSON without spaces, with non-ASCII letters as they are."""
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode()
 
 

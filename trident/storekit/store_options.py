@@ -1,8 +1,8 @@
 """The options that stores share: one name, one meaning and one check for each.
 
-`StoreOptions` is the base of a store's options. `Calls`, `Account` and `Expiring` add what not every store has. A store's
-own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only what says where the store is comes without a name:
-`url: str = field(kw_only=False)`.
+`StoreOptions` is the base of a store's options. `Calls`, `Account` and `Expiring` add options that only some stores
+have. A store's own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only the option for the place of
+the store is positional: `url: str = field(kw_only=False)`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def seconds(default: float, least: float | None = None) -> float:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class StoreOptions(Redacted):
-    """What all states over a map of bytes have; `repr` shows no secrets.
+    """The options of all states over a map of bytes; `repr` shows no secrets.
 
     Attributes
     ----------
@@ -61,7 +61,7 @@ class StoreOptions(Redacted):
     num_partitions: int | None = whole(None, 1)
 
     def __post_init__(self) -> None:
-        """Check what is declared by `whole` and `seconds`. Whoever overrides it calls it first."""
+        """Check the options declared by `whole` and `seconds`. An override must call this first."""
         for each in dataclasses.fields(self):
             if _BOUNDS in each.metadata:
                 self._check_number(each.name, each.default, *each.metadata[_BOUNDS])
@@ -75,7 +75,7 @@ class StoreOptions(Redacted):
 
     @classmethod
     def target(cls, given: Any) -> Any:
-        """Return the first option, made of what a call gave in its place."""
+        """Return the first option, made from the target that a call gave."""
         return given
 
     def refused(self, name: str, rule: str) -> ConfigError:
@@ -105,9 +105,9 @@ class Calls(StoreOptions):
     retries
         How often a call is tried again after a lost connection, before the batch fails; 0: never.
     backoff_s, max_backoff_s
-        Seconds before the first of these, and at most before a later one; each waits twice as long, with jitter.
+        Seconds before the first retry, and the longest pause; each pause is twice as long as the last, with jitter.
     max_keys_per_call, max_bytes_per_call
-        The bounds of one call: how many keys, and how many bytes of values; a single larger value goes alone.
+        The limits of one call: keys, and bytes of values; a single larger value goes alone.
     """
 
     connect_timeout_s: float = seconds(5.0)
@@ -126,7 +126,7 @@ class Account(StoreOptions):
     Attributes
     ----------
     user, password
-        Of an account; None where the server asks for none.
+        The account; None if the server asks for none.
     tls
         True encrypts connections.
     tls_ca_file, tls_cert_file, tls_key_file
@@ -161,12 +161,12 @@ class Expiring(StoreOptions):
     Attributes
     ----------
     ttl_s
-        Seconds after its last write in which a key expires; None or 0: never. An expired key begins again as if it had
-        never been written. The sentinel never expires.
+        Seconds from a key's last write to its expiry; None or 0: never. An expired key starts again as if it had never
+        been written. The sentinel never expires.
     allow_short_ttl
         True accepts a `ttl_s` below a day. A batch that is replayed after such an expiry counts from 0.
     longest_ttl_s
-        What the server takes at most.
+        The longest `ttl_s` that the server accepts.
     """
 
     longest_ttl_s: ClassVar[int | None] = None

@@ -1,4 +1,4 @@
-"""What users name in a topology: a store's state of one of the three kinds, made of a target and options."""
+"""The states that users name in a topology: a store's state of one of the three kinds, made of a target and options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OpenMap = Callable[[Any, StateConf, int], IBackingMap[bytes]]
 
 
 class Kinds(ABC, Generic[T]):
-    """A class with one method for each kind of state; each takes where the store is, and options by name."""
+    """A class with one method per kind of state; each takes the place of the store, and options by name."""
 
     @classmethod
     def opaque(cls, target: T | None = None, /, **options: Any) -> StateSpec:
@@ -57,7 +57,7 @@ class StoreMapFactory:
     options
         Of the store.
     kind
-        What the values are.
+        The kind of the values.
     """
 
     open_map: OpenMap
@@ -83,7 +83,7 @@ class StoreState(Kinds[T]):
     options
         The class of the store's options.
     factory
-        What opens the maps; a subclass for a map that serializes by itself.
+        The class that opens the maps; a subclass for a map that serializes by itself.
     """
 
     options: ClassVar[type[StoreOptions]]
@@ -96,7 +96,7 @@ class StoreState(Kinds[T]):
 
     @classmethod
     def of_kind(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:
-        """Return the state of a kind. What is wrong with the options is said here, not where the state is opened."""
+        """Return the state of a kind. Wrong options raise here, not when the state is opened."""
         made = cls.options.of(target, options)
         serializer_for(made.serializer, kind)
         factory = cls.factory(cls.open_map, made, kind)
@@ -112,8 +112,8 @@ def driver_package(store: str, package: str, extra: str, module: str = "") -> It
     store, package, extra
         For the message: "Redis", the package's name, and the extra of this package that brings it.
     module
-        The name that the driver is imported by, if it is not the package's; an import that fails for another module is
-        not its fault.
+        The name that the driver is imported by, if it is not the package's; an import that fails for another module
+        raises that error.
     """
     try:
         yield

@@ -16,13 +16,13 @@ from trident.state.encoding.codec import decode_keys, encode_keys
 from trident.state.interfaces import Key, StateConf
 from trident.state.txid import Sentinel, Txid
 from trident.storekit.guards import refuse_read_only
-from trident.storekit.record_fence import Cell, RecordFence
+from trident.storekit.record_fence import RecordFence, Register
 from trident.storekit.sentinel_records import FieldsCodec, Record
 
 __all__ = ["Puts", "Rows", "WholeCommitMap"]
 
 Puts = dict[bytes, bytes | None]
-"""What is written by key; None deletes."""
+"""The values to write, by key; None deletes."""
 
 
 class Rows(ABC):
@@ -40,7 +40,7 @@ class Rows(ABC):
 
     @abstractmethod
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return what there is of some keys."""
+        """Return the values of the keys that exist."""
 
     @abstractmethod
     def write(self, puts: Puts, sentinel: bytes = b"", found: bytes | None = None, new: bytes = b"") -> bool:
@@ -64,10 +64,10 @@ class Rows(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of connections; a later call opens them again."""
+        """Release connections; a later call opens them again."""
 
 
-class _SentinelRow(Cell):
+class _SentinelRow(Register):
     """The row of a partition's sentinel; `puts` are written together with it, or not at all."""
 
     def __init__(self, rows: Rows, key: bytes) -> None:
@@ -84,8 +84,8 @@ class _SentinelRow(Cell):
 class WholeCommitMap:
     """One partition's view of a map of bytes, with its sentinel. Used by one thread at a time.
 
-    Within `begin` … `end` puts and deletions are collected and become one transaction at `end`; outside of them each
-    `multi_put` and `multi_delete` is one of its own. Partitions share the rows; each has a sentinel, `sentinel:0` ….
+    Within `begin` … `end` puts and deletions are collected and become one transaction at `end`; outside, each
+    `multi_put` and `multi_delete` is a transaction of its own. Partitions share the rows; each has a sentinel, `sentinel:0` ….
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class WholeCommitMap:
     def __init__(self, rows: Rows, conf: StateConf, partition: int, what: str) -> None:
         self._rows, self._read_only, self._what = rows, conf.read_only, what
         self._row = _SentinelRow(rows, b"sentinel:%d" % partition)
-        # By the token a write whose answer was lost is told from another run of the same attempt.
+        # The token distinguishes a write whose answer was lost from another run of the same attempt.
         self._fence = RecordFence(self._row, FieldsCodec((*Sentinel._fields, "token")), what)
         self._claim: Sentinel | None = None  # what each write lays; None: a write compares nothing
         self._puts: Puts | None = None  # of the commit that has begun

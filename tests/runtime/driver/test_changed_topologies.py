@@ -128,7 +128,7 @@ def test_states_may_come_and_go_but_not_return_as_something_else(
     lives.live(total, count)
     with caplog.at_level(logging.WARNING):
         lives.live(count)
-    assert "state 'total' of the log is not declared any more" in caplog.text
+    assert "state 'total' of the log is no longer declared" in caplog.text
     assert (lives.sums(), lives.sums("count")) == (4, 2)
     with pytest.raises(TopologyChangedError, match="by Sum -> Max"):
         lives.start(another_aggregator, count)

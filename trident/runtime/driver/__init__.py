@@ -1,4 +1,4 @@
-"""The driver: starts a topology, leads its batches through their lives, recovers.
+"""The driver: starts a topology, runs its batches from definition to commit, recovers.
 
 Begin with `running.py` (`start`), then `loop.py`: when a batch starts, commits, fails. `recovery.py` compares log and
 stores at the start.

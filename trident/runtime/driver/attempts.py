@@ -1,4 +1,4 @@
-"""What is done with one attempt, in whatever thread: it is started, processed, committed; what came of it is news."""
+"""The work on one attempt, in any thread: it is started, processed, committed; each result is sent to the loop as news."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ logger = logging.getLogger(__name__)
 
 
 class Attempts:
-    """Processes and commits attempts; whatever one of them raises comes back to the loop, which waits for it.
+    """Processes and commits attempts. An exception of one comes back to the loop, which waits for it.
 
     Parameters
     ----------
     work
-        Notes which thread is at which attempt, to find code of the user's that does not return.
+        Notes which thread works on which attempt, to find code of the user's that does not return.
     mail
         Where the news goes.
     """
@@ -43,7 +43,7 @@ class Attempts:
         self._work, self._observe, self._tell = work, observe, mail.tell
 
     def start(self, batch: Batch, alone: bool) -> None:
-        """Choose who runs a batch, and where, and have it processed; `alone` is whether no other batch is in work."""
+        """Choose the runner and the threads for a batch, and start its processing; `alone`: no other batch is in flight."""
         try:
             size = self._sources.size_of(batch.definitions)
             batch.runner = self._runner.of_size(size)
@@ -100,7 +100,7 @@ class Attempts:
         return News(attempt, committed=committed)
 
     def cancel(self, batch: Batch) -> None:
-        """Ask the runner to stop with an attempt; its result is ignored anyhow."""
+        """Ask the runner to stop with an attempt; its result is ignored in any case."""
         try:
             batch.runner.cancel(batch.attempt)
         except Exception as error:  # noqa: BLE001  what it holds is free once it is done

@@ -1,4 +1,4 @@
-"""Batch, and News in the Mail: what the loop knows of an attempt that is under way, and what other threads tell it of one."""
+"""Batch, News and Mail: what the loop knows about a running attempt, and what other threads report about one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ The points are `defined`, `processed`, `committing`, `committed` (states), `reco
 """
 
 Definitions = Mapping[str, Definition]
-"""What a batch contains: by spout, and under names of their own its time and the dead letters that it puts back."""
+"""The contents of a batch: the definition of each spout, and under names of their own its time and its dead letters."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Lane:
     process, commit
         Call a function there, at once or later.
     in_loop
-        Whether that is the loop's own thread: then nothing else is seen to meanwhile, not even that it takes too long.
+        Whether that is the loop's own thread. Then the loop does nothing else meanwhile; it cannot even notice a timeout.
     brief
-        Whether an attempt is done there in no time, so that the next batch waits for it.
+        Whether an attempt takes hardly any time there, so that the next batch waits for it.
     """
 
     process: Callable[[Callable[[], None]], object]
@@ -65,7 +65,7 @@ class BatchTimes:
     recorded: float = 0.0
 
     def durations_ms(self) -> dict[str, float]:
-        """Return milliseconds per phase; `wait` is the time between being processed and being one's turn to commit."""
+        """Return milliseconds per phase; `wait` is the time from the end of processing to the start of the commit."""
         return {
             "process": (self.processed - self.defined) * 1000,
             "wait": (self.committing - self.processed) * 1000,
@@ -85,7 +85,7 @@ class Batch:
     empty
         Whether there are no parts to process.
     waiting
-        Who waits for this batch and no later one.
+        The events of threads that wait for this batch and no later one.
     """
 
     attempt: TransactionAttempt
@@ -101,7 +101,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class News:
-    """One thing that became of an attempt: processed, committed, failed, or an error that ends the topology."""
+    """One result of an attempt: processed, committed, failed, or an error that ends the topology."""
 
     attempt: TransactionAttempt | None = None  # None only wakes the loop
     output: TaskOutput | None = None
@@ -111,13 +111,13 @@ class News:
 
 
 class Mail:
-    """The news that the loop has not taken up yet."""
+    """The news that the loop has not handled yet."""
 
     def __init__(self) -> None:
         self._queue: queue.SimpleQueue[News] = queue.SimpleQueue()
 
     def tell(self, news: News) -> None:
-        """Leave news, from any thread."""
+        """Add news, from any thread."""
         self._queue.put(news)
 
     def take(self, wait_s: float = 0.0) -> News | None:
@@ -129,5 +129,5 @@ class Mail:
 
 
 def of_spouts(definitions: Definitions) -> Iterator[tuple[str, Definition]]:
-    """Iterate over the definitions that spouts gave: not the time of the batch nor the dead letters that it puts back."""
+    """Iterate over the definitions of spouts, without the time of the batch and its dead letters."""
     return ((name, definition) for name, definition in definitions.items() if name not in (TIME, LETTERS))

@@ -61,7 +61,7 @@ class _Rows:
         self.rows: list[Sequence[Any]] = []
 
     def emit(self, values: Sequence[Any]) -> None:
-        self.rows.append(tuple(values))  # the spout may fill the same list again
+        self.rows.append(tuple(values))  # a copy, because the spout may reuse its list
 
 
 class BatchSpoutExecutor:
@@ -86,7 +86,7 @@ class BatchSpoutExecutor:
         return self
 
     def get_emitter(self, conf: Mapping[str, Any]) -> _TableEmitter:
-        """Parts are tables already."""
+        """Return the worker's side; parts are tables already."""
         return _TableEmitter()
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
@@ -122,7 +122,7 @@ class BatchSpoutExecutor:
         self._spout.close()
 
     def _emitted(self, txid: int) -> tuple[pa.Table, bool]:
-        """Let the spout emit a batch: its rows, and whether it says that this is the batch in any case."""
+        """Let the spout emit a batch; return its rows, and whether it says that this is the batch even without rows."""
         collector = _Rows()
         stands = self._spout.emit_batch(txid, collector)
         return self._table(txid, collector.rows), stands is True
@@ -132,7 +132,7 @@ class BatchSpoutExecutor:
         return counted | {"crc": _checksum(table)} if self.spout_type is SpoutType.TRANSACTIONAL else counted
 
     def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
-        # Earlier versions noted less.
+        # Earlier versions recorded less.
         if any(found[each] != defined[each] for each in ("rows", "crc") if each in found and each in defined):
             call = f"{type(self._spout).__name__}.emit_batch({txid})"
             raise ReplayMismatchError(
@@ -164,7 +164,7 @@ def _checksum(table: pa.Table) -> int:
 
 
 class _TableEmitter:
-    is_quick = True  # it waits for nobody: the loop may call it
+    is_quick = True  # it never waits, so the loop may call it
 
     def emit(self, part: pa.Table) -> Iterator[pa.Table]:
         """Yield the part."""

@@ -1,8 +1,9 @@
-"""The time of a batch, as windows by time see it: a part of the batch's definition, so a replay has the same.
+"""The time of a batch, for windows by time. It is in the batch's definition, so a replay has the same time.
 
-It is logged under the name `$time`, as the definition of a transactional spout is: `{"now": ms}` before the batch is
-processed, and with the commit `tuples_at` too, the time of the last batch that had tuples. It never goes back. Windows
-behind windows get tuples without a spout's: `levels` has the time of the last batch that may have brought them some.
+It is logged under the name `$time`, like the definition of a transactional spout: `{"now": ms}` before the batch is
+processed, and with the commit `tuples_at` too, the time of the last batch that had tuples. It never goes back. A
+window behind a window gets tuples although no spout has any: `levels` has the time of the last batch that may have brought
+some.
 """
 
 from __future__ import annotations
@@ -17,24 +18,24 @@ from trident.runtime.windows.grid import Grid
 __all__ = ["TIME", "BatchTime", "now_of"]
 
 TIME = "$time"
-"""Where the log has it among the spouts; no stream can have this name."""
+"""The name of the time among a batch's definitions; no stream can have this name."""
 
 
 class BatchTime:
-    """Says what time a batch has, and whether time alone is a reason for one."""
+    """Says which time a batch has, and whether a batch is due because of the time alone."""
 
     def __init__(self, *levels: Iterable[Grid]) -> None:
         self._levels = [tuple(grids) for grids in levels]
 
     @staticmethod
     def of(plan: Plan) -> BatchTime | None:
-        """Return the time of a plan's batches; None if no window goes by it."""
+        """Return the time of a plan's batches; None if no window uses it."""
         windows = [node for node in plan.commits if isinstance(node, WindowNode) and node.config.by_batch_time]
         if not windows:
             return None
-        behind: dict[str, int] = {}  # how many windows by the time of the batch are before a node, on the longest way
+        behind: dict[str, int] = {}  # the number of windows by batch time before a node, on the longest path
         levels: list[list[Grid]] = []
-        for node in plan.commits:  # each after all that it gets tuples of
+        for node in plan.commits:  # each after all nodes that it gets tuples from
             level = behind.get(node.id, 0)
             if node in windows:
                 levels.extend([] for _ in range(level + 1 - len(levels)))
@@ -52,20 +53,20 @@ class BatchTime:
         has_tuples: bool,
         is_begun: bool = False,
     ) -> dict[str, Any] | None:
-        """Return the time of the next batch; None if it has no tuples, is not begun, and no window is due.
+        """Return the time of the next batch; None if it has no tuples, has not begun, and no window is due.
 
         Parameters
         ----------
         clock_ms
             The time now.
         logged
-            What an earlier attempt at the batch logged, if there was one: it stays so.
+            What an earlier attempt at the batch logged, if there was one; it stays the same.
         previous
             The time of the batch before; None for the first one.
         has_tuples
             Whether a spout has something for the batch.
         is_begun
-            Whether the log has part of its definition, so that it will be run: the time may have been lost.
+            Whether the log has part of its definition, so that the batch will run; its time may have been lost.
         """
         if logged is None and not (has_tuples or is_begun) and not self._is_due(clock_ms, previous):
             return None
@@ -83,7 +84,7 @@ class BatchTime:
         return {"now": now, "tuples_at": first, **({"levels": behind} if behind else {})}
 
     def _is_due(self, clock_ms: int, previous: Mapping[str, Any] | None) -> bool:
-        """Whether a window ended since the batch before that has tuples in it, as far as the time of batches tells."""
+        """Whether a window with tuples ended since the batch before, as far as the times of batches show."""
         if previous is None:
             return False
         return any(
@@ -92,7 +93,7 @@ class BatchTime:
         )
 
     def _reached(self, previous: Mapping[str, Any] | None) -> list[int]:
-        """By level, the time of the last batch that may have brought tuples to its windows."""
+        """Return by level the time of the last batch that may have brought tuples to its windows."""
         if previous is None:
             return []
         at, more = _tuples_at(previous), len(self._levels) - 1

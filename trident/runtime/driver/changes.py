@@ -1,4 +1,4 @@
-"""At start: a topology is compared with what its log was written with, as far as states and streams hang on it."""
+"""At the start: compares a topology with the one that wrote its log, as far as states and streams depend on it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ logger = logging.getLogger(__name__)
 
 
 def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool) -> None:
-    """Compare with what the log says; new states and streams are fine. A log from before says nothing: all is fine.
+    """Compare with the log. New states and streams are accepted, and so is a log from before such records.
 
     Raises
     ------
     TopologyChangedError
-        Something that a state or a stream hangs on is another one now, and that is not allowed. Nothing was written.
+        The meaning of a state or a stream has changed, and that is not allowed. Nothing was written.
     """
     before = _recorded(log)
     found = changes(before, now)
     if found and not allow:
         raise TopologyChangedError(topology, "\n".join(f"  {change}" for change in found))
     for change in found:
-        logger.warning("topology %s: %s; taken as it is, for allow_changed_topology is set", topology, change)
+        logger.warning("topology %s: %s; taken as it is, because allow_changed_topology is set", topology, change)
     for name in dropped(before, now):
-        logger.warning("topology %s: %s of the log is not declared any more; it stays as it is", topology, name)
+        logger.warning("topology %s: %s of the log is no longer declared; it stays as it is", topology, name)
 
 
 def record_meaning(log: TransactionLog, now: Meaning) -> None:
-    """Write to the log what is new or changed; what is not declared any more stays there, to be compared if it returns."""
+    """Record what is new or changed. What is no longer declared stays in the log, to be compared if it returns."""
     before = _recorded(log)
     states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
     streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}

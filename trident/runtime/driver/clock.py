@@ -1,4 +1,4 @@
-"""The time, as the driver sees it: a seam, so that tests move it by hand."""
+"""The time of the driver; an object of its own, so that tests can replace it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Closing what a topology opened: in one order, each thing once, all of it whatever one of them raises."""
+"""Closes what a topology opened: in a fixed order, each thing once, and all of it even if something raises."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ logger = logging.getLogger(__name__)
 
 Close = Callable[[], Any]
 
-# Threads before what they use. Spouts early, because somebody may wait for what he fed. The log last: its claim keeps other
-# drivers away until all else is closed.
+# Threads before what they use. Spouts early, because a thread may wait for its feed. The log last, because its claim keeps
+# other drivers away until everything else is closed.
 _ORDER = ("processing", "drpc", "committing", "spouts", "partitions", "operations", "views", "states", "runner", "log")
 
 
 class Closers:
-    """What was opened so far; it is closed by kind, in the order above."""
+    """Everything that was opened so far; it is closed by kind, in the order above."""
 
     def __init__(self, topology: str) -> None:
         self._topology = topology
@@ -37,7 +37,7 @@ class Closers:
 
 
 def close_all(topology: str, closers: Sequence[Close]) -> None:
-    """Call every one of `closers`; what one of them raises is logged and does not keep the others open."""
+    """Call all `closers`; an exception of one is logged, and the others are still called."""
     for close in closers:
         try:
             close()

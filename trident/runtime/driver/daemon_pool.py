@@ -18,14 +18,14 @@ T = TypeVar("T")
 class DaemonPool(Executor):
     """Like `ThreadPoolExecutor`, but a thread that hangs does not keep the process alive.
 
-    The interpreter waits for those of `ThreadPoolExecutor` before it ends, whatever they do.
+    Before it ends, the interpreter waits for the threads of a `ThreadPoolExecutor`, whatever they do.
 
     Parameters
     ----------
     most
-        How many threads there are at most; one is started where none is idle.
+        The largest number of threads; one starts if none is idle.
     name
-        How their names begin.
+        The beginning of their names.
     """
 
     def __init__(self, most: int, name: str) -> None:
@@ -56,15 +56,15 @@ class DaemonPool(Executor):
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
             _call(*work)
-            del work  # it holds on to what it was called with
+            del work  # it would keep its arguments alive
             self._idle.release()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take nothing more, and let the threads end; what has not begun by then is dropped if `cancel_futures`."""
+        """Accept no more work, and let the threads end; `cancel_futures` drops work that has not begun."""
         with self._lock:
             self._closed = True
             while cancel_futures and not self._work.empty():
-                with suppress(Empty):  # a thread was quicker
+                with suppress(Empty):  # a thread took it
                     work = self._work.get_nowait()
                     if work is not None:
                         work[0].cancel()

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> Runner:
-    """Open the runner that the settings ask for; `loads` are what stages ask for."""
+    """Open the runner that the settings ask for; `loads` are the loads of the stages."""
     if config.engine == "spark":
         return _spark_runner(program, config, loads)
     if config.engine == "in_process":
@@ -29,7 +29,7 @@ def open_runner(program: Program, config: Config, loads: Sequence[StageLoad]) ->
 
 
 def tell_loads(plan: Plan, config: Config) -> None:
-    """Log which loads place nothing, because what they are of runs in the process of the driver."""
+    """Log which loads have no effect, because their steps run in the driver's process."""
     unplaced = commit_loads(plan) if config.engine != "in_process" else list(plan.resources)
     if unplaced:
         logger.info(
@@ -39,7 +39,7 @@ def tell_loads(plan: Plan, config: Config) -> None:
 
 
 def _auto_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> AutoRunner:
-    """Both runners. Spark that runs already is taken at once, and says how many cores there are."""
+    """Open both runners. If Spark runs already it is used at once, and says how many cores there are."""
     from pyspark import SparkContext
 
     large: Runner
@@ -58,7 +58,7 @@ def _spark_runner(program: Program, config: Config, loads: Sequence[StageLoad]) 
 
     from trident.runtime.engine.session import spark_session
 
-    # Not "no active session": that is a matter of the calling thread, and Spark of another thread is not ours to stop.
+    # Not "no active session", which depends on the calling thread: a Spark of another thread is not ours to stop.
     owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
     name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
     spark = spark_session(name, config.master, dict(config.spark_conf), memory)

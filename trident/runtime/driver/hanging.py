@@ -1,6 +1,6 @@
-"""Code of the user's that does not return: which step and tuple a thread is at, found only when somebody asks.
+"""Finds code of the user's that does not return: at which step and tuple a thread is.
 
-It is read off the thread's stack, so nobody has to note for each tuple where he is.
+It reads the thread's stack when it is asked, so no thread has to note its place for each tuple.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Work"]
 _OURS = str(Path(__file__).parents[2])
 _STATE = str(Path(values.__file__).parent)
 _ASKED = -1
-"""Stands for the attempt where a spout is asked about a batch: no attempt at a batch has this number."""
+"""The attempt number while a spout is asked about a batch; no attempt has this number."""
 
 T = TypeVar("T")
 Local = Mapping[str, Any]
@@ -54,7 +54,7 @@ _STEPS: dict[CodeType, Callable[[Local], tuple[str, object]]] = {
     Flow.exchange.__code__: lambda local: (local["node"].id, None),
     committer.Committer._window.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
 }
-"""The functions that call code of the user's, and what their locals say of the step and the tuple."""
+"""The functions that call code of the user's, and how to find the step and the tuple in their locals."""
 
 
 class _Begun(NamedTuple):
@@ -66,22 +66,22 @@ class _Begun(NamedTuple):
 class _Call(NamedTuple):
     """A call of the user's code that has not returned."""
 
-    frame: FrameType  # of what the step called
+    frame: FrameType  # of the function that the step called
     step: FrameType
-    given: object  # the last that it gave, where it gives one thing after the other
+    given: object  # the last object that it gave, if it gives several
 
     def goes_on(self, earlier: _Call) -> bool:
-        """Whether it is the very call that was seen earlier, at the same place."""
+        """Whether it is the same call as the earlier one, at the same place."""
         return self.frame is earlier.frame and self.given is earlier.given
 
 
 class Work:
-    """Which attempts threads of this process are at.
+    """The attempts that threads of this process work on.
 
     Parameters
     ----------
     beside
-        Gives the threads that a commit may be waiting for.
+        Returns the threads that a commit may wait for.
     """
 
     def __init__(self, beside: Callable[[], Iterable[int]] = tuple) -> None:
@@ -90,11 +90,11 @@ class Work:
         self._seen: dict[int, tuple[float, _Call]] = {}
 
     def begin(self, attempt: TransactionAttempt, watched: bool, commits: bool = False) -> None:
-        """The calling thread begins; `watched` where nothing but `overdue` notices that it does not come back."""
+        """Note that the calling thread begins; `watched`: only `overdue` notices if it does not return."""
         self._begun[attempt] = _Begun(threading.get_ident(), watched, commits)
 
     def end(self, attempt: TransactionAttempt) -> None:
-        """It is done with it."""
+        """Note that the thread is done with the attempt."""
         self._begun.pop(attempt, None)
 
     def ask(self, txid: int, spout: str, call: Callable[..., T], *arguments: Any) -> T:
@@ -107,10 +107,10 @@ class Work:
             self.end(attempt)
 
     def overdue(self, limit_s: float, cause: str) -> tuple[int, Failure] | None:
-        """Return a watched batch whose thread is in one call of the user's code for so many seconds, and where.
+        """Return a watched batch whose thread has been in one call of the user's code for `limit_s` seconds, and the place.
 
-        To be asked again and again, by one thread: a call hangs if it was met at two looks that are so far apart, and at
-        each one between them. Many short calls take as long as they like.
+        One thread calls this again and again. A call hangs if two looks that far apart, and every look between them, find
+        it. Many short calls may take as long as they like.
         """
         now, stacks = time.monotonic(), sys._current_frames()  # noqa: SLF001  nothing public gives another's stack
         before, self._seen = self._seen, {}
@@ -151,8 +151,8 @@ class Work:
 def _call(innermost: FrameType | None) -> _Call | None:
     """Return what a step called of the user's code; None if the thread is elsewhere.
 
-    A store is not the user's code, whoever calls it: it has limits of its own, and a large commit may take its time. But
-    the operations that it calls are.
+    A store is not the user's code, whoever calls it: it has limits of its own, and a large commit may take long. But the
+    operations that it calls are.
     """
     frame, users, is_operation = innermost, None, False
     while frame is not None and frame.f_code not in _STEPS:
@@ -163,7 +163,7 @@ def _call(innermost: FrameType | None) -> _Call | None:
             elif _is_store(frame, file):
                 return None
             elif not file.startswith(_OURS):
-                users = frame  # at last the outermost one
+                users = frame  # the last one found is the outermost
         frame = frame.f_back
     if frame is None or users is None:
         return None
@@ -173,7 +173,7 @@ def _call(innermost: FrameType | None) -> _Call | None:
 
 
 def _is_store(frame: FrameType, file: str) -> bool:
-    """Whether this is a method of a state, or what the states of this package are made of."""
+    """Whether this is a method of a state, or a function of the modules that make up states."""
     if file.startswith(_STATE) or file == views.__file__:
         return True
     return frame.f_code.co_varnames[:1] == ("self",) and hasattr(type(frame.f_locals.get("self")), "begin_commit")

@@ -1,4 +1,4 @@
-"""BatchLoop: the life of a batch. One thread leads all batches through it; others process and commit, and tell it.
+"""BatchLoop: the steps of a batch. One thread leads all batches through them; other threads process and commit, and report.
 
 - R1  A batch is defined after all before it: `MasterBatchCoordinator` hands out the txids.
 - R2  Its commit begins after the record of the batch before is durable.
@@ -46,7 +46,7 @@ class BatchLoop:
     execution
         Says where each batch is processed and committed.
     observer
-        Is told of each point of a batch's life; see `Observer`.
+        Called at each point of a batch; see `Observer`.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class BatchLoop:
     # ---- from other threads -----------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ask the loop to end after the commit that is under way."""
+        """Ask the loop to end after the running commit."""
         self._stopping.set()
         self.wake()
 
     def wake(self) -> None:
-        """Let the loop see now what may begin."""
+        """Make the loop look now for what may begin."""
         self._mail.tell(News())
 
     def drain(self) -> threading.Event:
@@ -98,17 +98,17 @@ class BatchLoop:
             self._begin()
             self._handle(self._mail.take(self._wait_s()))
         while AttemptStatus.COMMITTING in self._coordinator.active().values():
-            self._handle(self._mail.take(1.0))  # a clean stop leaves no half batch behind
+            self._handle(self._mail.take(1.0))  # a clean stop leaves no half-done batch
 
     def turn(self) -> bool:
-        """In place of `run`, by hand: begin what may begin, take up one piece of news; returns whether there was one."""
+        """In place of `run`, one step: begin what may begin, handle one piece of news; return whether there was one."""
         self._begin()
         self._handle(news := self._mail.take())
         return news is not None
 
     def _begin(self) -> None:
         now = self._clock.monotonic()
-        if now >= self._look_at:  # a driver that has nothing to commit is told of its successor by nothing else
+        if now >= self._look_at:  # an idle driver learns of its successor only here
             self._look_at = now + _LOOK_AT_OWNER_S
             self._log.check_owner()
         self._fail_overdue(now)
@@ -123,7 +123,7 @@ class BatchLoop:
 
     def _wait_s(self) -> float:
         now, start_time = self._clock.monotonic(), self._coordinator.start_time()
-        wait = 1.0  # an upper bound, so that overdue attempts and a successor are seen
+        wait = 1.0  # an upper bound, so that overdue attempts and a successor are noticed
         if not self._is_held() and (self._coordinator.may_start(now) or start_time > now):
             wait = min(wait, max(self._polling.at, start_time) - now)
         return max(0.0, wait)
@@ -145,26 +145,26 @@ class BatchLoop:
     # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
 
     def _start_batches(self) -> None:
-        """Start as many batches as may be in work; who waits for the end of what the spouts have is told of it."""
+        """Start as many batches as may be in flight; tell the threads that wait for the spouts' end when it is reached."""
         now = self._clock.monotonic()
         waiting = self._polling.begin(now)
         while self._polling.at <= now and self._coordinator.may_start(now) and not self._is_held():
             if not self._start_next(waiting, now):
                 self._polling.had_nothing(now)
                 if waiting and not self._batches:
-                    self._log.check_owner()  # a driver that was replaced knows nothing of what is committed
+                    self._log.check_owner()  # a replaced driver does not know what is committed
                     self._polling.done(waiting)
                 return
             now = self._clock.monotonic()
 
     def _is_held(self) -> bool:
-        """Whether the next batch has to wait: it has failed for good, or all in work will be done in no time."""
+        """Whether the next batch has to wait: it has failed for good, or all in flight will end in no time."""
         if self._fatal is not None and self._coordinator.next_txid >= self._fatal.txid:
             return True
         return bool(self._batches) and all(batch.lane.brief for batch in self._batches.values())
 
     def _start_next(self, waiting: Waiting, now: float) -> bool:
-        """Define the next batch and let it be processed; False if the spouts have nothing."""
+        """Define the next batch and start its processing; False if the spouts have nothing."""
         txid = self._coordinator.next_txid
         asked = txid not in self._log.state.definitions
         try:
@@ -228,14 +228,12 @@ class BatchLoop:
         limit = self._config.message_timeout_s
         for attempt in self._coordinator.overdue(now, limit)[:1]:
             cause = f"not processed within message_timeout_s={limit:g} seconds"
-            self._attempts.cancel(
-                self._batches[attempt.txid]
-            )  # it may still hold the cores that the next attempt needs
+            self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
             self._fail(attempt, self._work.hanging(attempt, cause) or Failure("processing", None, cause))
 
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""
-        self._log.check_owner()  # of a driver that was replaced every failure is news of that, whatever it looks like
+        self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
         self._progress.failed(attempt, failure)
         tries, pause = self._coordinator.failures(attempt.txid) + 1, 0.0
         try:

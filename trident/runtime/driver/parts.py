@@ -1,4 +1,4 @@
-"""Parts: all that a topology opens to run, opened, checked and brought together in one go, and closed again."""
+"""Parts: everything that a topology opens to run. It is opened, checked and connected at once, and closed again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Parts:
     needs_identical_replay
         Whether a state needs a replay to have the same tuples.
     commit_threads
-        Gives the threads beside its own that a commit is done in.
+        Returns the threads that a commit uses beside its own.
     """
 
     plan: Plan
@@ -80,7 +80,7 @@ class Parts:
         return self._views[name]
 
     def close(self) -> None:
-        """Close all of it, spouts first and the log last; what one part raises does not keep the others open."""
+        """Close everything, spouts first and the log last, also if something raises."""
         self.closers.close()
 
 
@@ -92,12 +92,12 @@ def open_parts(
     reach: Reach | None = None,
     in_threads: bool = True,
 ) -> Parts:
-    """Open states, log, spouts and runner, checked and brought together. On an error all is closed again.
+    """Open, check and connect states, log, spouts and runner. On an error everything is closed again.
 
     Parameters
     ----------
     open_log
-        Called once the states are known to do what is asked of them, so that a topology which cannot run takes no log.
+        Called once the states are known to have the needed abilities, so that a topology which cannot run takes no log.
     reach
         Called with the points of each state's commit, see `update_partition`.
     in_threads
@@ -148,7 +148,7 @@ def _bring_together(graph: Graph, plan: Plan, config: Config, log: TransactionLo
 
 
 def _open_runner(plan: Plan, config: Config, emitters: Mapping[str, Any], closers: Closers) -> Runner:
-    """Open what runs the fragments in front of the states."""
+    """Open the runner of the fragments before the states."""
     committed = {node.id for node in plan.commits}
     fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
     program = Program(
@@ -160,7 +160,7 @@ def _open_runner(plan: Plan, config: Config, emitters: Mapping[str, Any], closer
 
 
 def _open_threads(plan: Plan, closers: Closers) -> DaemonPool | None:
-    """Open the threads in which the partitions of one state are updated; None where no state has several."""
+    """Open the threads in which the partitions of one state are updated; None if no state has several."""
     widest = max(plan.partitions.values(), default=1)
     if widest == 1:
         return None
@@ -178,7 +178,7 @@ def _open_committer(
     reach: Reach | None,
     closers: Closers,
 ) -> Committer:
-    """Open what runs the fragments behind the states; operations that the runner has here are prepared once."""
+    """Open the committer, which runs the fragments behind the states; operations that the runner prepared here are shared."""
     behind = {node.id: plan.fragments[node.id] for node in plan.commits}
     settings = config.as_mapping()
     program = WorkerProgram(

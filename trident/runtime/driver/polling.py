@@ -1,4 +1,4 @@
-"""When spouts are asked for the next batch, and how those are told who wait until they have no more."""
+"""Says when spouts are asked for the next batch, and tells the threads that wait until the spouts have no more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Polling", "Waiting"]
 Waiting = list[threading.Event]
 
 _EMPTY_IS_ALL = 10
-"""After so many empty batches in a row the spouts are taken to have no more: they cannot say so, and may go on for ever."""
+"""After this many empty batches in a row the spouts are treated as exhausted, because they cannot say so themselves."""
 
 
 class Polling:
@@ -20,7 +20,7 @@ class Polling:
     Parameters
     ----------
     interval_s
-        How long they are left alone once they had nothing.
+        How long to wait after the spouts had nothing.
     txid
         The last committed batch.
     """
@@ -28,19 +28,19 @@ class Polling:
     def __init__(self, interval_s: float, txid: int) -> None:
         self.at = float("-inf")
         self._interval_s = interval_s
-        self._counted_from = txid  # the batch after which empty ones are counted, while somebody waits
+        self._counted_from = txid  # the batch after which empty ones are counted, while a thread waits
         self._events: Waiting = []
         self._lock = threading.Lock()
 
     def add(self) -> threading.Event:
-        """Return an event that is set once all is committed that the spouts have now. From any thread."""
+        """Return an event that is set once everything that the spouts have now is committed. For any thread."""
         done = threading.Event()
         with self._lock:
             self._events.append(done)
         return done
 
     def begin(self, now: float) -> Waiting:
-        """Return who waits now; if somebody does, the spouts are asked at once."""
+        """Return the events that are waited for; if there are any, the spouts are asked at once."""
         with self._lock:
             waiting = list(self._events)
         if waiting:
@@ -48,27 +48,27 @@ class Polling:
         return waiting
 
     def ask_at_once(self) -> None:
-        """A batch failed and is to be defined again."""
+        """Ask the spouts at once, because a batch failed and will be defined again."""
         self.at = float("-inf")
 
     def had_nothing(self, now: float) -> None:
-        """The spouts were asked and had nothing."""
+        """Note that the spouts were asked and had nothing."""
         self.at = now + self._interval_s
 
     def started(self, batch: Batch, asked: bool, waiting: Waiting, now: float) -> None:
-        """See whether a batch that was just started tells that the spouts have no more.
+        """Check whether a batch that was just started shows that the spouts have no more.
 
         Parameters
         ----------
         asked
-            Whether the spouts were: the log may say "nothing" of a batch for a spout that has more by now.
+            Whether the spouts were asked: the log may say "nothing" for a spout that has more by now.
         """
         if not batch.empty:
             self._counted_from = batch.attempt.txid
-        elif asked and not any(of_spouts(batch.definitions)):  # a window alone was due
+        elif asked and not any(of_spouts(batch.definitions)):  # only a window was due
             batch.waiting = waiting
         elif asked:
-            self.had_nothing(now)  # a spout that has empty batches always has one more
+            self.had_nothing(now)  # a spout with empty batches always has one more
             is_end = batch.attempt.txid - self._counted_from >= _EMPTY_IS_ALL
             if is_end:
                 batch.waiting = waiting
@@ -76,7 +76,7 @@ class Polling:
                 self._counted_from = batch.attempt.txid
 
     def done(self, waiting: Waiting) -> None:
-        """All that these wait for is committed."""
+        """Set these events, because everything that they wait for is committed."""
         if not waiting:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""What is known of the batches so far: the numbers behind `status`, `last_progress` and the command line's live line."""
+"""The progress of the batches so far: the numbers of `status`, `last_progress` and the command line's live line."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """Collects what the driver loop tells; readable from any thread.
+    """Collects what the driver loop reports; any thread may read it.
 
-    `last_failure` is why the last attempt that failed did so, `last_attempt` which one it was.
+    `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt.
     """
 
     def __init__(self, name: str, kept: int) -> None:
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def seconds(self) -> float:
-        """From the first define to the last commit."""
+        """Return the seconds from the first definition to the last commit."""
         with self._lock:
             return 0.0 if self._first is None else self._last - self._first
 

@@ -29,7 +29,7 @@ Make = Callable[[str, int, int], Any]
 
 _TRIES = 3
 _ABOVE_ALL = 1 << 62
-"""An attempt that no sentinel is ahead of: a store that is ahead of the log is a mismatch, nobody was replaced."""
+"""An attempt that no sentinel is ahead of, because a store ahead of the log is a mismatch and not a replaced driver."""
 
 
 @dataclass
@@ -39,15 +39,15 @@ class _Found:
     Attributes
     ----------
     instances
-        Its partitions as the log knows them, then those that are added.
+        The partitions that the log knows, then the added ones.
     known
         How many of them the log knows.
     sentinels
-        What their stores say.
+        The sentinels in their stores.
     mismatch
         Why store and log do not belong together; None if they do.
     unfinished
-        A start of an earlier version was killed while it laid the sentinels anew.
+        A start of an earlier version was killed while it wrote the sentinels again.
     """
 
     name: str
@@ -110,7 +110,7 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
         if partition < found.known and _is_laid_by_earlier_version(log, sentinel):
             found.unfinished |= sentinel != log.state.expected(name, partition)
             continue
-        # Of a partition that is added the log expects nothing; a sentinel of a layout before may lie there.
+        # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
             sentinel = sentinel._replace(txid=0)
         try:
@@ -129,7 +129,7 @@ def _is_laid_by_earlier_version(log: TransactionLog, sentinel: Sentinel | None) 
 
 
 def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
-    """The commit that would come next, to be compared with what drivers of earlier epochs left behind."""
+    """Return the next commit, to be compared with what drivers of earlier epochs left behind."""
     state = log.state
     expected = state.expected(name, partition)
     return Txid(state.txid + 1, _ABOVE_ALL, state.winners_of(name), state.incarnation, expected, _epochs(log))
@@ -159,14 +159,14 @@ def _recover(log: TransactionLog, founds: Sequence[_Found], policy: str) -> None
 
 
 def _adopt(log: TransactionLog, founds: Sequence[_Found]) -> None:
-    """Take stores as they are: the last batch of any of them counts as committed, with whatever values it left.
+    """Take stores as they are: the last batch of any of them is treated as committed, with the values that it left.
 
-    A state that fits the end of the log as it is stays as it is: the log knows who won its batches. The sentinels of the
-    others are all laid before the first record, and by an epoch that the log does not know yet: after a crash in between
-    they fit no log, and the next start adopts them again.
+    A state that matches the end of the log stays as it is, because the log knows the winners of its batches. The sentinels
+    of the others are all written before the first record, by an epoch that the log does not know yet. So after a crash in
+    between they match no log, and the next start adopts them again.
     """
     if log.state.epochs is None:
-        log.append(StartRecord(log.epoch - 1))  # an earlier version's log takes every epoch for a known one
+        log.append(StartRecord(log.epoch - 1))  # a log of an earlier version treats every epoch as known
     state, attempt = log.state, log.epoch << RETRY_BITS
     base = max(
         [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]
@@ -186,12 +186,12 @@ def _adopt(log: TransactionLog, founds: Sequence[_Found]) -> None:
 
 
 def _knows(log: TransactionLog, sentinel: Sentinel) -> bool:
-    """Whether the log knows who won the batches up to a sentinel: it is of a driver of this log."""
+    """Whether the log knows the winners up to a sentinel, because a driver of this log wrote it."""
     return sentinel.incarnation == log.state.incarnation and epoch_of(sentinel.attempt) in _epochs(log)
 
 
 def _epochs(log: TransactionLog) -> Epochs:
-    """The epochs of earlier drivers that may have written."""
+    """Return the epochs of earlier drivers that may have written."""
     return Epochs(((0, log.epoch - 1),)) if log.state.epochs is None else log.state.epochs
 
 
@@ -201,9 +201,9 @@ def _epochs(log: TransactionLog) -> Epochs:
 def _lay_out(
     log: TransactionLog, name: str, kind: StateType | None, partitions: Sequence[Any], found: _Found | None
 ) -> None:
-    """Claim the place of a state that is new to the log or laid out otherwise; keys stay where they are.
+    """Claim the place of a state that is new to the log or has another layout; keys stay where they are.
 
-    Partitions that go are claimed as well: their keys have other writers now, and the old one must be fenced.
+    Dropped partitions are claimed as well: their keys have other writers now, and the old writer must be fenced.
     """
     layout = (len(partitions), "custom" if kind is None else kind.value)
     if log.state.layouts.get(name) == layout and not (found and found.unfinished):
@@ -212,7 +212,7 @@ def _lay_out(
     if found is not None:
         attempt = log.epoch << RETRY_BITS
         txid = log.state.claimed_at(name)
-        # What a failed attempt wrote may lie under a claim of batch 0: no other log may take it for nothing.
+        # Under a claim of batch 0 there may be what a failed attempt wrote, so another log must not treat it as empty.
         is_first = not any(sentinel is not None and sentinel.txid > txid for sentinel in found.sentinels)
         claim = Sentinel(log.state.incarnation, txid, attempt, sealed=txid > 0 or is_first)
         for instance in [*partitions, *found.instances[len(partitions) :]]:
@@ -221,12 +221,12 @@ def _lay_out(
 
 
 def _claim(log: TransactionLog, instance: Any, claim: Sentinel) -> None:
-    """Lay this driver's sentinel; a driver that was replaced may still move its own a few times, while it wakes up."""
+    """Write this driver's sentinel; a replaced driver that wakes up may still move its own a few times meanwhile."""
     place = place_of(instance)
     what = f"claim the place of {place or 'a state'}"
     for left in reversed(range(_TRIES)):
         found = instance.read_sentinel()
-        log.check_owner()  # after the read: who has claimed the log since finds that its sentinel was not what was read
+        log.check_owner()  # after the read: a driver that claims the log later finds another sentinel than it read
         if found is not None and place and found.place not in ("", place):
             raise StatePlaceError(what, place, found.place)
         try:

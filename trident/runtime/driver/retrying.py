@@ -1,4 +1,4 @@
-"""What follows a failure: another attempt after a pause, or the end of the topology (R4)."""
+"""Decides what follows a failure: another attempt after a pause, or the end of the topology (R4)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def pause_after(
     Raises
     ------
     BatchFailedError
-        The batch is not tried again. Those before it may well be committed; a restart goes on from this one.
+        The batch is not tried again. Earlier ones may be committed; a restart continues with this one.
     """
     if not may_retry or not failure.retry or tries >= config.max_batch_attempts:
         kind = BatchFailedError if may_retry else RetriesUsedUpError

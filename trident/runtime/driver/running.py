@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 class RunningTopology:
     """A topology that runs in a thread of this process.
 
-    Use it as a context manager: leaving it stops the topology after the commit under way. Made by
+    Use it as a context manager: leaving it stops the topology after the running commit. Made by
     `TridentTopology.start`.
     """
 
@@ -68,8 +68,8 @@ class RunningTopology:
     def process_all_available(self) -> None:
         """Block until everything that the spouts had when this was called is committed.
 
-        Ten empty batches in a row, of spouts that have such, count as the end of what they have. An endless spout (a
-        cycling one) never lets it return. Raises what ended the topology, if it ends first.
+        Ten empty batches in a row are taken as the end of what the spouts have. With an endless spout (a cycling one) it
+        never returns. Raises what ended the topology, if it ends first.
         """
         done = self._loop.drain()
         while not done.wait(0.05):
@@ -87,9 +87,9 @@ class RunningTopology:
         return ended
 
     def stop(self) -> None:
-        """End after the commit under way. What is being processed is dropped; a restart does it again.
+        """End after the running commit. Batches that are being processed are dropped; a restart processes them again.
 
-        A commit that takes longer than `message_timeout_s`, and 10 seconds, is left behind: `exception` says so.
+        A commit that takes longer than `message_timeout_s`, and 10 seconds, is no longer waited for; `exception` says so.
         """
         self._watch.stop()
         self._ended.wait()
@@ -102,7 +102,7 @@ class RunningTopology:
     def status(self) -> dict[str, Any]:
         """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters.
 
-        `deadLetters` are those of all runs that wait to be put back.
+        `deadLetters` counts those of all runs that wait to be put back.
         """
         log = self.log_state
         message = "running" if self.is_active else ("stopped" if self._error is None else f"failed: {self._error}")
@@ -163,7 +163,7 @@ class RunningTopology:
     def drpc(self, function: str) -> DRPCFunction:
         """Return a DRPC function of the topology: `running.drpc("words").execute("cat dog the man")`.
 
-        It is answered in this process, at the last committed batch, for as long as the topology runs.
+        It is answered in this process, at the last committed batch, while the topology runs.
         """
         return self.local_drpc().function(function)
 
@@ -208,13 +208,13 @@ class RunningTopology:
     def _give_up(self, error: TridentError) -> None:
         """End the topology although its thread, or a commit, does not come back.
 
-        Only the spouts are closed then, the log least of all: the thread may come back, and must find that nobody else
-        writes.
+        Only the spouts are closed then. The log stays open, because the thread may come back and no other driver may write
+        meanwhile.
         """
-        self._loop.stop()  # if the thread comes back it begins no commit
+        self._loop.stop()  # if the thread comes back it must not begin a commit
         self._note(error)
         self._ended.set()
-        self._parts.closers.close("spouts")  # whoever waits for them has waited enough
+        self._parts.closers.close("spouts")  # threads that wait for them have waited long enough
 
     def _note(self, error: BaseException) -> None:
         self._error = self._error or error
@@ -228,7 +228,7 @@ class RunningTopology:
 def start(
     graph: Graph, config: Config, memory_log: MemoryLog | None = None, observer: Observer | None = None
 ) -> RunningTopology:
-    """Check, recover and run; see `TridentTopology.start`. `memory_log` carries on with a log of this process."""
+    """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
     plan = make_plan(graph)
     tell_loads(plan, config)
     parts = open_parts(graph, plan, config, lambda states: _open_log(plan, config, memory_log))
@@ -240,7 +240,7 @@ def start(
 
 
 def new_memory_log(topology: str) -> MemoryLog:
-    """Return an empty log in memory; `start` goes on with it each time, so the states in memory keep their log."""
+    """Return an empty log in memory; `start` continues it each time, so the states in memory keep their log."""
     return MemoryLog(topology)
 
 

@@ -1,4 +1,4 @@
-"""What a batch contains: asked of the spouts, the dead letters and the clock, and logged where a replay must be the same.
+"""Fixes what a batch contains: asks the spouts, the dead letters and the clock, and logs it if a replay must be the same.
 
 All of it happens in the loop's thread, which owns the spouts' coordinators.
 """
@@ -25,7 +25,7 @@ __all__ = ["Sources"]
 
 
 class Sources:
-    """The spouts of a topology, and what else is part of a batch.
+    """The spouts of a topology, and the other sources of a batch.
 
     Every call raises `StepFailed` if a source does: that fails the batch.
 
@@ -47,27 +47,27 @@ class Sources:
         self._hints = {name: _largest_hint(parts.plan, name) for name in parts.spouts}
 
     def look_now(self) -> None:
-        """Let the next batch put back the dead letters that are asked for by now. From any thread."""
+        """Look for requested dead letters before the next batch. For any thread."""
         self._replays.look_now()
 
     # ---- defining a batch -------------------------------------------------------------------------------------------
 
-    def define(self, txid: int, in_work: Mapping[int, Batch]) -> Definitions | None:
+    def define(self, txid: int, in_flight: Mapping[int, Batch]) -> Definitions | None:
         """Fix what batch `txid` contains; None if no spout has anything and no window is due.
 
-        What the log has of an earlier attempt is taken from there.
+        What the log has from an earlier attempt is reused.
         """
         logged = self._log.state.definitions.get(txid, {})
         asked = {
-            name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_work))
+            name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_flight))
             for name in self._spouts
         }
         given: dict[str, Any] = {name: definition for name, definition in asked.items() if definition is not None}
         letters = logged.get(LETTERS) if logged else self._replays.next(self._log.state, self._clock.monotonic())
         if letters is not None:
             given[LETTERS] = letters
-        time = self._time_of(logged, self._earlier(TIME, txid, in_work), bool(given))
-        if not given and time is None and not logged:  # what is logged is run, also as an empty batch, and so forgotten
+        time = self._time_of(logged, self._earlier(TIME, txid, in_flight), bool(given))
+        if not given and time is None and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
         self._write(txid, logged, asked, letters, time)
         return given if time is None else {**given, TIME: time}
@@ -91,9 +91,9 @@ class Sources:
     ) -> None:
         """Log what a replay has to repeat, before anything reads a source.
 
-        That is what transactional spouts said, "nothing" included, the letters and the time; other spouts are asked again
-        for each attempt. It becomes durable here if a state counts on that, else with the commit of the batch: that saves
-        one of two syncs.
+        That is the definitions of transactional spouts, "nothing" included, the letters and the time; other spouts are asked
+        again for each attempt. It is made durable here if a state needs identical replays; otherwise with the commit of the
+        batch, which saves one of two syncs.
         """
         repeated = {
             name: definition
@@ -108,10 +108,10 @@ class Sources:
             if name not in logged:
                 self._log.append(DefineRecord(txid, name, definition), self._sync)
 
-    def _earlier(self, name: str, txid: int, in_work: Mapping[int, Batch]) -> Definition | None:
-        """The last definition before batch `txid` under a name: of a batch in work, else the last committed one."""
+    def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
+        """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""
         for before in range(txid - 1, self._log.state.txid, -1):
-            batch = in_work.get(before)
+            batch = in_flight.get(before)
             if batch is not None and name in batch.definitions:
                 return batch.definitions[name]
         return self._log.state.spouts.get(name)
@@ -119,7 +119,7 @@ class Sources:
     # ---- a defined batch --------------------------------------------------------------------------------------------
 
     def size_of(self, definitions: Definitions) -> int | None:
-        """About how many bytes a batch has; None if one of its spouts does not say."""
+        """Return about how many bytes a batch has; None if one of its spouts does not say."""
         total = 0
         for name, definition in of_spouts(definitions):
             size_of = self._sizes[name]
@@ -152,11 +152,11 @@ class Sources:
         """Tell the spouts that a batch is committed."""
         txid = batch.attempt.txid
         for name, definition in of_spouts(batch.definitions):
-            # A call that does not return keeps the next batch waiting: this one is committed.
+            # A call that does not return delays the next batch; this one is committed.
             self._work.ask(txid + 1, name, self._spouts[name].coordinator.success, txid, definition)
 
 
 def _largest_hint(plan: Plan, spout: str) -> int:
-    """The largest hint of the spout's stage, 0 if there is none; what a state is told is the number of its partitions."""
+    """The largest hint of the spout's stage, 0 if there is none; a state's hint is the number of its partitions."""
     stage = plan.fragments[spout].ids
     return max((hint for node, hint in plan.hints.items() if node in stage), default=0)

@@ -18,11 +18,11 @@ __all__ = ["Watch"]
 logger = logging.getLogger(__name__)
 
 _STOP_S = 10.0
-"""A stop waits at least so long; a commit under way may take `message_timeout_s`."""
+"""A stop waits at least this long; a running commit may take `message_timeout_s`."""
 
 
 class Watch:
-    """A thread that looks whether a topology hangs, until it has ended.
+    """A thread that checks whether a topology hangs, until the topology has ended.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class Watch:
         _running.add(self)
 
     def stopping(self) -> None:
-        """The topology is to end now; it is given a while."""
+        """Note that the topology has to end; it gets some time for that."""
         self._stop_by = min(self._stop_by, time.monotonic() + max(self._timeout_s, _STOP_S))
 
     def stop(self) -> None:
@@ -71,7 +71,7 @@ class Watch:
         try:
             error = self._loop.hanging()
         except Exception:
-            logger.exception("topology %s: not found out whether it hangs; looking again", self._topology)
+            logger.exception("topology %s: cannot find out whether it hangs; looking again", self._topology)
             return None
         if error is None and time.monotonic() > self._stop_by:
             limit = max(self._timeout_s, _STOP_S)
@@ -87,9 +87,9 @@ _running: weakref.WeakSet[Watch] = weakref.WeakSet()
 
 @atexit.register
 def _stop_all() -> None:
-    """Stop what the program did not: a thread that is in a library of C while the interpreter goes crashes the process.
+    """Stop the topologies that the program did not stop, because a thread inside a C library crashes an ending interpreter.
 
-    What hangs is left behind.
+    A topology that hangs is left behind.
     """
     until = time.monotonic() + _STOP_S
     watches = list(_running)
