@@ -1,6 +1,6 @@
 """How tests are shared out among the processes of `pytest -n`: a file is one piece of work, the longest pieces first.
 
-Each process has a Spark session and servers of its own. A Cassandra takes long to start, so all its tests are one piece.
+Each process has a Spark session and servers of its own. Some files are one piece together (`_TOGETHER`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ __all__ = ["FilesInTurn", "longest_first", "number_of_workers"]
 _MEMORY = 4 << 30  # of a process of tests: a session of Spark, what tests start besides, a Cassandra in one of them
 # What a test takes, about, in tenths of a second: the sum over a file decides only when it starts.
 _COSTS = {"spark": 10, "server": 5, "slow": 20}
+_TOGETHER = {
+    "cassandra": "cassandra",  # takes long to start, so one process does
+    "test_delta_spark.py": "delta on spark",  # two processes that fetch Spark's library of Delta at once disturb each other
+    "test_delta_merge.py": "delta on spark",
+}
 _OWN_TIMEOUT = 300  # the cost of a test that may take longer than others
 
 
@@ -49,4 +54,5 @@ def longest_first(items: list[pytest.Item]) -> None:
 
 def piece(nodeid: str) -> str:
     """Return which piece of work a test belongs to."""
-    return "cassandra" if "cassandra" in nodeid else nodeid.split("::")[0]
+    file = nodeid.split("::")[0]
+    return next((piece for part, piece in _TOGETHER.items() if part in nodeid), file)
