@@ -113,7 +113,7 @@ LAYERS = (
             "memcached": ("pymemcache",),
             "cassandra": ("cassandra",),
             "postgres": ("psycopg",),
-            "delta": ("deltalake", "delta", "pyspark", "py4j"),
+            "delta": ("deltalake", "delta", "numpy", "pyspark", "py4j"),
         }.items()
     ),
     Layer(("states",), FOR_STORES, each_other=False),

@@ -8,10 +8,10 @@ from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.commit_notes import only_compactions
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from trident.errors import BackendError, FencedError, StateError
-from trident.state.sentinel import displaced, is_forward
 from trident.state.txid import Sentinel
+from trident.storekit import displaced
 
-__all__ = ["check_claim", "moved_by_compactions", "newest_sentinel", "overtaken"]
+__all__ = ["moved_by_compactions", "newest_sentinel", "overtaken"]
 
 
 def newest_sentinel(table: ChangeTable) -> Sentinel | None:
@@ -21,23 +21,6 @@ def newest_sentinel(table: ChangeTable) -> Sentinel | None:
     marks = table.scan(~pc.field(SENTINEL_COLUMN).is_null(), [SENTINEL_COLUMN, SEQ_COLUMN]).to_pylist()
     latest = max(marks, key=lambda row: int(row[SEQ_COLUMN]), default=None)
     return None if latest is None else Sentinel(**latest[SENTINEL_COLUMN])
-
-
-def check_claim(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None, force: bool) -> None:
-    """Raise unless the found sentinel is the one that was seen before, and the claim may follow it.
-
-    Parameters
-    ----------
-    seen
-        What this writer read or wrote last.
-    force
-        The claim may also be behind, of another incarnation, or in the place of another state.
-    """
-    if found != seen:
-        raise displaced(what, own, found, seen)
-    is_foreign = found is not None and own.place and found.place not in ("", own.place)
-    if found is not None and not force and (is_foreign or not is_forward(found, own)):
-        raise displaced(what, own, found, seen)
 
 
 def moved_by_compactions(table: ChangeTable, since: int) -> bool:

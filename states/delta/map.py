@@ -1,4 +1,4 @@
-"""The backing map over one Delta table: an index of the newest rows in memory, a Delta transaction per commit."""
+"""The backing map over one Delta table: an index of the newest values in memory, a Delta transaction per commit."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
 from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.commit_notes import RESET, CommitNote
-from states.delta.fence import check_claim, moved_by_compactions, newest_sentinel, overtaken
-from states.delta.layout import Layout, RawKey, RawValue
+from states.delta.fence import moved_by_compactions, overtaken
+from states.delta.index import Index
+from states.delta.layout import Layout, RawKey, RawValue, in_order
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
-from trident.errors import StateError, UnsupportedOperation
+from states.delta.puts import Puts
+from states.delta.reader import Reader
+from trident.errors import StateError
 from trident.redaction import redacted
+from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.txid import Sentinel, Txid
+from trident.storekit import check_move, refuse_read_only
 
 __all__ = ["DeltaBackingMap"]
 
 _COMMIT_TRIES = 5
-_FILTERED_KEYS = 20_000  # beyond this many keys, reading all rows is faster
 
 
 class DeltaBackingMap:
@@ -61,62 +63,77 @@ class DeltaBackingMap:
         self._layout = Layout(kind, conf)
         self._what = f"state {conf.state!r} partition {partition} in {redacted(os.fspath(path))}"
         self._app = f"trident/{conf.prefix}/{partition}"
-        self._read_only = conf.read_only
-        self._table = ChangeTable(
-            os.fspath(path), self._layout.schemas, self._layout.description, options, self._read_only
-        )
+        layout = self._layout
+        self._table = ChangeTable(os.fspath(path), layout.schemas, layout.description, options, conf.read_only)
         self._maintenance = Maintenance(self._table, self._layout, options, self._what)
-        # The index: the latest rows and the sentinel of version `_loaded`; None if they are of no version.
-        self._index: dict[RawKey, RawValue] = {}
+        self._reader = Reader(self._table, self._layout) if conf.read_only else None
+        # Of a writer: the index, its sentinel and its highest `_seq`, of version `_loaded`; None if they are of no version.
+        self._index = Index(self._layout)
         self._sentinel: Sentinel | None = None
         self._seq = 0
         self._loaded: int | None = None
-        self._seen: tuple[Sentinel | None] | None = (
-            None  # what this instance read or wrote last; None: it has not read it yet
-        )
+        self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
         # The commit: its claim, whether it began, and its puts.
         self._claim: Sentinel | None = None
         self._begun = False
-        self._puts: dict[RawKey, RawValue] = {}
-        # Of a read-only instance: its answers, and its sentinel if it was read, of the version `_answered`.
-        self._answers: dict[RawKey, RawValue | None] = {}
-        self._found: tuple[Sentinel | None] | None = None
-        self._answered: tuple[int, int] | None = None
+        self._puts = Puts(self._layout)
 
     # ---- IBackingMap, RemovableMap, ListableMap -------------------------------------------------------------------
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: in a commit as of the version it is based on and with its own puts, else the newest."""
         raw = self._layout.pack_keys(keys)
-        if self._read_only:
-            return self._layout.unpack_values(self._look_up(raw))
+        if self._reader is not None:
+            return self._layout.unpack_values(self._reader.get(raw))
         self._load_if_free()
-        puts, index = self._puts, self._index
-        return self._layout.unpack_values(puts[key] if key in puts else index.get(key) for key in raw)
+        found, puts = self._index.get(raw), self._puts.rows
+        return self._layout.unpack_values(map(puts.get, raw, found) if puts else found)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Write many keys: in a commit collected until `end`, else made durable at once as a version of its own."""
         self._refuse_read_only("write")
-        puts = dict(zip(self._layout.pack_keys(keys), self._layout.pack_values(values), strict=True))
-        self._collect_or_commit(puts)
+        self._collect_or_commit(dict(zip(self._layout.pack_keys(keys), self._layout.pack_values(values), strict=True)))
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, as `multi_put` writes them; absent keys and keys that the same commit puts stay as they are."""
         self._refuse_read_only("delete")
         self._load_if_free()
-        raw, index = self._layout.pack_keys(keys), self._index
-        self._collect_or_commit({key: self._layout.deleted for key in raw if key in index and key not in self._puts})
+        raw = self._layout.pack_keys(keys)
+        there = [key for key, found in zip(raw, self._index.get(raw), strict=True) if found is not None]
+        self._collect_or_commit({key: self._layout.deleted for key in there if key not in self._puts.rows})
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of the newest version, in a single page."""
-        if self._read_only:
-            self._look_up_all()
-            values: Mapping[RawKey, RawValue | None] = self._answers
+        if self._reader is not None:
+            keys = [key for key, raw in self._reader.everything().items() if raw is not None]
         else:
             self._load_if_free()
-            values = self._index | self._puts
-        deleted = self._layout.deleted
-        yield [self._layout.unpack_key(key) for key, raw in values.items() if raw is not None and raw is not deleted]
+            puts, deleted = self._puts.rows, self._layout.deleted
+            keys = [key for key in dict.fromkeys([*self._index.keys(), *puts]) if puts.get(key) is not deleted]
+        yield [self._layout.unpack_key(key) for key in keys]
+
+    # ---- ColumnarMap ----------------------------------------------------------------------------------------------
+
+    def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
+        """Read keys as columns; None if the values are no opaque numbers, or another put of the commit came first."""
+        if not self._layout.takes_columns or self._puts:
+            return None
+        self._load_if_free()
+        return self._index.find(parts)
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Read keys as columns; None if there are none."""
+        if not self._layout.takes_columns or self._reader is not None:
+            return None
+        self._load_if_free()
+        return self._index.find_keys(self._layout.pack_keys(keys))
+
+    def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Write columns: collected until `end`."""
+        self._refuse_read_only("write")
+        if not self._begun:
+            raise StateError(f"columns are put to {self._what} outside of a commit")
+        self._puts.put_columns(found, new)
 
     # ---- BackingMapLifecycle --------------------------------------------------------------------------------------
 
@@ -126,7 +143,7 @@ class DeltaBackingMap:
         if self._claim is None or self._claim != txid.sentinel:
             self._drop_commit()
             self._create_and_load()
-        self._puts, self._begun = {}, True
+        self._puts, self._begun = Puts(self._layout), True
 
     def end(self, txid: Txid) -> None:
         """Commit the puts and the sentinel as one Delta version.
@@ -173,12 +190,12 @@ class DeltaBackingMap:
         self._table.mend()
         self._load()
         self._seen = self._seen or (self._sentinel,)
-        check_claim(self._what, sentinel, self._sentinel, self._seen[0], force)
+        check_move(self._what, sentinel, self._sentinel, self._seen[0], force)
         if self._loaded == ABSENT:
             self._create_and_load()
-            check_claim(self._what, sentinel, self._sentinel, self._seen[0], force)
+            check_move(self._what, sentinel, self._sentinel, self._seen[0], force)
         if force:
-            self._commit({}, sentinel, CommitNote.of_sentinel(sentinel))
+            self._commit(Puts(self._layout), sentinel, CommitNote.of_sentinel(sentinel))
         else:
             self._claim = sentinel
 
@@ -210,15 +227,16 @@ class DeltaBackingMap:
         self._drop_commit()
         self._forget()
 
-    def _collect_or_commit(self, puts: dict[RawKey, RawValue]) -> None:
+    def _collect_or_commit(self, rows: dict[RawKey, RawValue]) -> None:
         if self._begun:
-            self._puts.update(puts)
-        elif puts:
+            self._puts.put(rows)
+        elif rows:
             if self._claim is None:
                 self._create_and_load()
-            self._commit(puts, self._claim, None if self._claim is None else CommitNote.of_sentinel(self._claim))
+            note = None if self._claim is None else CommitNote.of_sentinel(self._claim)
+            self._commit(Puts(self._layout, rows), self._claim, note)
 
-    def _commit(self, puts: Mapping[RawKey, RawValue], sentinel: Sentinel | None, note: CommitNote | None) -> None:
+    def _commit(self, puts: Puts, sentinel: Sentinel | None, note: CommitNote | None) -> None:
         notes = {} if note is None else note.metadata()
         tries = _COMMIT_TRIES
         while not self._try_commit(puts, sentinel, notes):
@@ -227,16 +245,16 @@ class DeltaBackingMap:
                 self._forget()
                 raise self._overtaken(sentinel)
         # After the store, never before it, because a failed commit must not look written.
-        self._take_over(puts)
+        puts.go_into(self._index)
         self._sentinel, self._loaded = sentinel or self._sentinel, self._table.version
         self._seen = (self._sentinel,)
         self._maintenance.after_commit()
 
-    def _try_commit(self, puts: Mapping[RawKey, RawValue], sentinel: Sentinel | None, notes: Mapping[str, str]) -> bool:
+    def _try_commit(self, puts: Puts, sentinel: Sentinel | None, notes: Mapping[str, str]) -> bool:
         # The version alone would do as a number, except for rows that were copied from a table of higher versions, or
         # added by hand.
         seq = max(self._seq, self._table.version) + 1
-        rows = self._layout.table(list(puts), list(puts.values()), seq, sentinel)
+        rows = puts.table(seq, sentinel)
         app = (f"{self._app}/rows", seq) if sentinel is None else (self._app, sentinel.version)
         try:
             self._table.commit(rows, seq, "append", app, notes)
@@ -248,12 +266,6 @@ class DeltaBackingMap:
         self._seq = seq
         return True
 
-    def _take_over(self, puts: Mapping[RawKey, RawValue]) -> None:
-        index, deleted = self._index, self._layout.deleted
-        index.update(puts)
-        for key in [key for key, raw in puts.items() if raw is deleted]:
-            del index[key]
-
     def _overtaken(self, own: Sentinel | None) -> Exception:
         self._drop_commit()
         (seen,) = self._seen or (None,)
@@ -262,14 +274,8 @@ class DeltaBackingMap:
     # ---- the index ------------------------------------------------------------------------------------------------
 
     def _newest_sentinel(self) -> Sentinel | None:
-        if self._read_only:
-            self._follow()
-            if self._found is None:
-                at, found = self._table.version, newest_sentinel(self._table)
-                if self._table.version != at:  # the files of that version are gone
-                    return self._newest_sentinel()
-                self._found = (found,)
-            return self._found[0]
+        if self._reader is not None:
+            return self._reader.sentinel()
         self._load()
         return self._sentinel
 
@@ -284,9 +290,9 @@ class DeltaBackingMap:
         if self._table.refresh() == self._loaded or self._moved_by_compactions():
             return
         self._loaded = None
-        rows = self._layout.rows(self._table.scan())
-        self._index, self._sentinel, self._seq, self._loaded = rows.values, rows.sentinel, rows.seq, self._table.version
-        pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
+        scan = in_order(self._table.scan())
+        self._index, self._loaded = Index(self._layout, scan), self._table.version
+        self._sentinel, self._seq = self._layout.end(scan)
         self._maintenance.opened(len(self._table.files()))
 
     def _load_if_free(self) -> None:
@@ -301,46 +307,14 @@ class DeltaBackingMap:
         self._loaded = self._table.version
         return True
 
-    def _look_up(self, raw: list[RawKey]) -> list[RawValue | None]:
-        self._follow()
-        missing = list(dict.fromkeys(key for key in raw if key not in self._answers))
-        if missing and self._table.version != ABSENT:
-            at = self._table.version
-            few = len(missing) <= _FILTERED_KEYS
-            found = self._layout.rows(self._table.scan(self._layout.key_filter(missing) if few else None)).values
-            if (
-                self._table.version != at
-            ):  # the files of that version are gone, so all answers must come from the newer one
-                return self._look_up(raw)
-            self._answers.update((key, found.get(key)) for key in missing)
-        return [self._answers.get(key) for key in raw]
-
-    def _look_up_all(self) -> None:
-        self._follow()
-        at, rows = self._table.version, self._layout.rows(self._table.scan())
-        if self._table.version != at:
-            self._look_up_all()
-            return
-        self._answers = dict(rows.values)
-
-    def _follow(self) -> None:
-        """Move to the newest version; forget what was read of another version, or of another table in its place."""
-        self._table.refresh()
-        found = self._table.identity()
-        if found != self._answered:
-            if self._answered is not None and found[0] == self._answered[0]:
-                self._table.forget()
-                self._table.refresh()
-            self._answers, self._found, self._answered = {}, None, self._table.identity()
-
     def _drop_commit(self) -> None:
-        self._claim, self._begun, self._puts = None, False, {}
+        self._claim, self._begun, self._puts = None, False, Puts(self._layout)
 
     def _forget(self) -> None:
-        self._index, self._sentinel, self._loaded = {}, None, None
-        self._answers, self._found, self._answered = {}, None, None
+        self._index, self._sentinel, self._loaded = Index(self._layout), None, None
+        if self._reader is not None:
+            self._reader.forget()
         self._table.forget()
 
     def _refuse_read_only(self, doing: str) -> None:
-        if self._read_only:
-            raise UnsupportedOperation(f"cannot {doing}: {self._what} was opened to be read only")
+        refuse_read_only(self._reader is not None, doing, self._what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trident.errors import ConfigError
 from trident.redaction import Redacted
 
 __all__ = ["DeltaOptions"]
@@ -54,4 +55,4 @@ class DeltaOptions(Redacted):
         for name in ("compact_after_commits", "vacuum_after_hours", "log_retention_hours", "checkpoint_interval"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+                raise ConfigError(f"{name}={value} of a Delta state: give at least 1")

@@ -21,7 +21,7 @@ import pyarrow.fs as pafs
 
 from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.commit_notes import CommitNote
-from states.delta.fence import check_claim, moved_by_compactions, newest_sentinel, overtaken
+from states.delta.fence import moved_by_compactions, newest_sentinel, overtaken
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, Layout
 from states.delta.local_folder import local_path
 from states.delta.options import DeltaOptions
@@ -32,6 +32,7 @@ from trident.state.interfaces import StateConf, StateType
 from trident.state.map_state import state_type
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import EVERYTHING_WON, Sentinel, Txid, Winners
+from trident.storekit import check_move
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -95,7 +96,7 @@ def merge_dataframe(
     if own is not None:
         found = newest_sentinel(table)
         check_sentinel(conf.prefix, partition, found, commit, conf.prefix)
-        check_claim(what, own, found, found, force=False)
+        check_move(what, own, found, found)
     updated = _updated(partials, table.path, table.version, layout, conf, commit, _combiner(combine))
     with _staged(updated, staging or f"{table.path.rstrip('/')}/_trident_staging") as rows:
         _check(rows, layout, conf, commit)

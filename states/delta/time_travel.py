@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.commit_notes import find_batch, shown_batches
 from states.delta.fence import newest_sentinel
-from states.delta.layout import Layout, RawKey, RawValue
+from states.delta.layout import Layout, RawKey, RawValue, in_order
 from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
 from states.delta.spark_table import delta_dataframe
@@ -45,7 +45,7 @@ class DeltaStateAt:
     def __init__(self, table: ChangeTable, layout: Layout, snapshot: Snapshot, snapshot_key: str) -> None:
         self.txid, self.version = snapshot.txid, table.version
         self._layout, self._snapshot, self._snapshot_key = layout, snapshot, snapshot_key
-        self._values: dict[RawKey, RawValue] = layout.rows(table.scan()).values
+        self._values: dict[RawKey, RawValue] = layout.latest(in_order(table.scan()))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where absent."""

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
 from states.delta.local_folder import _is_whole
 from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, reader_at, state_at, values, version_of
-from trident.errors import BackendError, EnvironmentProblem, StateError
+from trident.errors import BackendError, ConfigError, EnvironmentProblem, StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
 
@@ -237,7 +237,7 @@ def test_a_missing_driver_package_is_named() -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ValueError, match="vacuum_after_hours is 0; it must be at least 1"):
+    with pytest.raises(ConfigError, match="vacuum_after_hours=0 of a Delta state: give at least 1"):
         DeltaState.opaque("somewhere", vacuum_after_hours=0)
     assert DeltaOptions(vacuum_after_hours=None).snapshot_key == "$GLOBAL$"
 

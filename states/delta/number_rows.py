@@ -1,0 +1,64 @@
+"""Opaque numbers between the rows of a change table and columns, without a Python object per value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from states.delta.layout import Layout
+from states.delta.raw_forms import SENTINEL_COLUMN, array_of, python_of
+from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
+from trident.state.columns.number_table import NumberTable
+from trident.state.txid import Sentinel
+
+__all__ = ["number_table", "table_of"]
+
+
+def table_of(layout: Layout, names: Any, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
+    """Build the rows of one commit, and that of its sentinel.
+
+    Parameters
+    ----------
+    names
+        By what a `NumberTable` finds the keys: their only part, a list or an Arrow array, or the keys.
+    """
+    width = len(layout.key_columns)
+    parts = [names] if width == 1 else zip(*names, strict=True)
+    keys = [_key_column(*column) for column in zip(layout.key_columns, layout.key_types, parts, strict=True)]
+    numbers = [pa.array(new.column(at)) for at in (TXID, ATTEMPT)]
+    numbers += [
+        pa.array(new.column(at), mask=new.flags & flag == 0) for at, flag in ((PREV, HAS_PREV), (CURR, HAS_CURR))
+    ]
+    marks = pa.nulls(len(new), layout.schema.field(SENTINEL_COLUMN).type)
+    rows = pa.table([*keys, *numbers, pa.array(np.full(len(new), seq)), marks], schema=layout.schema)
+    return rows if sentinel is None else pa.concat_tables([rows, layout.table([], [], seq, sentinel)])
+
+
+def number_table(layout: Layout, scan: pa.Table) -> NumberTable:
+    """Reduce a scan to the latest numbers of each key."""
+    rows = layout.reduced(scan, drop_deleted=True)
+    rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN]))
+    table = NumberTable(len(layout.key_columns))
+    numbers = np.empty((rows.num_rows, 4), np.int64)
+    for at, name in enumerate(layout.value_columns):
+        numbers[:, at] = rows[name].fill_null(0).to_numpy().view(np.int64)
+    prev, curr = (_is_valid(rows[layout.value_columns[at]]) for at in (PREV, CURR))
+    dtype = np.float64 if layout.value_types[CURR] == pa.float64() else np.int64
+    columns = NumberColumns(numbers, prev * np.uint8(HAS_PREV) | curr * np.uint8(HAS_CURR), dtype)
+    parts = [python_of(rows[name]) for name in layout.key_columns]
+    table.put_columns(parts[0] if table.width == 1 else list(zip(*parts, strict=True)), columns)
+    return table
+
+
+def _key_column(name: str, type_: pa.DataType, values: Sequence[Any] | pa.Array) -> pa.Array:
+    return values.cast(type_) if isinstance(values, pa.Array) else array_of(name, type_, values)
+
+
+def _is_valid(column: pa.ChunkedArray) -> npt.NDArray[np.uint8]:
+    valid: npt.NDArray[np.uint8] = pc.is_valid(column).to_numpy().astype(np.uint8)
+    return valid

@@ -1,0 +1,68 @@
+"""What a commit collects until its end: values by raw key, or the columns of one `multi_put_columns`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from states.delta.index import Index
+from states.delta.layout import Layout, RawKey, RawValue
+from states.delta.number_rows import table_of
+from trident.state.columns.number_columns import NumberColumns
+from trident.state.txid import Sentinel
+
+__all__ = ["Puts"]
+
+
+class Puts:
+    """Puts of one commit; the last one of a key counts.
+
+    Attributes
+    ----------
+    rows
+        The raw values, unless they are columns.
+    """
+
+    def __init__(self, layout: Layout, rows: Mapping[RawKey, RawValue] | None = None) -> None:
+        self._layout = layout
+        self.rows: dict[RawKey, RawValue] = dict(rows or {})
+        self._columns: tuple[NumberColumns, NumberColumns] | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.rows) or self._columns is not None
+
+    def put(self, rows: Mapping[RawKey, RawValue]) -> None:
+        """Collect values by raw key."""
+        if self._columns is not None:
+            self.rows, self._columns = self._as_rows(*self._columns), None
+        self.rows.update(rows)
+
+    def put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Collect columns, as the first puts of the commit."""
+        assert not self, "columns come first"
+        self._columns = found, new
+
+    def table(self, seq: int, sentinel: Sentinel | None) -> pa.Table:
+        """Return them as rows of the change table."""
+        if self._columns is None:
+            return self._layout.table(list(self.rows), list(self.rows.values()), seq, sentinel)
+        found, new = self._columns
+        return table_of(self._layout, found.place[0], new, seq, sentinel)
+
+    def go_into(self, index: Index) -> None:
+        """Bring an index up to date, once they are committed."""
+        if self._columns is not None:
+            index.put_columns(*self._columns)
+            return
+        deleted = self._layout.deleted
+        gone = [key for key, raw in self.rows.items() if raw is deleted]
+        index.put({key: raw for key, raw in self.rows.items() if raw is not deleted} if gone else self.rows)
+        index.delete(gone)
+
+    def _as_rows(self, found: NumberColumns, new: NumberColumns) -> dict[RawKey, Any]:
+        names = found.place[0]
+        names = names.to_pylist() if isinstance(names, pa.Array) else names
+        keys = zip(names, strict=True) if len(self._layout.key_columns) == 1 else names
+        return dict(zip(keys, new.values(), strict=True))

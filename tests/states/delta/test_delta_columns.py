@@ -1,0 +1,159 @@
+"""Commits by columns to a Delta table: whatever is committed, fails, is removed or opened again, rows give the same."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from states.memory import MemoryBackingMap, MemoryData
+from tests.states.delta.delta_states import state_at
+from trident import TridentTopology
+from trident.errors import StaleTransactionError
+from trident.operations import Count, Max, Min, Sum
+from trident.state import (
+    CombinerUpdates,
+    OpaqueMap,
+    OpaqueValue,
+    Sentinel,
+    Snapshot,
+    StateConf,
+    StateType,
+    Txid,
+    Winners,
+)
+
+COMBINE = {"sum": Sum().combine, "min": Min().combine, "max": Max().combine}
+NUMBERS: dict[str, list[Any]] = {"bigint": [0, 1, -7, 1 << 40], "double": [0.0, -0.0, 1.5, math.inf, math.nan]}
+LETTERS = [*"abcde", None]
+
+
+@pytest.fixture(autouse=True)
+def soon_deleted_and_always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 2)
+    monkeypatch.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
+    monkeypatch.setattr("trident.state.columns.text_index._MANY_KEYS", 1)
+
+
+def opened(path: Path, value_type: str = "bigint", width: int = 1, **options: Any) -> Any:
+    fields = (("word", "string"), ("n", "int"))[:width]
+    options = {"fsync": False, "background_maintenance": False, "compact_after_commits": 5, **options}
+    return state_at(path, StateConf("words", "counts", fields, value_type), StateType.OPAQUE, **options)
+
+
+def update(state: Any, what: str, batch: dict[Any, Any], width: int) -> Any:
+    """Do one update of a commit; return its answer, and whether it went by columns."""
+    keys = [(word, 7)[:width] for word in batch]
+    if what == "remove":
+        return state.multi_remove(keys), False
+    if what == "put":
+        return state.multi_put(keys, list(batch.values())), False
+    parts = [pa.array(list(batch), pa.string()), [7] * len(batch)][:width]
+    dtype = np.float64 if isinstance(next(iter(batch.values())), float) else np.int64
+    new = state.multi_combine(parts, np.array(list(batch.values()), dtype), what)
+    if new is not None:
+        return new.tolist(), True
+    return state.multi_update(keys, CombinerUpdates(COMBINE[what], list(batch.values()))), False
+
+
+def readable(state: Any, snapshot: Snapshot, width: int) -> str:
+    keys = [(word, 7)[:width] for word in LETTERS]
+    rows = sorted(state.get_tuples_at(snapshot), key=str)
+    return repr([state.multi_get_at(keys, snapshot), rows, state.read_sentinel()])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_columns_and_rows_tell_the_same_of_any_schedule(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    value_type, width = dice.choice(list(NUMBERS)), dice.choice([1, 2])
+    columnar, by_rows = opened(tmp_path, value_type, width), OpaqueMap(MemoryBackingMap(MemoryData()), "words/counts")
+    winners, committed, number, expected, columns = Winners(), 0, 1 << 20, None, 0
+    for _ in range(25):
+        txid, wins = Txid(committed + 1, number, winners, "log", expected), dice.random() < 0.7
+        by_rows.begin_commit(txid)
+        columnar.begin_commit(txid)
+        for _ in range(dice.choice([1, 1, 1, 2])):
+            what = dice.choice(["sum", "sum", "sum", "min", "max", "put", "remove"])
+            batch = {word: dice.choice(NUMBERS[value_type]) for word in dice.sample(LETTERS, dice.randrange(1, 5))}
+            (answer, by_columns), (other, _) = (update(state, what, batch, width) for state in (columnar, by_rows))
+            assert repr(answer) == repr(other)
+            columns += by_columns
+        for state in (columnar, by_rows) if wins or dice.random() < 0.5 else (by_rows,):
+            state.commit(txid)
+        if wins:
+            committed, winners = committed + 1, winners.with_winner(committed + 1, number)
+            expected = Sentinel("log", committed, number)
+        else:
+            number += 1
+        if not wins or dice.random() < 0.3:
+            columnar.close()
+            columnar = opened(tmp_path, value_type, width)
+        if wins:
+            snapshot = Snapshot(committed, winners)
+            assert readable(columnar, snapshot, width) == readable(by_rows, snapshot, width)
+    assert columns > 3
+
+
+def commit(state: Any, txid: int, **counts: int) -> list[int] | None:
+    state.begin_commit(txid)
+    new = state.multi_combine([list(counts)], np.array(list(counts.values())), "sum")
+    state.commit(txid)
+    return None if new is None else [int(each) for each in new]
+
+
+def test_what_is_put_by_columns_is_read_by_everybody(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    assert commit(state, 1, a=1, b=2) == [1, 2]
+    assert commit(state, 2, b=3, c=4) == [5, 4]
+    state.begin_commit(3)
+    state.multi_put([("d",)], [9])  # rows after columns
+    state.commit(3)
+    assert commit(state, 4, d=1, a=1) == [10, 2]
+    expected = [OpaqueValue(4, 0, 1, 2), OpaqueValue(2, 0, 2, 5), OpaqueValue(2, 0, None, 4), OpaqueValue(4, 0, 9, 10)]
+    keys = [(word,) for word in "abcd"]
+    assert state.map_state.backing.multi_get(keys) == expected == opened(tmp_path).map_state.backing.multi_get(keys)
+
+
+def test_an_update_after_columns_in_the_same_commit_counts(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    state.begin_commit(1)
+    assert state.multi_combine([["a", "b"]], np.array([1, 2]), "sum") is not None
+    assert state.multi_combine([["a"]], np.array([1]), "sum") is None
+    assert state.multi_update([("a",)], CombinerUpdates(Sum().combine, [5])) == [6]
+    state.commit(1)
+    assert opened(tmp_path).multi_get([("a",), ("b",)]) == [6, 2]
+
+
+def test_a_later_batch_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    commit(state, 5, a=1)
+    state.begin_commit(3)
+    with pytest.raises(StaleTransactionError, match=r"batch 3 is behind batch 5 stored for \('a',\)"):
+        state.multi_combine([["b", "a"]], np.array([1, 1]), "sum")
+    state.close()
+    assert opened(tmp_path).multi_get([("a",), ("b",)]) == [1, None]
+
+
+@pytest.mark.parametrize("value_type", ["int", "decimal(9,2)", "string"])
+def test_other_values_are_committed_by_rows(tmp_path: Path, value_type: str) -> None:
+    state = opened(tmp_path, value_type)
+    state.begin_commit(1)
+    assert state.multi_combine([["a"]], np.array([1]), "sum") is None
+    state.commit(1)
+
+
+def test_a_topology_commits_by_columns(tmp_path: Path) -> None:
+    topology = TridentTopology("columns")
+    rows = FixedBatchSpout("word: string", 40, *[[f"word {number % 30}"] for number in range(120)])
+    state = topology.new_stream("rows", rows).group_by("word")
+    counts = state.persistent_aggregate(DeltaState.opaque(tmp_path / "t", fsync=False), Count(), "count")
+    with topology.start(engine="in_process", log_dir=tmp_path / "log") as running:
+        running.process_all_available()
+        assert sorted(running.state(counts).get_tuples()) == sorted((f"word {number}", 4) for number in range(30))
