@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trident.errors import StateError
-from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.winners import EVERYTHING_WON, Winners
 
 __all__ = ["COMPACTION", "RESET", "CommitNote", "Place", "find_batch", "only_compactions", "shown_batches"]
 

@@ -31,7 +31,8 @@ from trident.redaction import redacted
 from trident.state.interfaces import StateConf, StateType
 from trident.state.map_state import state_type
 from trident.state.sentinel import check_sentinel
-from trident.state.txid import EVERYTHING_WON, Sentinel, Txid, Winners
+from trident.state.txid import Sentinel, Txid
+from trident.state.winners import EVERYTHING_WON, Winners
 from trident.storekit import check_move
 
 if TYPE_CHECKING:

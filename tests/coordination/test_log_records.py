@@ -22,7 +22,8 @@ from trident.coordination.records import (
     record_from_data,
 )
 from trident.errors import FencedError, LogError
-from trident.state.txid import Sentinel, Snapshot, Txid, Winners
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.winners import Winners
 
 A, B = 1 << 20, 2 << 20
 

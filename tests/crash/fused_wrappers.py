@@ -25,7 +25,7 @@ from trident.state import (
     SnapshottableMap,
     Txid,
 )
-from trident.state.txid import EVERYTHING_WON
+from trident.state.winners import EVERYTHING_WON
 from trident.state.wrappers.forwarding import MapWrapper, if_offered
 
 

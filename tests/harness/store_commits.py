@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trident.state.txid import Sentinel, Txid, Winners
+from trident.state.txid import Sentinel, Txid
 from trident.state.values import CombinerValueUpdater
+from trident.state.winners import Winners
 
 
 def add(left: int, right: int) -> int:

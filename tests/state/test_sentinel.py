@@ -9,7 +9,7 @@ from tests.harness.crashing_stores import DictMap, LateMap
 from trident.errors import BackendError, FencedError, StateError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.state import OpaqueMap, ReservedKeySentinel, Sentinel, Txid, Winners, check_sentinel, fenced
 from trident.state.sentinel import displaced
-from trident.state.txid import Epochs
+from trident.state.winners import Epochs
 from trident.testing.backend.updaters import Add
 
 WINNERS = Winners(((1, 10), (4, 11)))  # batches 1 to 3 were won by attempt 10, the ones from 4 on by attempt 11

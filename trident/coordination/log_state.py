@@ -22,7 +22,8 @@ from trident.coordination.records import (
     TopologyRecord,
     record_from_data,
 )
-from trident.state.txid import Epochs, Sentinel, Snapshot, Winners
+from trident.state.txid import Sentinel, Snapshot
+from trident.state.winners import Epochs, Winners
 
 __all__ = ["HISTORY", "LogState"]
 

@@ -11,7 +11,7 @@ from trident.coordination.framing import decode, encode
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, FencedError, LogError
-from trident.state.txid import Epochs
+from trident.state.winners import Epochs
 
 __all__ = ["MemoryLog", "TransactionLog"]
 

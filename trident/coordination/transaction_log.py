@@ -26,7 +26,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.coordination.segment import SegmentWriter
 from trident.errors import FencedError, ForeignLogError, LogError
-from trident.state.txid import Epochs
+from trident.state.winners import Epochs
 
 __all__ = ["FileLog", "LogReader", "exists"]
 

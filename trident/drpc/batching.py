@@ -20,7 +20,8 @@ from trident.operations.operation_methods import CleansUp, Prepares
 from trident.planner import RequestPlan
 from trident.runtime.reading.commit_gate import read_in_rounds
 from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.rows import Run, StepFailed, TupleErrors
+from trident.runtime.steps.failures import StepFailed, TupleErrors
+from trident.runtime.steps.rows import Run
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["Answer", "Executor", "RequestQueue"]

@@ -38,7 +38,7 @@ from trident.state.map_state import BackingMapFactory, MapStateFactory, map_stat
 from trident.state.maps import NonTransactionalMap, OpaqueMap, TransactionalMap, map_for
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel, fenced
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY, SnapshottableMap
-from trident.state.txid import EVERYTHING_WON, Sentinel, Snapshot, Txid, Winners
+from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.values import (
     CombinerUpdates,
     CombinerValueUpdater,
@@ -46,6 +46,7 @@ from trident.state.values import (
     ReducerValueUpdater,
     TransactionalValue,
 )
+from trident.state.winners import EVERYTHING_WON, Winners
 from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap
 from trident.state.wrappers.chunked import MicroBatchIBackingMap
 from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache

@@ -14,8 +14,9 @@ from trident.state.copies import kept, owned
 from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
 from trident.state.map_commits import CommittedMap
-from trident.state.txid import Snapshot, Txid, Winners
+from trident.state.txid import Snapshot, Txid
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue
+from trident.state.winners import Winners
 
 if TYPE_CHECKING:
     from trident.state.columns.number_columns import NumberColumns

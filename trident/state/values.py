@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
-from trident.state.txid import Snapshot, Winners
+from trident.state.txid import Snapshot
+from trident.state.winners import Winners
 
 if TYPE_CHECKING:
     import numpy as np

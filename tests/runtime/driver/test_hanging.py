@@ -32,8 +32,8 @@ from trident.operations import (
 from trident.runtime.driver import watch as watch_module
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.hanging import Work
+from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.plain_functions import Calls
-from trident.runtime.steps.rows import TupleErrors
 from trident.state import map_state
 from trident.state.interfaces import Key
 

@@ -26,7 +26,8 @@ from trident.runtime.driver import engine_choice as engines
 from trident.runtime.driver.loop import BatchLoop
 from trident.runtime.engine.auto import AutoRunner, LateRunner
 from trident.runtime.engine.runners import InProcessRunner
-from trident.runtime.engine.worker import Program, TaskOutput
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Program
 from trident.spout.interfaces import SizedCoordinator, TransactionAttempt
 
 ATTEMPT = TransactionAttempt(1, 1 << 20)

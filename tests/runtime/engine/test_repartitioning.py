@@ -25,9 +25,9 @@ from trident.operations import (
     Negate,
     Sum,
 )
-from trident.runtime.engine.worker import TaskOutput, merge_outputs
+from trident.runtime.engine.task_output import TaskOutput, merge_outputs
+from trident.runtime.steps.failures import Failure
 from trident.runtime.steps.partitions import partition_of
-from trident.runtime.steps.rows import Failure
 
 
 @pytest.fixture

@@ -17,8 +17,9 @@ from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.engine.hops import Sent, destinations_of, hops_of
 from trident.runtime.engine.routing import with_partitions
+from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task
-from trident.runtime.engine.worker import Program, TaskOutput
+from trident.runtime.engine.worker import Program
 from trident.spout.interfaces import TransactionAttempt
 
 Items = list[tuple[int, Sent]]

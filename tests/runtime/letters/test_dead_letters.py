@@ -37,7 +37,7 @@ from trident.runtime.driver.running import RunningTopology
 from trident.runtime.engine.put_back import check_places, put_backs_of
 from trident.runtime.engine.routing import Frame
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters, waiting
-from trident.runtime.steps.rows import Failure, LeftOut, StepFailed
+from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing import TopologyTestDriver
 

@@ -28,7 +28,7 @@ from trident.operations import (
 )
 from trident.planner import Step
 from trident.runtime.steps.applying import apply_step
-from trident.runtime.steps.rows import StepFailed, TupleErrors
+from trident.runtime.steps.failures import StepFailed, TupleErrors
 
 ROWS: list[tuple[str | None, int]] = [("a bb", 1), ("", 2), (None, 3), ("ccc", 4)]
 

@@ -18,7 +18,8 @@ from trident.operations.adapters import PlainFunction
 from trident.planner import Step
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.rows import StepFailed, TupleErrors, as_values
+from trident.runtime.steps.failures import StepFailed, TupleErrors
+from trident.runtime.steps.rows import as_values
 
 INPUTS = Fields("n: int")
 WORD, PAIR = Fields("word: string"), Fields("word: string, times: int")

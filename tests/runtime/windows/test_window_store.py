@@ -17,8 +17,8 @@ from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.graph import WindowNode
 from trident.operations import Count, ReducerAggregator, Sum, TumblingDurationWindow
+from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.rows import Run as Running
-from trident.runtime.steps.rows import TupleErrors
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.kept_windows import DIRECTORY, MAX_CHUNK_BYTES, Directory, Run, WindowStore, mergeable
@@ -26,7 +26,8 @@ from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap, StateConf
 from trident.state.encoding.codec import encode
-from trident.state.txid import Txid, Winners
+from trident.state.txid import Txid
+from trident.state.winners import Winners
 from trident.testing import TopologyTestDriver
 
 FIELDS = Fields("n: bigint")

@@ -71,7 +71,8 @@ import sys
 import json
 from pathlib import Path
 from tests.states.delta.delta_states import *
-from trident.state.txid import Sentinel, Winners
+from trident.state.txid import Sentinel
+from trident.state.winners import Winners
 path, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 state, log = state_at(path, compact_after_commits=4, fsync=False), Log()
 attempt = first

@@ -21,7 +21,8 @@ from states.delta import delta_dataframe
 from trident.errors import StateError
 from pathlib import Path
 from tests.states.delta.delta_states import *
-from trident.state.txid import Sentinel, Winners
+from trident.state.txid import Sentinel
+from trident.state.winners import Winners
 
 path, other = Path(sys.argv[1]), Path(sys.argv[2])
 spark = spark_with_delta()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from trident.runtime.steps.rows import Failure
+from trident.runtime.steps.failures import Failure
 
 __all__ = ["Committed"]
 

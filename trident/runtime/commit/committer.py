@@ -21,9 +21,10 @@ from trident.runtime.commit.committed import Committed
 from trident.runtime.commit.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
 from trident.runtime.commit.flow import Flow
 from trident.runtime.commit.garbage import paused_garbage_collection
-from trident.runtime.engine.worker import TaskOutput
+from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
-from trident.runtime.steps.rows import Emitted, Run, StepFailed, TupleErrors, columns_of, failing_at
+from trident.runtime.steps.failures import StepFailed, TupleErrors, failing_at
+from trident.runtime.steps.rows import Emitted, Run, columns_of
 from trident.runtime.windows.firing import update_window
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Txid

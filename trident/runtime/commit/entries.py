@@ -11,8 +11,9 @@ import pyarrow as pa
 from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation, PersistNode
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
+from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.partitions import partitions_of
-from trident.runtime.steps.rows import failing_at, tuples_of
+from trident.runtime.steps.rows import tuples_of
 from trident.state.abilities import ColumnarState
 from trident.state.interfaces import Key
 from trident.state.values import Combine

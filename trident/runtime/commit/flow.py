@@ -11,11 +11,13 @@ from trident.graph import ExchangeNode, QueryNode
 from trident.planner import Exchange, Plan
 from trident.runtime.engine.put_back import put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange
-from trident.runtime.engine.worker import TaskOutput, send
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import send
 from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
-from trident.runtime.steps.rows import Run, failing_at
+from trident.runtime.steps.failures import failing_at
+from trident.runtime.steps.rows import Run
 from trident.state.txid import Snapshot, Txid
 
 __all__ = ["Flow"]

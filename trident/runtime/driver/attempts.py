@@ -15,7 +15,7 @@ from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.parts import Parts
 from trident.runtime.driver.sources import Sources
 from trident.runtime.engine.runners import Part
-from trident.runtime.steps.rows import StepFailed, failure_of
+from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Txid
 

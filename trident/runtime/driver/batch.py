@@ -11,8 +11,8 @@ from trident.coordination.letter_records import LETTERS
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch_time import TIME
 from trident.runtime.engine.runners import Runner
-from trident.runtime.engine.worker import TaskOutput
-from trident.runtime.steps.rows import Failure
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Definition, TransactionAttempt
 
 __all__ = ["LOOP", "Batch", "BatchTimes", "Definitions", "Lane", "Mail", "News", "Observer", "of_spouts"]

@@ -21,8 +21,9 @@ from trident.runtime.engine import worker
 from trident.runtime.engine.fragment_runs import run_fragment
 from trident.runtime.reading import views
 from trident.runtime.steps import applying as steps
+from trident.runtime.steps.failures import Failure, shown
 from trident.runtime.steps.plain_functions import Calls
-from trident.runtime.steps.rows import Failure, iterate, shown
+from trident.runtime.steps.rows import iterate
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
 

@@ -27,8 +27,8 @@ from trident.runtime.driver.polling import Polling, Waiting
 from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.retrying import pause_after
 from trident.runtime.driver.sources import Sources
-from trident.runtime.engine.worker import TaskOutput
-from trident.runtime.steps.rows import Failure, StepFailed
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["BatchLoop"]

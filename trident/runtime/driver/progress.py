@@ -10,7 +10,7 @@ from typing import Any
 from trident.operations.metrics import add_counts
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch import Batch
-from trident.runtime.steps.rows import Failure
+from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["Progress"]

@@ -19,7 +19,8 @@ from trident.runtime.driver.capabilities import kinds_of
 from trident.state.abilities import Closable, SentinelReadable, place_of
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel
-from trident.state.txid import RETRY_BITS, Epochs, Sentinel, Txid, epoch_of
+from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
+from trident.state.winners import Epochs
 
 __all__ = ["reconcile"]
 

@@ -6,7 +6,7 @@ import logging
 
 from trident.config import Config
 from trident.errors import BatchFailedError, RetriesUsedUpError
-from trident.runtime.steps.rows import Failure
+from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["pause_after"]

@@ -18,7 +18,7 @@ from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.parts import Parts
 from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
-from trident.runtime.steps.rows import failing_at
+from trident.runtime.steps.failures import failing_at
 from trident.spout.interfaces import Definition, KnowsSize, SpoutType
 
 __all__ = ["Sources"]

@@ -13,8 +13,9 @@ from typing import Any
 
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.runtime.engine.runners import InProcessRunner, Part, Runner
-from trident.runtime.engine.worker import Program, TaskOutput
-from trident.runtime.steps.rows import failure_of
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Program
+from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["AutoRunner", "LateRunner", "cores"]

@@ -12,8 +12,9 @@ from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.put_back import PutBacks, check_places, with_rows
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
+from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.in_batch import aggregate
-from trident.runtime.steps.rows import Run, failing_at
+from trident.runtime.steps.rows import Run
 from trident.runtime.windows.worker_input import window_input
 
 __all__ = ["run_fragment", "run_step", "whole"]

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.worker import Program
-from trident.runtime.steps.rows import Failure
+from trident.runtime.steps.failures import Failure
 
 __all__ = ["Destination", "Hop", "Item", "Sent", "Source", "destinations_of", "digest_of", "hops_of", "is_mixed", "signed",
            "two_runs"]  # fmt: skip

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from trident.planner import Fragment
 from trident.runtime.engine.routing import Frame
-from trident.runtime.steps.rows import Failure, StepFailed
+from trident.runtime.steps.failures import Failure, StepFailed
 
 __all__ = ["Place", "PutBack", "PutBacks", "check_places", "put_backs_of", "with_rows"]
 

@@ -15,10 +15,11 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import JoinNode, RepartitionNode, Routing
 from trident.planner import Exchange, Sink
+from trident.runtime.steps.failures import Failure, StepFailed
 from trident.runtime.steps.groups import Ints, places_of
 from trident.runtime.steps.joins import join
 from trident.runtime.steps.reducers import multi_reduce
-from trident.runtime.steps.rows import Failure, Run, StepFailed, iterate
+from trident.runtime.steps.rows import Run, iterate
 
 __all__ = ["Frame", "apply_exchange", "route", "with_partitions"]
 

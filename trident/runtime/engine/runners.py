@@ -19,19 +19,18 @@ from trident.runtime.engine.hops import destinations_of, hops_of
 from trident.runtime.engine.job_errors import JobFailed, jvm_gone
 from trident.runtime.engine.routing import Frame, with_partitions
 from trident.runtime.engine.spark_resources import most_shipped, profiles_of
+from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task, run_task
 from trident.runtime.engine.worker import (
     Part,
     Program,
-    TaskOutput,
     WorkerProgram,
-    merge_outputs,
     operations_of,
     run_entry,
     run_part,
     with_empty_parts,
 )
-from trident.runtime.steps.rows import failure_of
+from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:

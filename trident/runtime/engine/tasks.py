@@ -15,9 +15,10 @@ import cloudpickle
 from trident.arrow import ipc_of, table_of_ipc
 from trident.runtime.engine.hops import Destination, Hop, Item, Sent, Source, digest_of, is_mixed, signed, two_runs
 from trident.runtime.engine.routing import Frame
-from trident.runtime.engine.worker import Part, TaskOutput, WorkerProgram, merge_outputs, run_entry, run_part
+from trident.runtime.engine.task_output import TaskOutput, merge_outputs
+from trident.runtime.engine.worker import Part, WorkerProgram, run_entry, run_part
 from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippable
-from trident.runtime.steps.rows import failure_of
+from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["gathered", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]

@@ -12,19 +12,30 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import StateNode
 from trident.operations.interfaces import TridentOperationContext
-from trident.operations.metrics import add_counts, counting
+from trident.operations.metrics import counting
 from trident.operations.operation_methods import CleansUp, Prepares
 from trident.planner import Exchange, Fragment
 from trident.runtime.engine.fragment_runs import run_fragment, whole
 from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange, route
+from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds
-from trident.runtime.steps.rows import Failure, Run, StepFailed, TupleErrors, failing_at, failure_of
+from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at, failure_of
+from trident.runtime.steps.rows import Run
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
 
-__all__ = ["NoRows", "Part", "Program", "TaskOutput", "WorkerProgram", "merge_outputs", "operations_of", "run_entry",
-           "run_part", "send", "with_empty_parts"]  # fmt: skip
+__all__ = [
+    "NoRows",
+    "Part",
+    "Program",
+    "WorkerProgram",
+    "operations_of",
+    "run_entry",
+    "run_part",
+    "send",
+    "with_empty_parts",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -51,42 +62,6 @@ class Program:
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
     most_shipped: int = MOST_SHIPPED
-
-
-@dataclass
-class TaskOutput:
-    """The output of one part of a batch.
-
-    Attributes
-    ----------
-    sinks
-        The input tables of entries, by the id of the entry.
-    tuples
-        How many tuples the spout emitted.
-    failure
-        Why the part failed; everything else is then ignored.
-    captured
-        Tuples that were left out as dead letters.
-    frames
-        Rows for exchanges that have not run yet.
-    metrics
-        What operations counted, as `operation/counter`.
-    level, task
-        The level that it comes from (0: a spout) and the number of the task in it. Outputs are merged in this order, in
-        whatever order they arrive, and the failure of the lowest one is the cause.
-    sources
-        On Spark, a digest of the runs that it read of the tasks before it; it must be equal for all tasks of a level.
-    """
-
-    sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
-    tuples: int = 0
-    failure: Failure | None = None
-    captured: list[Failure] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
-    level: int = 0
-    task: int = 0
-    sources: str = ""
-    metrics: dict[str, int] = field(default_factory=dict)
 
 
 class WorkerProgram:
@@ -265,19 +240,3 @@ def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
                 raise StepFailed(Failure(fragment.entry, None, cause, retry=False))
             # Wider or dictionary-encoded columns are cast to the declared type; a value that does not fit raises.
             yield table if same or table.schema.types == schema.types else table.cast(schema)
-
-
-def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
-    """Merge outputs; the first failure of the lowest level is the failure."""
-    failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
-    if failed is not None:
-        return TaskOutput(failure=failed.failure)
-    merged = TaskOutput()
-    for output in outputs:
-        merged.tuples += output.tuples
-        merged.captured.extend(output.captured)
-        merged.frames.extend(output.frames)
-        add_counts(merged.metrics, output.metrics)
-        for target, tables in output.sinks.items():
-            merged.sinks.setdefault(target, []).extend(tables)
-    return merged

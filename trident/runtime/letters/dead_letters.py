@@ -24,7 +24,7 @@ from trident.coordination.letter_records import Ranges, count_of
 from trident.coordination.log_file import make_directory, sync_directory
 from trident.coordination.log_state import LogState
 from trident.errors import CorruptValueError, LogError
-from trident.runtime.steps.rows import Failure, LeftOut
+from trident.runtime.steps.failures import Failure, LeftOut
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import decode, encode
 

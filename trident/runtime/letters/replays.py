@@ -26,8 +26,9 @@ from trident.runtime.engine.put_back import PutBack
 from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.worker import Program
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters
+from trident.runtime.steps.failures import Failure, LeftOut, StepFailed
 from trident.runtime.steps.groups import places_of
-from trident.runtime.steps.rows import Failure, LeftOut, StepFailed, columns_of
+from trident.runtime.steps.rows import columns_of
 
 __all__ = ["Replays"]
 

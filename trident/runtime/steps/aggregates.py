@@ -17,7 +17,8 @@ from trident.arrow import arrow_type, schema_of
 from trident.fields import Fields
 from trident.graph import Aggregation
 from trident.operations import Count, Max, Min, Sum
-from trident.runtime.steps.rows import TupleErrors, columns_of, iterate
+from trident.runtime.steps.failures import TupleErrors
+from trident.runtime.steps.rows import columns_of, iterate
 from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import Key
 

@@ -18,8 +18,9 @@ from trident.operations.comparators import MaxBy, MinBy
 from trident.operations.interfaces import Aggregator
 from trident.operations.operation_methods import Combines, Reduces
 from trident.runtime.steps.aggregates import has_kernel, is_native, partial
+from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.groups import group_ids
-from trident.runtime.steps.rows import Emitted, Run, columns_of, failing_at, iterate, tuples_of
+from trident.runtime.steps.rows import Emitted, Run, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 
 __all__ = ["aggregate", "has_aggregate_kernel"]

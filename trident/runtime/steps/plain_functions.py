@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
-from trident.runtime.steps.rows import StepFailed, TupleErrors, as_values, column_of, columns_of, with_row, wrong_arity
+from trident.runtime.steps.failures import StepFailed, TupleErrors, with_row
+from trident.runtime.steps.rows import as_values, column_of, columns_of, wrong_arity
 from trident.tuples import TridentTuple
 
 __all__ = ["Calls", "each_plain"]

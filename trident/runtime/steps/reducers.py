@@ -6,8 +6,9 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.graph import MultiReduceNode
+from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.groups import group_ids
-from trident.runtime.steps.rows import Emitted, Run, failing_at, iterate, tuples_of
+from trident.runtime.steps.rows import Emitted, Run, iterate, tuples_of
 from trident.tuples import TridentTuple
 
 __all__ = ["multi_reduce"]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from trident.arrow import schema_of
 from trident.fields import Fields
 from trident.runtime.steps.bounds import Bounds
-from trident.runtime.steps.rows import Failure, StepFailed
+from trident.runtime.steps.failures import Failure, StepFailed
 
 __all__ = ["flattened", "mask_of", "rows_of"]
 

@@ -17,7 +17,8 @@ from trident.operations.metrics import count_again, counting
 from trident.operations.vectorised import ArrowFunction
 from trident.planner import Step
 from trident.runtime.steps.expression_kernels import evaluate
-from trident.runtime.steps.rows import StepFailed, TupleErrors, failure_of, tuples_of
+from trident.runtime.steps.failures import StepFailed, TupleErrors, failure_of
+from trident.runtime.steps.rows import tuples_of
 from trident.runtime.steps.vector_results import flattened, mask_of, rows_of
 
 __all__ = ["each_vectorised", "filter_vectorised", "map_vectorised", "over_halves", "select"]

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from trident.state.txid import Txid, Winners
+from trident.state.txid import Txid
 from trident.state.values import Combine, OpaqueValue, stand_before
+from trident.state.winners import Winners
 
 __all__ = ["ATTEMPT", "CURR", "HAS_CURR", "HAS_PREV", "PREV", "TXID", "Column", "NumberColumns", "Span"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trident.state.txid import Sentinel, Snapshot, Txid, Winners
+from trident.state.txid import Sentinel, Snapshot, Txid
+from trident.state.winners import Winners
 from trident.testing.backend.store_under_test import INCARNATION
 
 __all__ = ["Log"]

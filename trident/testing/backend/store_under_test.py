@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-from trident.ability import Ability
-from trident.errors import ConfigError, FencedError
 from trident.state.abilities import Closable
 from trident.state.encoding.serializers import CodecSerializer
 from trident.state.interfaces import (
@@ -19,11 +15,9 @@ from trident.state.interfaces import (
     Key,
     StateConf,
     StateFactory,
-    StateSpec,
     StateType,
     kind_of,
 )
-from trident.state.map_state import MapStateFactory
 from trident.state.maps import map_for
 from trident.state.sentinel import ReservedKeySentinel, fenced
 from trident.state.snapshottable import SnapshottableMap
@@ -31,27 +25,19 @@ from trident.state.txid import Sentinel, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 from trident.state.wrappers.serialized_map import SerializedMap
 from trident.testing.backend.limits import Limits
+from trident.testing.backend.opened import backing_of, forgiving, open_backing_map, opened_factory, supplies
 from trident.testing.backend.suite_run import RUN_PREFIX, Run
 
-__all__ = ["INCARNATION", "Store", "Writer", "stored"]
+__all__ = [
+    "INCARNATION",
+    "Store",
+    "Writer",
+    "stored",
+]
 
 INCARNATION = "contract-log"
 _EPOCH = 1 << 20
 _numbers = count()
-
-
-@runtime_checkable
-class _OverMapState(Ability, Protocol):
-    """A state around a map state, as `SnapshottableMap` is."""
-
-    map_state: Any
-
-
-@runtime_checkable
-class _OverBackingMap(Ability, Protocol):
-    """A map state over a backing map, as `map_for` makes it."""
-
-    backing: Any
 
 
 class Store:
@@ -74,7 +60,7 @@ class Store:
         self, factory: Any, kind: StateType | None = None, limits: Limits | None = None, run: Run | None = None
     ) -> None:
         self._run = Run() if run is None else run
-        self._lasts = not _supplies(factory)  # else what is opened is empty each time, and the caller's to throw away
+        self._lasts = not supplies(factory)  # else what is opened is empty each time, and the caller's to throw away
         self._supplied = factory
         self.factory = opened_factory(factory)
         self._factories: dict[str, Any] = {}  # by prefix, where states cannot share a store
@@ -154,12 +140,12 @@ class Store:
     def close(self) -> None:
         """Empty what was written, where the store can, and close what was opened."""
         for conf, partition, partitions in self._confs.values():
-            with _forgiving():
+            with forgiving():
                 opened = open_backing_map(self.factory_of(conf), conf, partition, partitions)
                 self._opened.append(opened)
                 self._run.empty(conf, opened)
         for opened in self._opened:
-            with _forgiving():
+            with forgiving():
                 if isinstance(opened, Closable):
                     opened.close()
         self._opened, self._confs = [], {}
@@ -243,63 +229,3 @@ def sentinel_of(txid: int, attempt: int = 0) -> Sentinel:
 def commit_of(txid: int, attempt: int = 0) -> Txid:
     """Return the txid of a commit of the suite."""
     return Txid(txid, _EPOCH + attempt, incarnation=INCARNATION)
-
-
-def open_backing_map(factory: Any, conf: StateConf, partition: int, partitions: int) -> Any:
-    """Open the backing map that a factory of any form stands for."""
-    if isinstance(factory, MapStateFactory):
-        return factory.backing_map_factory(conf, partition, partitions)
-    if not isinstance(factory, StateFactory):
-        return factory(conf, partition, partitions)
-    state = factory.make_state(conf, partition, partitions)
-    backing = backing_of(state)
-    if backing is None:
-        raise ConfigError(
-            f"{type(factory).__name__} makes a {type(state).__name__}, which is no map over a backing map; the suite "
-            "checks what map_state and map_for make"
-        )
-    return backing
-
-
-def backing_of(state: Any) -> Any:
-    """Return the backing map under a state, None if it is no map over one."""
-    found = state.map_state if isinstance(state, _OverMapState) else state
-    return found.backing if isinstance(found, _OverBackingMap) else None
-
-
-def opened_factory(factory: Any) -> Any:
-    """Return the `BackingMapFactory` or `StateFactory` that was given, in whatever form."""
-    if _supplies(factory):
-        factory = factory()
-    found = factory.factory if isinstance(factory, StateSpec) else factory
-    if not isinstance(found, StateFactory) and not callable(found):
-        raise ConfigError(
-            f"a {type(found).__name__} is no factory; give a function (conf, partition_index, num_partitions) -> "
-            "IBackingMap, a StateSpec, or a function without arguments that returns one of these"
-        )
-    return found
-
-
-def _supplies(factory: Any) -> bool:
-    is_instance = not isinstance(factory, type) and isinstance(factory, (StateFactory, StateSpec))
-    return not is_instance and _needs_nothing(factory)
-
-
-def _needs_nothing(factory: Any) -> bool:
-    if not callable(factory):
-        return False
-    try:
-        inspect.signature(factory).bind()
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-@contextmanager
-def _forgiving() -> Iterator[None]:
-    try:
-        yield
-    except FencedError:
-        return
-    except Exception:  # noqa: BLE001 - a user's store; the verdict stands, and the next case must run
-        return

@@ -8,8 +8,8 @@ from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import CommitRecord, Record
 from trident.errors import TridentError
 from trident.runtime.engine.runners import Part, Runner
-from trident.runtime.engine.worker import TaskOutput
-from trident.runtime.steps.rows import failure_of
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
 from trident.testing.topology.driver_capture import Captures

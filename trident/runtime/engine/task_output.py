@@ -1,0 +1,69 @@
+"""What a task gives back: rows for the states, frames for other partitions, counts, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from trident.operations.metrics import add_counts
+from trident.runtime.engine.routing import Frame
+from trident.runtime.steps.failures import Failure
+
+__all__ = [
+    "TaskOutput",
+    "merge_outputs",
+]
+
+
+@dataclass
+class TaskOutput:
+    """The output of one part of a batch.
+
+    Attributes
+    ----------
+    sinks
+        The input tables of entries, by the id of the entry.
+    tuples
+        How many tuples the spout emitted.
+    failure
+        Why the part failed; everything else is then ignored.
+    captured
+        Tuples that were left out as dead letters.
+    frames
+        Rows for exchanges that have not run yet.
+    metrics
+        What operations counted, as `operation/counter`.
+    level, task
+        The level that it comes from (0: a spout) and the number of the task in it. Outputs are merged in this order, in
+        whatever order they arrive, and the failure of the lowest one is the cause.
+    sources
+        On Spark, a digest of the runs that it read of the tasks before it; it must be equal for all tasks of a level.
+    """
+
+    sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
+    tuples: int = 0
+    failure: Failure | None = None
+    captured: list[Failure] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    level: int = 0
+    task: int = 0
+    sources: str = ""
+    metrics: dict[str, int] = field(default_factory=dict)
+
+
+def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
+    """Merge outputs; the first failure of the lowest level is the failure."""
+    failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
+    if failed is not None:
+        return TaskOutput(failure=failed.failure)
+    merged = TaskOutput()
+    for output in outputs:
+        merged.tuples += output.tuples
+        merged.captured.extend(output.captured)
+        merged.frames.extend(output.frames)
+        add_counts(merged.metrics, output.metrics)
+        for target, tables in output.sinks.items():
+            merged.sinks.setdefault(target, []).extend(tables)
+    return merged

@@ -1,0 +1,155 @@
+"""What user code raised, as data: which step, which tuple, and whether trying again may help.
+
+A failure comes back from a worker as data, because an exception of a Spark task reaches the driver as text only.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pyarrow as pa
+
+from trident.errors import FailedException, FencedError, StaleTransactionError, StateMismatchError, describe
+from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
+from trident.tuples import TridentTuple
+
+__all__ = [
+    "Failure",
+    "LeftOut",
+    "StepFailed",
+    "TupleErrors",
+    "failing_at",
+    "failure_of",
+    "shown",
+]
+
+_MAX_SHOWN = 300
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A tuple that a batch left out, with all that is needed to put it back.
+
+    Attributes
+    ----------
+    values
+        The columns that it had at the input of the step that raised, by name.
+    entry, port, partition, partitions
+        The entry of the fragment that has the step, the number of the exchange's input, the partition, and the number of
+        partitions.
+    """
+
+    values: Mapping[str, Any]
+    entry: str
+    port: int = 0
+    partition: int = 0
+    partitions: int = 1
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt failed, as data: it crosses process boundaries whole.
+
+    Attributes
+    ----------
+    step, row, cause
+        The step that raised, its tuple (text; None if no single tuple is the cause), the error.
+    retry
+        False if another try cannot help (a wrong number of values, a value of a wrong type).
+    details
+        The traceback.
+    left_out
+        The tuple, if it was left out.
+    """
+
+    step: str
+    row: str | None
+    cause: str
+    retry: bool = True
+    reported: bool = False
+    details: str = ""
+    left_out: LeftOut | None = None
+
+
+class StepFailed(Exception):
+    """Carries a `Failure` out of a step."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+class failing_at:  # noqa: N801 - used as a function; a generator would cost small batches more than their steps do
+    """Turn an exception inside into a failure of `step`; a `StepFailed` passes unchanged."""
+
+    __slots__ = ("_step",)
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+
+    def __enter__(self) -> None:
+        """Nothing to do."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, StepFailed):
+            raise StepFailed(failure_of(self._step, error)) from error
+
+
+def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:
+    """Describe an exception of user code, a spout or a state."""
+    if isinstance(error, StepFailed):
+        return error.failure
+    of = None if row is None else shown(row)
+    final = isinstance(error, (FencedError, StaleTransactionError, StateMismatchError)) or not retry
+    details = "".join(traceback.format_exception(error))
+    return Failure(step, of, describe(error), not final, type(error).__name__ == "ReportedFailedException", details)
+
+
+@dataclass
+class TupleErrors:
+    """What to do with a tuple whose operation raises: fail the batch, or (on the last try) leave the tuple out.
+
+    `bounds` says how many rows a tuple, and a step, may give; the operation raises at one more. `entry`, `partition` and
+    `partitions` say where the tuples are.
+    """
+
+    capture: bool = False
+    captured: list[Failure] = field(default_factory=list)
+    bounds: Bounds = DEFAULT_BOUNDS
+    entry: str = ""
+    partition: int = 0
+    partitions: int = 1
+
+    def __call__(self, step: str, row: object, error: Exception, table: pa.Table, at: int, port: int = 0) -> None:
+        """Handle one exception, of row `at` of a table: raise `StepFailed`, or record the tuple and return."""
+        failure = failure_of(step, error, row)
+        if not self.capture or isinstance(error, (FailedException, StepFailed)):
+            raise StepFailed(failure) from error
+        (values,) = table.slice(at, 1).to_pylist()
+        self.captured.append(
+            replace(failure, left_out=LeftOut(values, self.entry, port, self.partition, self.partitions))
+        )
+
+
+def with_row(failure: Failure, row: object) -> Failure:
+    """Add the tuple that caused the failure, if it names none yet."""
+    if failure.row is not None:
+        return failure
+    return Failure(failure.step, shown(row), failure.cause, failure.retry, failure.reported, failure.details)
+
+
+def shown(value: object) -> str:
+    """Return a value as text, shortened; of a huge value no full text is made first."""
+    if isinstance(value, (str, bytes)) and len(value) > _MAX_SHOWN:
+        return f"{_short(repr(value[: _MAX_SHOWN + 1]))} ({len(value)} {'bytes' if isinstance(value, bytes) else 'characters'})"
+    if isinstance(value, TridentTuple):
+        cut = tuple(one[: _MAX_SHOWN + 1] if isinstance(one, (str, bytes)) else one for one in value)
+        return _short(repr(TridentTuple(value.fields, cut)))
+    return _short(repr(value))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "…"
