@@ -27,7 +27,7 @@ class Last(ReducerAggregator[float]):
     """The last value that came."""
 
     def init(self) -> float:
-        """Begin with nothing that anybody will see."""
+        """Begin with no value; it is never emitted."""
         return float("nan")
 
     def reduce(self, curr: float, tuple: TridentTuple) -> float:

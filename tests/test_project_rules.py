@@ -26,7 +26,11 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)|!\[[^\]]*\]\
 
 
 GLOSSARY = ROOT / "docs" / "glossary.md"
-PLAIN = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLAIN = [
+    ROOT / "README.md",
+    *sorted(path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.[mp][dy]")),
+    *sorted(path for package in ("trident", "states", "spouts") for path in (ROOT / package).rglob("*.py")),
+]
 
 
 def files() -> Iterator[Path]:
@@ -110,7 +114,7 @@ def test_the_links_of_a_document_lead_somewhere(document: str) -> None:
 
 
 @pytest.mark.parametrize("path", [str(path.relative_to(ROOT)) for path in PLAIN if path != GLOSSARY])
-def test_a_page_uses_no_private_words(path: str) -> None:
+def test_a_page_or_module_uses_no_private_words(path: str) -> None:
     words = private_words()
     assert {word: words[word] for word in uses_of(words, text_of(ROOT / path))} == {}, "say this instead"
 

@@ -1,11 +1,10 @@
-"""How far each file was read: a table that is carried by every definition, packed.
+"""How far each file was read: a compressed table, which every definition holds.
 
 A file that was read to its end may still grow, be replaced or be removed, and new files may sort anywhere, also while
-no driver runs; so no cursor can stand for the files that are done, and each has an entry of its own: path, bytes read
-and a checksum of the bytes before that position. Entries are kept in the order in which they changed. The older ones
-are sealed in immutable chunks that one definition after another repeats as they are; only the last chunk is packed
-anew, so the work per definition does not grow with the number of files. A later entry of a path overrides an earlier
-one.
+no driver runs. So a single position cannot represent the files that are done, and each has an entry of its own: path,
+bytes read and a checksum of the bytes before that position. Entries are kept in the order in which they changed. The
+older ones are in immutable chunks, which every definition repeats unchanged; only the last chunk is packed again, so the
+work per definition does not grow with the number of files. A later entry of a path overrides an earlier one.
 """
 
 from __future__ import annotations

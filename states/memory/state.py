@@ -1,4 +1,4 @@
-"""MemoryMapState and LRUMemoryMapState: state in the memory of the process, exact while the process lives.
+"""MemoryMapState and LRUMemoryMapState: state in the memory of the process, exact while the process runs.
 
 The data belong to the factory, not to the state object: a process-wide registry keeps them by the factory's id (made
 when the factory is made, kept by pickling), state and partition, so a state that is built again in the same process
@@ -29,7 +29,7 @@ MEMORY_SNAPSHOT_KEY = "$MEMORY-MAP-STATE-GLOBAL$"
 _PLAIN = frozenset(
     {"boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "date", "timestamp"}
 )
-"""Types of values that nobody can change in place, so readers need no copies."""
+"""Types of immutable values, so readers need no copies."""
 
 
 class MemoryMap(SnapshottableMap):
@@ -116,8 +116,8 @@ MemoryMapState.Factory = MemoryMapState
 class LRUMemoryMapState:
     """The `StateFactory` of a state in memory that forgets: a partition keeps the `max_size` entries used last.
 
-    What is dropped is lost without a word, and a key that comes back starts anew: a bound on memory, for values that
-    need not be exact.
+    A dropped entry is lost silently, and a key that comes back starts again: a limit on memory, for values that need not
+    be exact.
 
     Attributes
     ----------

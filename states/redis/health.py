@@ -56,12 +56,12 @@ def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str
     if save == "":
         return (
             "there is no persistence (appendonly no, save ''): a restart loses the state. That is found, and the state "
-            "must then start anew; set appendonly yes to keep it"
+            "must then start again; set appendonly yes to keep it"
         )
     every = f" (save {save})" if save else ""
     return (
         f"there is no append-only file: a crash loses every batch since the last RDB snapshot{every}. That is found, and "
-        "the state must then be adopted as it is or start anew; set appendonly yes to keep it"
+        "the state must then be adopted as it is or start again; set appendonly yes to keep it"
     )
 
 

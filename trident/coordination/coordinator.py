@@ -5,11 +5,11 @@ A state machine without a clock, a thread or I/O of its own: the driver loop (an
 ::
 
     start(t) ──► PROCESSING ──processed──► PROCESSED ──commit_next──► COMMITTING ──committed──► gone
-                     └──────────────── failed: t and all later ones go, to be started anew ────────────┘
+                     └──────────────── failed: t and all later ones go, to be started again ───────────┘
 
 - R1  txids are +1 steps; t+1 is never started before t.
 - R2  commit(t+1) is offered only after `committed(t)`, which the driver calls once the record of t is durable.
-- R3  a failure of t ends the attempts of t and of all later ones; what is said of a dead attempt later is ignored.
+- R3  a failure of t ends the attempts of t and of all later ones; messages about an ended attempt are ignored.
 """
 
 from __future__ import annotations

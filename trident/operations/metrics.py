@@ -14,7 +14,7 @@ __all__ = ["Counter", "add_counts", "count_again", "counting"]
 
 
 class _Here(threading.local):
-    counts: dict[str, int] | None = None  # what this thread collects; None: nobody asked
+    counts: dict[str, int] | None = None  # what this thread collects; None: it does not collect
 
 
 _here = _Here()

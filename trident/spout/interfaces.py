@@ -165,7 +165,7 @@ class DeclaresSpoutType(Ability, Protocol):
 
 @runtime_checkable
 class Quick(Ability, Protocol):
-    """An emitter that says whether it reads without waiting for anybody."""
+    """An emitter that says whether it reads without waiting."""
 
     @property
     def is_quick(self) -> bool:

@@ -83,7 +83,7 @@ class CommittedMap(ABC):
 
     @abstractmethod
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        """Update distinct keys by the rule of the kind; return the values that now stand."""
+        """Update distinct keys by the rule of the kind; return the values that are stored now."""
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Replace the values of distinct keys, by the rule of the kind."""

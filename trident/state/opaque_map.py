@@ -1,4 +1,4 @@
-"""OpaqueMap: exact whatever a replay adds or drops, because each value keeps what stood before it."""
+"""OpaqueMap: exact whatever a replay adds or drops, because each value keeps the value before it."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ class OpaqueMap(CommittedMap):
         return new.curr
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        """Write `[txid, attempt, base, f(base)]` for each key, where base is what stood before this batch."""
+        """Write `[txid, attempt, base, f(base)]` for each key, where base is the value before this batch."""
         keys, txid = self._distinct(keys), self._current()
         bases, written = self._bases(keys, txid), self._written
         values = _updated(owned(bases), updaters)
-        # What this commit wrote before is a base, but what stood before the batch stays `prev`.
+        # What this commit wrote earlier is the base, but `prev` stays the value before the batch.
         prevs = [written[k].prev if k in written else b for k, b in zip(keys, bases, strict=True)] if written else bases
         fields = zip(repeat(int(txid)), repeat(txid.attempt), prevs, kept(values, updaters), strict=False)
         self._put(keys, list(map(tuple.__new__, repeat(OpaqueValue), fields)))  # past OpaqueValue's own slow __new__
@@ -150,7 +150,7 @@ class OpaqueMap(CommittedMap):
     def _before(
         self, txid: int, winners: Winners, keys: Sequence[Key], found: Sequence[OpaqueValue | None], behind: int
     ) -> list[Any]:
-        """Return what stood before batch `txid`; an error says that batch `behind` is behind a stored one."""
+        """Return the value before batch `txid`; an error says that batch `behind` is behind a stored one."""
         # One batch wrote many keys, so each (txid, attempt) is judged once.
         heads = set(map(_HEAD, found if None not in found else [stored for stored in found if stored is not None]))
         if any(written_by > txid for written_by, _ in heads):

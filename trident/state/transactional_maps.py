@@ -27,7 +27,7 @@ class TransactionalMap(CommittedMap):
     _puts_at_commit = True
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-        """Apply each updater unless the stored value already includes this txid; return what stands."""
+        """Apply each updater unless the stored value already includes this txid; return the values that are stored now."""
         keys, commit = self._distinct(keys), self._current()
         txid = int(commit)
         values: list[Any] = []

@@ -37,10 +37,10 @@ UNKNOWN_ATTEMPT = -1
 
 
 class OpaqueValue(NamedTuple):
-    """`[txid, attempt, prev, curr]`: `curr` was written by `attempt` of batch `txid`, `prev` stood before it.
+    """`[txid, attempt, prev, curr]`: `attempt` of batch `txid` wrote `curr`; `prev` is the value before.
 
     Storm stores no attempt, so it cannot tell a value of a failed attempt from a committed one once the txid has moved
-    on (H1). The fourth field and the log's winners mend that.
+    on (H1). The fourth field and the log's winners close this gap.
     """
 
     txid: int
@@ -49,9 +49,9 @@ class OpaqueValue(NamedTuple):
     curr: Any
 
     def stands_before(self, txid: int, winners: Winners) -> bool:
-        """Whether `curr`, and not `prev`, is what stood before batch `txid`: an earlier batch wrote it, and won.
+        """Whether `curr`, and not `prev`, is the value before batch `txid`: an earlier batch wrote it, and won.
 
-        A write of `txid` itself does not stand, whatever the attempt: an earlier attempt of it, or a retried task of
+        A write of `txid` itself is not, whatever the attempt: an earlier attempt of it, or a retried task of
         this one.
         """
         if self.txid >= txid:
@@ -87,7 +87,7 @@ def stand_before(
     Returns
     -------
     numpy.ndarray
-        bool, shape (n,): True where `curr` stood before batch `txid`, False where `prev` did.
+        bool, shape (n,): True where `curr` is the value before batch `txid`, False where `prev` is.
     """
     stand: npt.NDArray[np.bool_] = winners.won_each(txids, attempts) | (attempts == UNKNOWN_ATTEMPT)
     return stand & (txids < txid)

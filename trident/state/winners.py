@@ -23,7 +23,7 @@ class Winners:
     """Which attempt of each committed txid won, as ranges: `(first txid, attempt)`, ascending.
 
     The winner of txid t is the attempt of the last range that starts at or before t. The list grows with failures,
-    not with batches. Txids up to `adopted` were written by a lost or foreign log: each value stands as it is.
+    not with batches. Txids up to `adopted` were written by a lost or foreign log: each value is valid as it is.
     """
 
     ranges: tuple[tuple[int, int], ...] = ()
@@ -39,7 +39,7 @@ class Winners:
         return self.ranges[at][1] if at >= 0 else None
 
     def won(self, txid: int, attempt: int) -> bool:
-        """Whether what `attempt` wrote in `txid` (a committed txid) stands."""
+        """Whether what `attempt` wrote in `txid` (a committed txid) is valid."""
         at = bisect_right(self._starts, txid)  # `winner` spelt out: this runs once per key of a batch
         return (at > 0 and self.ranges[at - 1][1] == attempt) or txid <= self.adopted
 
@@ -117,7 +117,7 @@ class Epochs:
 
 
 class _EverythingWon(Winners):
-    """For a plain `int` txid: no log to ask, so every earlier write stands (Storm's rule)."""
+    """For a plain `int` txid: no log to ask, so every earlier write is valid (Storm's rule)."""
 
     def won(self, txid: int, attempt: int) -> bool:
         return True

@@ -24,8 +24,8 @@ __all__ = [
     "check_capabilities",
     "check_pairings",
     "check_reads",
+    "is_all_in_memory",
     "kinds_of",
-    "lives_in_memory",
     "needs_identical_replay",
 ]
 
@@ -126,8 +126,8 @@ def needs_identical_replay(plan: Plan, states: States) -> bool:
     )
 
 
-def lives_in_memory(plan: Plan) -> bool:
-    """Whether every state that a plan updates lives in this process's memory."""
+def is_all_in_memory(plan: Plan) -> bool:
+    """Whether every state that a plan updates is in this process's memory."""
     return all(plan.states[node.state].spec.in_memory for node in _persists(plan))
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from trident.planner import Plan
 from trident.runtime.driver.batch import LOOP, Lane
-from trident.runtime.driver.capabilities import lives_in_memory
+from trident.runtime.driver.capabilities import is_all_in_memory
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.parts import Parts
 from trident.runtime.engine.runners import Runner
@@ -36,7 +36,7 @@ class Execution(Protocol):
         size
             About how many bytes the batch has; None if a spout does not say.
         alone
-            Whether no other batch is in work.
+            Whether no other batch is in flight.
         """
 
 
@@ -101,4 +101,4 @@ def _goes_by_size(parts: Parts, plan: Plan) -> bool:
     at_hand = all(
         isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters
     )  # a user's own may wait for its source
-    return at_hand and lives_in_memory(plan) and parts.committer.is_quick and only_kernels(plan)
+    return at_hand and is_all_in_memory(plan) and parts.committer.is_quick and only_kernels(plan)

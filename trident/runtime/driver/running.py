@@ -17,7 +17,7 @@ from trident.errors import TridentError
 from trident.graph import Graph
 from trident.planner import Plan, make_plan
 from trident.runtime.driver.batch import Observer
-from trident.runtime.driver.capabilities import lives_in_memory
+from trident.runtime.driver.capabilities import is_all_in_memory
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.engine_choice import tell_loads
 from trident.runtime.driver.execution import execution_of
@@ -245,6 +245,6 @@ def new_memory_log(topology: str) -> MemoryLog:
 
 
 def _open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:
-    if config.log_dir is None and lives_in_memory(plan):
+    if config.log_dir is None and is_all_in_memory(plan):
         return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
     return FileLog.open(config.log_folder(plan.topology), plan.topology, takeover=config.takeover)

@@ -116,7 +116,7 @@ class NumberColumns:
         return (int(later[0]), int(self.numbers[later[0], TXID])) if len(later) else None
 
     def before(self, txid: int, winners: Winners) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """Return what stood before batch `txid`: values of `dtype`, and which of them are not None; both of shape (n,)."""
+        """Return the values before batch `txid` (of `dtype`), and which of them are not None; both of shape (n,)."""
         span = self.span
         curr, has_curr = self.curr, self.flags >= HAS_CURR
         if span is not None and span.highest < txid and winners.won_all(span.lowest, span.highest, span.attempt):
@@ -133,7 +133,7 @@ class NumberColumns:
         return values
 
     def combined(self, values: Any, function: Combine, txid: Txid) -> NumberColumns | None:
-        """Return what the commit `txid` writes: what stood before it, and that combined with `values`.
+        """Return what the commit `txid` writes: the values before it, and these combined with `values`.
 
         Parameters
         ----------
