@@ -8,7 +8,9 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,17 @@ from spouts import FixedBatchSpout
 from states.postgres import PostgresOptions, PostgresState
 from states.postgres.sql_rows import PostgresRows, table_name
 from tests.harness.servers import Server
-from tests.harness.store_commits import Log, commit, values
+from tests.harness.store_commits import Log, commit, update, values
 from tests.states.postgres.postgres_states import Home, numbers
 from trident import TridentTopology
-from trident.errors import BackendError, ConfigError, CorruptValueError, StateMismatchError, UnsupportedOperation
+from trident.errors import (
+    BackendError,
+    ConfigError,
+    CorruptValueError,
+    StateMismatchError,
+    StatePlaceError,
+    UnsupportedOperation,
+)
 from trident.operations import Count, Split
 from trident.state import Sentinel, Snapshot, StateConf
 from trident.state.values import OpaqueValue
@@ -158,6 +167,30 @@ def test_a_table_that_was_emptied_is_found_before_a_commit_and_within(home: Home
     with pytest.raises(StateMismatchError, match="the store has no commit at all"):
         state.begin_commit(log.txid(2, 1))
     assert values(state, "cow") == [None]
+
+
+def test_two_states_in_one_table_are_told_apart(home: Home) -> None:
+    commit(home.state(home.conf(), table="shared"), Log(), 1, 0, {"cow": 1})
+    with pytest.raises(StatePlaceError):
+        commit(home.state(home.conf(), table="shared"), Log(), 1, 0, {"cow": 1})
+
+
+def test_partitions_may_make_the_table_at_the_same_time(home: Home) -> None:
+    for _ in range(10):
+        conf = home.conf()
+        states = [home.state(conf, partition) for partition in range(2)]
+        both = threading.Barrier(2)
+
+        def first_commit(state: Any, both: threading.Barrier = both) -> None:
+            log = Log()
+            state.begin_commit(log.txid(1))
+            update(state, {"cow": 1})
+            both.wait()
+            state.commit(log.txid(1))
+
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(first_commit, states))
+        assert home.sql(f'SELECT count(*) FROM "{conf.prefix}"') == [(3,)]
 
 
 def test_a_foreign_table_is_refused(home: Home) -> None:

@@ -94,6 +94,24 @@ def test_a_statement_that_waits_too_long_fails_the_batch_and_writes_nothing(home
     assert values(state, "calf", "cow", "bull") == [1, 2, 1]
 
 
+@pytest.mark.parametrize("max_keys_per_call", [1, 100])
+def test_a_driver_that_is_killed_in_a_commit_leaves_all_of_it_or_nothing(home: Home, max_keys_per_call: int) -> None:
+    conf, log = home.conf(), Log()
+    commit(home.state(conf), log, 1, 0, {"cow": 1, "calf": 1})
+    state = home.state(conf, max_keys_per_call=max_keys_per_call)
+    with home.locked(conf.prefix):
+        child = os.fork()
+        if child == 0:  # pragma: no cover - another process
+            commit(state, log, 2, 0, {"calf": 1, "cow": 1, "bull": 1})
+            os._exit(1)
+        home.wait_for_waiter()
+        os.kill(child, signal.SIGKILL)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    commit(state, log, 2, 1, {"cow": 10})
+    commit(state, log, 3, 1, {"calf": 1, "bull": 1})
+    assert values(home.state(conf), "calf", "cow", "bull") == [2, 11, 1]
+
+
 def test_ctrl_c_in_a_commit_leaves_a_state_that_goes_on(home: Home) -> None:
     conf, log = home.conf(), Log()
     state = home.state(conf)
