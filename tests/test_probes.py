@@ -1,0 +1,100 @@
+"""No product code asks an object by a name what it can do: abilities are protocols (`trident/ability.py`).
+
+`getattr` and `hasattr` stay where a name is data, and at what is not ours to declare. Each such place has its reason here.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("trident", "states", "spouts")
+COMPUTED = "a computed name"
+
+FIELDS = "the fields of a dataclass are checked by name"
+FUNCTIONS = "functions and modules are named in messages; what is callable need not have a name"
+KERNELS = "Arrow's functions are chosen by name"
+NUMPY = "a scalar of numpy is recognised without an import of numpy"
+SYSTEM = "not every operating system has it"
+TARGETS = "a user names an attribute of a module"
+CHECKS = "the suite finds its checks and claims by name"
+
+# (path, name that is asked for): why it is no ability.
+ALLOWED = {
+    ("trident/ability.py", COMPUTED): "here abilities are asked for, by all the names that their protocol declares",
+    (
+        "trident/state/wrappers/forwarding.py",
+        COMPUTED,
+    ): "a wrapper's method that an ability declares is looked up in the map",
+    ("trident/config.py", COMPUTED): FIELDS,
+    ("trident/redaction.py", COMPUTED): FIELDS,
+    ("trident/coordination/log_state.py", COMPUTED): FIELDS,
+    ("trident/storekit/store_options.py", COMPUTED): FIELDS,
+    ("states/cassandra/options.py", COMPUTED): FIELDS,
+    ("states/delta/options.py", COMPUTED): FIELDS,
+    ("states/postgres/options.py", COMPUTED): FIELDS,
+    ("states/redis/options.py", COMPUTED): FIELDS,
+    ("states/redis/connecting.py", COMPUTED): FIELDS,
+    (
+        "states/cassandra/cluster_session.py",
+        COMPUTED,
+    ): "the driver's constants are chosen by the names of consistency levels",
+    ("trident/coordination/log_file.py", "fdatasync"): SYSTEM,
+    ("trident/runtime/engine/auto.py", "sched_getaffinity"): SYSTEM,
+    ("trident/explain/descriptions.py", "__module__"): FUNCTIONS,
+    ("trident/operations/names.py", "__name__"): FUNCTIONS,
+    ("trident/testing/backend/takeover.py", "__name__"): FUNCTIONS,
+    ("trident/operations/adapters.py", COMPUTED): "the hints of an aggregator's methods are read, whichever it has",
+    ("trident/naming.py", COMPUTED): "an attribute that was misspelt is looked for by its right name",
+    ("trident/operations/windows.py", "counts"): "a class variable that the subclasses set; the base alone is refused",
+    (
+        "trident/runtime/driver/hanging.py",
+        "begin_commit",
+    ): "a frame of a stack is looked at from outside; no method is called",
+    ("trident/runtime/reading/targets.py", COMPUTED): TARGETS,
+    ("trident/runtime/reading/targets.py", "__file__"): TARGETS,
+    ("trident/testing/__main__.py", COMPUTED): TARGETS,
+    ("trident/runtime/steps/aggregates.py", COMPUTED): KERNELS,
+    ("trident/runtime/steps/expression_kernels.py", COMPUTED): KERNELS,
+    ("trident/state/encoding/extensions.py", "dtype"): NUMPY,
+    ("trident/state/encoding/extensions.py", "kind"): NUMPY,
+    ("trident/state/encoding/extensions.py", "item"): NUMPY,
+    ("trident/state/encoding/extensions.py", "ndim"): NUMPY,
+    ("trident/storekit/renamed_options.py", "renamed_options"): "a class variable of options that have renamed some",
+    ("trident/testing/backend/contract.py", COMPUTED): CHECKS,
+    ("trident/testing/backend/contract_sharing.py", COMPUTED): CHECKS,
+    ("trident/testing/backend/suite.py", COMPUTED): CHECKS,
+    ("trident/testing/backend/promises.py", "promise"): CHECKS,
+}
+
+
+def probes_of(root: Path) -> Iterator[tuple[str, str, int]]:
+    """Iterate over path, name and line of each `getattr` and `hasattr` in the product's modules below a folder."""
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("getattr", "hasattr"):
+                    name = node.args[1]
+                    known = isinstance(name, ast.Constant)
+                    yield str(path.relative_to(root)), str(name.value) if known else COMPUTED, node.lineno  # type: ignore[attr-defined]
+
+
+def test_no_ability_is_asked_for_by_a_name() -> None:
+    found = [f"{path}:{line}: {name}" for path, name, line in probes_of(ROOT) if (path, name) not in ALLOWED]
+    assert not found, "\n".join(["declare an ability (trident/ability.py) and ask with isinstance:", *found])
+
+
+def test_every_place_that_is_allowed_is_there() -> None:
+    there = {(path, name) for path, name, _ in probes_of(ROOT)}
+    assert [place for place in ALLOWED if place not in there] == []
+
+
+@pytest.mark.parametrize("text", ["hasattr(state, 'close')", "close = getattr(state, 'close', None)"])
+def test_a_probe_is_found(tmp_path: Path, text: str) -> None:
+    (tmp_path / "states").mkdir()
+    (tmp_path / "states" / "mine.py").write_text(f"def f(state):\n    {text}\n", encoding="utf-8")
+    assert list(probes_of(tmp_path)) == [("states/mine.py", "close", 2)]
