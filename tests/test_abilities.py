@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pytest
 
+from spouts import FixedBatchSpout, TextFileSpout
+from states.delta.map import DeltaBackingMap
 from states.memory import MemoryBackingMap
 from tests.harness.crashing_stores import DictMap
 from trident.ability import Ability
-from trident.state import CachedMap, FencedMap, Key, ListableMap, RemovableMap, Resettable, StateSpec
+from trident.spout import ITridentSpout
+from trident.state import (
+    BackingMapLifecycle,
+    CachedMap,
+    FencedMap,
+    IBackingMap,
+    Key,
+    ListableMap,
+    OpaqueMap,
+    RemovableMap,
+    Resettable,
+    SnapshotReadable,
+    SnapshottableMap,
+    StateSpec,
+)
 from trident.state.abilities import Closable
-from trident.state.map_abilities import abilities_of
+from trident.state.map_abilities import AtomicMap, GivesCopies, abilities_of
 from trident.state.wrappers.forwarding import MapWrapper, if_offered
 
 
@@ -137,3 +153,24 @@ def test_a_spec_knows_what_its_factory_says_before_anything_is_opened() -> None:
     said, unsaid = StateSpec(Says()), StateSpec(SaysNothing())
     assert (said.in_memory, said.forgets, said.kind, said.keeps_attempts) == (True, True, None, None)
     assert (unsaid.in_memory, unsaid.forgets, unsaid.kind, unsaid.keeps_attempts) == (False, False, None, None)
+
+
+if TYPE_CHECKING:
+
+    def what_ours_offer(
+        memory: MemoryBackingMap[Any],
+        delta: DeltaBackingMap,
+        cached: CachedMap,
+        state: SnapshottableMap,
+        lines: TextFileSpout,
+        rows: FixedBatchSpout,
+    ) -> Iterator[object]:
+        """Let mypy compare what our maps, states and spouts have with what the abilities declare."""
+        fences: list[FencedMap] = [memory, delta, cached, state, OpaqueMap(memory)]
+        atomic: list[AtomicMap] = [memory, delta]
+        told: list[BackingMapLifecycle] = [delta, cached]
+        copies: list[GivesCopies] = [memory, delta]
+        maps: list[IBackingMap[Any]] = [memory, delta, cached]
+        snapshots: list[SnapshotReadable] = [state, OpaqueMap(memory)]
+        spouts: list[ITridentSpout] = [lines, rows]
+        yield from (fences, atomic, told, copies, maps, snapshots, spouts)

@@ -2,10 +2,13 @@
 
 from trident.spout.interfaces import (
     BatchCoordinator,
+    DeclaresSpoutType,
     Definition,
     Emitter,
     IBatchSpout,
     ITridentSpout,
+    KnowsSize,
+    Quick,
     SizedCoordinator,
     SpoutType,
     TransactionAttempt,
@@ -13,10 +16,13 @@ from trident.spout.interfaces import (
 
 __all__ = [
     "BatchCoordinator",
+    "DeclaresSpoutType",
     "Definition",
     "Emitter",
     "IBatchSpout",
     "ITridentSpout",
+    "KnowsSize",
+    "Quick",
     "SizedCoordinator",
     "SpoutType",
     "TransactionAttempt",

@@ -49,6 +49,7 @@ from trident.state.values import (
 from trident.state.winners import EVERYTHING_WON, Winners
 from trident.state.wrappers.cached import CachedBatchReadsMap, CachedMap
 from trident.state.wrappers.chunked import MicroBatchIBackingMap
+from trident.state.wrappers.forwarding import MapWrapper, if_offered
 from trident.state.wrappers.read_through import ReadThroughMap, SpacedCache
 from trident.state.wrappers.serialized_map import SerializedMap
 
@@ -73,6 +74,7 @@ __all__ = [
     "ListableMap",
     "MapState",
     "MapStateFactory",
+    "MapWrapper",
     "MicroBatchIBackingMap",
     "NonTransactionalMap",
     "OpaqueMap",
@@ -112,6 +114,7 @@ __all__ = [
     "encode",
     "encode_keys",
     "fenced",
+    "if_offered",
     "map_for",
     "map_state",
     "serializer_for",
