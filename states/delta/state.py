@@ -1,8 +1,8 @@
 """A state in a Delta table: one atomic transaction per batch, durable on a local disk, readable by Spark.
 
 What is stored
-    An append-only change table, one per state partition (`path`, or `path/part-00001` … where a state has several). A
-    commit appends one file with a row for each key that it wrote: the key columns, the columns of the state's kind
+    An append-only change table. A state has one partition. A commit appends one file with a row for each key that it wrote:
+    the key columns, the columns of the state's kind
     (`txid, attempt, prev, curr`; `txid, value`; `value`), and `_seq`, which rises with every commit. Of the rows
     of one key, the one with the highest `_seq` is valid. Key and value have their own Spark
     types where the topology declares them, else they are binary columns in the codec of `trident.state.encoding.codec`.
@@ -44,8 +44,10 @@ from states.delta.options import DeltaOptions
 from states.delta.spark_commits import merge_dataframe
 from states.delta.spark_table import delta_dataframe, delta_session_conf
 from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
+from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.state.interfaces import StateConf, StateSpec, StateType
+from trident.storekit import Kinds
 
 __all__ = [
     "DeltaBackingMap",
@@ -60,8 +62,10 @@ __all__ = [
 ]
 
 
-class DeltaState:
-    """States in Delta tables; one method for each kind, as `StateSpec`s for `persistent_aggregate` and the like.
+class DeltaState(Kinds[str | os.PathLike[str]]):
+    """States in Delta tables; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+
+    Each takes the path of the table; `options` are the fields of `DeltaOptions`.
 
     Examples
     --------
@@ -70,20 +74,13 @@ class DeltaState:
     1
     """
 
-    @staticmethod
-    def opaque(path: str | os.PathLike[str], **options: Any) -> StateSpec:
-        """Exact with transactional and opaque spouts; `options` are the fields of `DeltaOptions`."""
-        return _spec(StateType.OPAQUE, path, options)
-
-    @staticmethod
-    def transactional(path: str | os.PathLike[str], **options: Any) -> StateSpec:
-        """Exact with transactional spouts; `options` are the fields of `DeltaOptions`."""
-        return _spec(StateType.TRANSACTIONAL, path, options)
-
-    @staticmethod
-    def non_transactional(path: str | os.PathLike[str], **options: Any) -> StateSpec:
-        """Bare values, where a replay counts twice; `options` are the fields of `DeltaOptions`."""
-        return _spec(StateType.NON_TRANSACTIONAL, path, options)
+    @classmethod
+    def of_kind(cls, kind: StateType, target: str | os.PathLike[str] | None, options: dict[str, Any]) -> StateSpec:
+        """Return the state of a kind."""
+        path = options.pop("path", None) if target is None else target
+        if path is None:
+            raise ConfigError("a Delta state without a path: give the folder or the URL of its table")
+        return StateSpec(_DeltaFactory(kind, os.fspath(path), DeltaOptions(**options)), required_num_partitions=1)
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,10 +90,9 @@ class _DeltaFactory(Redacted):
     options: DeltaOptions
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
-        """Return the map of the kind over the partition's table; nothing is created before the first commit."""
-        path = self.path if num_partitions == 1 else f"{self.path.rstrip('/')}/part-{partition_index:05}"
-        return DeltaMapState(path, self.kind, conf, partition_index, self.options)
-
-
-def _spec(kind: StateType, path: str | os.PathLike[str], options: dict[str, Any]) -> StateSpec:
-    return StateSpec(_DeltaFactory(kind, os.fspath(path), DeltaOptions(**options)), required_num_partitions=1)
+        """Return the map of the kind over the table; nothing is created before the first commit."""
+        if num_partitions != 1:
+            raise ConfigError(
+                f"open Delta state {conf.prefix!r} with {num_partitions} partitions: a table is one partition"
+            )
+        return DeltaMapState(self.path, self.kind, conf, partition_index, self.options)

@@ -9,9 +9,9 @@ from states.memory.data import MemoryData
 from trident.errors import FencedError
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key
-from trident.state.sentinel import displaced, is_forward
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
+from trident.storekit import check_move, displaced
 
 __all__ = ["ColumnarMemoryMap", "MemoryBackingMap"]
 
@@ -70,8 +70,7 @@ class MemoryBackingMap(Generic[V]):
         with data.lock:
             found = data.sentinel
             seen = self._seen if self._has_seen else found
-            if found != seen or (found is not None and not force and not is_forward(found, sentinel)):
-                raise displaced("move the sentinel in memory", sentinel, found, seen)
+            check_move("move the sentinel in memory", sentinel, found, seen, force)
             data.sentinel = self._own = self._seen = sentinel
             self._has_seen = True
 

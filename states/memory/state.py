@@ -9,18 +9,18 @@ another writer has moved the sentinel, its puts raise `FencedError` (R9). An opa
 
 from __future__ import annotations
 
-import os
-import threading
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 from uuid import uuid4
 
 from states.memory.data import MemoryData
 from states.memory.map import ColumnarMemoryMap, MemoryBackingMap
-from trident.errors import ConfigError, UnsupportedOperation
+from states.memory.registry import data_of, this_process
+from trident.errors import ConfigError
 from trident.state.interfaces import StateConf, StateSpec, StateType, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
+from trident.storekit import Kinds
 
 __all__ = ["LRUMemoryMapState", "MemoryMap", "MemoryMapState"]
 
@@ -50,23 +50,39 @@ class MemoryMap(SnapshottableMap):
         super().__init__(map_for(kind, backing, name, partition), MEMORY_SNAPSHOT_KEY)
 
 
-# ---- the factories ---------------------------------------------------------------------------------------------------
-
-_PROCESS = uuid4().hex
-_registry: dict[tuple[str, str, int], tuple[int, MemoryData]] = {}
-_registry_lock = threading.Lock()
-
-
-def _home() -> str:
-    return f"{_PROCESS}:{os.getpid()}"  # a fork has the first part in common
-
-
 def _new_id() -> str:
     return uuid4().hex
 
 
+class _MemoryFactory(Kinds[int]):
+    """A `StateFactory` whose three methods make a `StateSpec` of a new factory."""
+
+    in_memory: ClassVar[bool] = True
+    """A topology whose states are all in memory keeps its log there too, unless `log_dir` is given."""
+
+    id: str
+    kind: StateType
+    home: str
+
+    @property
+    def _bound(self) -> int:
+        return 0
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> MemoryMap:
+        """Open one partition; the data of an earlier state object of the same factory and name are found again."""
+        data = data_of(self.id, self.home, self._bound, conf, partition_index, num_partitions)
+        return MemoryMap(self.kind, data, conf.prefix, partition_index, conf.value_type)
+
+    @classmethod
+    def of_kind(cls, kind: StateType, target: int | None, options: dict[str, Any]) -> StateSpec:
+        """Return a new state of a kind; `target` is the `max_size` of one that has it."""
+        given = {} if target is None else {"max_size": target}
+        make: Any = cls
+        return StateSpec(make(**given, **options, kind=kind))
+
+
 @dataclass(frozen=True)
-class MemoryMapState:
+class MemoryMapState(_MemoryFactory):
     """The `StateFactory` of a state in memory; opaque unless another kind is asked for.
 
     Attributes
@@ -81,39 +97,17 @@ class MemoryMapState:
 
     id: str = field(default_factory=_new_id)
     kind: StateType = StateType.OPAQUE
-    home: str = field(default_factory=_home, repr=False)
-
-    in_memory: ClassVar[bool] = True
-    """A topology whose states all live in memory keeps its log there too, unless `log_dir` is given."""
+    home: str = field(default_factory=this_process, repr=False)
 
     Factory: ClassVar[type[MemoryMapState]]
     """Trident's name of the factory; the class itself."""
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> MemoryMap:
-        """Open one partition; the data of an earlier state object of the same factory and name are found again."""
-        return _open(self, 0, conf, partition_index, num_partitions)
-
-    @classmethod
-    def opaque(cls) -> StateSpec:
-        """Return a new opaque state."""
-        return StateSpec(cls(kind=StateType.OPAQUE))
-
-    @classmethod
-    def transactional(cls) -> StateSpec:
-        """Return a new transactional state."""
-        return StateSpec(cls(kind=StateType.TRANSACTIONAL))
-
-    @classmethod
-    def non_transactional(cls) -> StateSpec:
-        """Return a new non-transactional state."""
-        return StateSpec(cls(kind=StateType.NON_TRANSACTIONAL))
 
 
 MemoryMapState.Factory = MemoryMapState
 
 
 @dataclass(frozen=True)
-class LRUMemoryMapState:
+class LRUMemoryMapState(_MemoryFactory):
     """The `StateFactory` of a state in memory that forgets: a partition keeps the `max_size` entries used last.
 
     A dropped entry is lost silently, and a key that comes back starts again: a limit on memory, for values that need not
@@ -130,9 +124,8 @@ class LRUMemoryMapState:
     max_size: int
     id: str = field(default_factory=_new_id)
     kind: StateType = StateType.OPAQUE
-    home: str = field(default_factory=_home, repr=False)
+    home: str = field(default_factory=this_process, repr=False)
 
-    in_memory: ClassVar[bool] = True
     forgets: ClassVar[bool] = True
     """What must be whole (a window) is not kept here."""
 
@@ -143,48 +136,9 @@ class LRUMemoryMapState:
         if self.max_size < 1:
             raise ConfigError(f"max_size={self.max_size} of an LRUMemoryMapState: give at least 1")
 
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> MemoryMap:
-        """Open one partition; the data of an earlier state object of the same factory and name are found again."""
-        return _open(self, self.max_size, conf, partition_index, num_partitions)
-
-    @classmethod
-    def opaque(cls, max_size: int) -> StateSpec:
-        """Return a new opaque state."""
-        return StateSpec(cls(max_size, kind=StateType.OPAQUE))
-
-    @classmethod
-    def transactional(cls, max_size: int) -> StateSpec:
-        """Return a new transactional state."""
-        return StateSpec(cls(max_size, kind=StateType.TRANSACTIONAL))
-
-    @classmethod
-    def non_transactional(cls, max_size: int) -> StateSpec:
-        """Return a new non-transactional state."""
-        return StateSpec(cls(max_size, kind=StateType.NON_TRANSACTIONAL))
+    @property
+    def _bound(self) -> int:
+        return self.max_size
 
 
 LRUMemoryMapState.Factory = LRUMemoryMapState
-
-
-def _open(
-    factory: MemoryMapState | LRUMemoryMapState, max_size: int, conf: StateConf, partition: int, num_partitions: int
-) -> MemoryMap:
-    if factory.home != _home():
-        raise UnsupportedOperation(
-            f"open memory state {conf.prefix!r} in process {os.getpid()}: its data live in the process that declared "
-            "it, so its commits and reads must run there (in the driver); use a store outside the process to run "
-            "them in executors"
-        )
-    with _registry_lock:
-        written_with, data = _registry.setdefault(
-            (factory.id, conf.prefix, partition), (num_partitions, MemoryData(max_size))
-        )
-        if written_with != num_partitions:
-            homes = [_registry.get((factory.id, conf.prefix, each)) for each in range(written_with)]
-            if len(data) or any(home is not None and len(home[1]) for home in homes):
-                raise ConfigError(
-                    f"open memory state {conf.prefix!r} with {num_partitions} partitions: it was written with "
-                    f"{written_with}, and keys do not move. Keep the number, or declare a new state"
-                )
-            _registry[(factory.id, conf.prefix, partition)] = (num_partitions, data)
-    return MemoryMap(factory.kind, data, conf.prefix, partition, conf.value_type)

@@ -8,7 +8,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryData, MemoryMapState
-from states.memory.state import _registry
+from states.memory.registry import kept_data
 from trident import TridentTopology
 from trident.operations import Count, Max, Min, Sum
 
@@ -22,7 +22,7 @@ def always_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def data_of(factory: MemoryMapState) -> MemoryData:
-    (data,) = (data for (number, *_), (_, data) in _registry.items() if number == factory.id)
+    (data,) = kept_data(factory.id).values()
     return data
 
 

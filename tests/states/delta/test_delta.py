@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from states.delta import DeltaBackingMap
+from states.delta import DeltaBackingMap, DeltaState
 from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, update, values, version_of
-from trident.errors import FencedError, StaleTransactionError, StateError, StateMismatchError
-from trident.state.interfaces import FencedMap, Resettable, StateType
+from trident.errors import ConfigError, FencedError, StaleTransactionError, StateError, StateMismatchError
+from trident.state.interfaces import FencedMap, Resettable, StateConf, StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -213,3 +213,12 @@ def test_end_without_begin_is_refused(tmp_path: Path) -> None:
     backing = DeltaBackingMap(tmp_path, StateType.OPAQUE, WORDS)
     with pytest.raises(StateError, match="end of batch 3 .* without its begin"):
         backing.end(Txid(3))
+
+
+def test_a_table_is_one_partition_and_has_a_path(tmp_path: Path) -> None:
+    spec = DeltaState.opaque(path=str(tmp_path))
+    assert (spec.required_num_partitions, spec.kind) == (1, StateType.OPAQUE)
+    with pytest.raises(ConfigError, match="with 2 partitions: a table is one partition"):
+        spec.factory.make_state(StateConf(), 1, 2)
+    with pytest.raises(ConfigError, match="without a path"):
+        DeltaState.opaque()
