@@ -125,11 +125,12 @@ def test_a_demo_that_could_not_kill_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)  # Spark starts three times
 def test_the_demo_on_spark_is_killed_with_its_jvm_and_exact(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     temporary = tmp_path_factory.mktemp("temporary")
-    done = trident("demo", "text", "--crash", "--crashes", "1", cwd=folder, TMPDIR=str(temporary))
+    done = trident("demo", "text", "--crash", "--crashes", "1", cwd=folder, timeout_s=280, TMPDIR=str(temporary))
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(temporary.glob("trident-demo-*")) == []
     assert "kill 1: SIGKILL after the record of batch" in done.stdout

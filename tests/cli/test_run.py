@@ -114,7 +114,7 @@ def _clean_end(folder: Path, options: tuple[str, ...], signum: signal.Signals) -
     assert code == 128 + signum
     assert out == f"stopped after batch {txid}; the next run continues from there\n"
     assert "stopping after the commit under way" in problems
-    assert "Traceback" not in problems
+    assert "Traceback" not in problems, problems
     assert held_by(log_dir, list_log(log_dir).claims[-1]) is None
     # Nothing beyond the last record is in the store: each batch holds "the" twice.
     read = trident("get", "counts:endless", "count", "the", "--json", cwd=folder)

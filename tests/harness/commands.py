@@ -59,11 +59,11 @@ def environment(**changes: str) -> dict[str, str]:
     return {**kept, "COLUMNS": "400", "NO_COLOR": "1", **changes}
 
 
-def trident(*words: str, cwd: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+def trident(*words: str, cwd: Path, timeout_s: float = _TIMEOUT_S, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
     command = [sys.executable, "-m", "trident.cli", *words]
     return subprocess.run(
-        command, cwd=cwd, env=environment(**changes), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        command, cwd=cwd, env=environment(**changes), capture_output=True, text=True, timeout=timeout_s, check=False
     )
 
 

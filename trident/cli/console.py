@@ -115,4 +115,4 @@ class _Plain(logging.Handler):
 
 def _is_no_repetition(record: logging.LogRecord) -> bool:
     # The error that ended a topology is raised as well, and printed by `reporting`.
-    return not (record.name == "trident.runtime.driver.running" and record.funcName in ("_run", "_watch"))
+    return not (record.name == "trident.runtime.driver.running" and record.funcName == "_note")
