@@ -139,10 +139,10 @@ class Fence:
 
         self._run("read the sentinel", map(call, range(layout.buckets)))
         self._seen = records
-        if records[0] is None or None in records:
+        found = [self._sentinel(record) for record in dict.fromkeys(records) if record is not None]
+        if not found or None in records:
             return None
-        first = self._sentinel(records[0]).incarnation
-        found = map(self._sentinel, {record for record in records if record is not None})
+        first = found[0].incarnation
         # A move to a new incarnation that was not completed leaves copies of the old one behind.
         return min(found, key=lambda one: (one.incarnation == first, one.version, one.sealed))
 
@@ -220,7 +220,7 @@ class Fence:
             if isinstance(answer, list):
                 layout.check_buckets(answer[0], self._place)
             else:
-                self._check("move the sentinel", sentinel, answer, None if seen is None else self._sentinel(seen))
+                self._check("move the sentinel", sentinel, answer, seen)
 
         acknowledged = b"%d" % self._acknowledged[bucket] if mine else b""
         command = (
@@ -229,10 +229,10 @@ class Fence:
         )  # fmt: skip
         return Call(bucket, lambda: command, take)
 
-    def _check(self, doing: str, own: Sentinel | None, answer: Any, seen: Sentinel | None = None) -> None:
+    def _check(self, doing: str, own: Sentinel | None, answer: Any, before: bytes | None = None) -> None:
         if answer == 1:
             return
-        what, seen = f"{doing} of {self._place}", own if seen is None else seen
+        what, seen = f"{doing} of {self._place}", own if before is None else self._sentinel(before)
         if answer == 0:
             raise BackendError(
                 f"{what}: Redis has lost writes of this very commit that it had acknowledged; it was restarted or replaced "
