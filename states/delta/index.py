@@ -40,7 +40,7 @@ class Index:
             self._reduced().delete(keys)
 
     def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Return what is there for keys, given part by part; None where rows are quicker or values are no numbers."""
+        """Return what is there for keys, given field by field; None where rows are quicker or values are no numbers."""
         if self._scan is not None and self._values.may_be_columns:
             self._values.columns = number_table(self._layout, self._scan)
             self._drop_scan()

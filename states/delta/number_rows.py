@@ -25,7 +25,7 @@ def table_of(layout: Layout, names: Any, new: NumberColumns, seq: int, sentinel:
     Parameters
     ----------
     names
-        By what a `NumberTable` finds the keys: their only part, a list or an Arrow array, or the keys.
+        By what a `NumberTable` finds the keys: their only field, a list or an Arrow array, or the keys.
     """
     width = len(layout.key_columns)
     parts = [names] if width == 1 else zip(*names, strict=True)

@@ -1,7 +1,7 @@
 """What keys are called in Memcached: at most 250 bytes, without spaces and control characters, another one for each key.
 
 =====================================  =========================================================
-`prefix:the`                           a key of one part that is short plain ASCII text
+`prefix:the`                           a key of one field that is short plain ASCII text
 `prefix:=AZGhYQ`                       any other: the encoded key as URL-safe base64
 `prefix:#` and 64 hexadecimal digits   a key that would be too long: its BLAKE2b hash
 =====================================  =========================================================

@@ -97,7 +97,7 @@ class ColumnarMemoryMap(MemoryBackingMap[OpaqueValue]):
     """
 
     def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Read keys, given part by part; None if what is here does not fit columns."""
+        """Read keys, given field by field; None if what is here does not fit columns."""
         with self.data.lock:
             return self.data.values.find(parts)
 

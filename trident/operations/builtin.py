@@ -175,7 +175,7 @@ class SnapshotGet(BaseQueryFunction[Any, Any]):
 
 
 class TupleCollectionGet(BaseQueryFunction[Any, Any]):
-    """Lists a state: emits one tuple per row (the parts of the key, then the value) for every tuple.
+    """Lists a state: emits one tuple per row (the fields of the key, then the value) for every tuple.
 
     The rows are read once per batch. A store that cannot list its keys raises `UnsupportedOperation`.
     """

@@ -1,6 +1,6 @@
-"""What a state or its factory may offer besides its interface (`trident/state/interfaces.py`).
+"""What a state or its factory may offer in addition to its interface (`trident/state/interfaces.py`).
 
-What a factory says of itself is asked by the properties of `StateSpec`. docs/writing-a-state.md tells what each ability is for.
+The properties of `StateSpec` ask a factory. docs/writing-a-state.md says what each ability is for.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 
 @runtime_checkable
 class Closable(Ability, Protocol):
-    """A state, a backing map or a cache that holds something to let go of."""
+    """A state, a backing map or a cache with something to release."""
 
     def close(self) -> None:
         """Release it."""
@@ -50,10 +50,10 @@ class Closable(Ability, Protocol):
 
 @runtime_checkable
 class KeepsAttempts(Ability, Protocol):
-    """A state or backing map that knows whether its opaque values tell which attempt wrote them."""
+    """A state or backing map that knows whether its opaque values say which attempt wrote them."""
 
     def keeps_attempts(self) -> bool:
-        """Whether they do. Of a backing map that does not say, an `OpaqueMap` takes it that they do."""
+        """Whether they do. An `OpaqueMap` assumes it of a backing map that does not say."""
 
 
 @runtime_checkable
@@ -77,7 +77,7 @@ class Resettable(Ability, Protocol):
 
 @runtime_checkable
 class Placed(Ability, Protocol):
-    """A state with a sentinel that says what the state is called there, so that no other state takes its place."""
+    """A state whose sentinel names it, so that no other state takes its place."""
 
     @property
     def place(self) -> str:
@@ -85,7 +85,7 @@ class Placed(Ability, Protocol):
 
 
 def place_of(state: object) -> str:
-    """Return what a state is called in its sentinels; "" of a user's own that does not say."""
+    """Return the name of a state in its sentinels; "" for a user's state that has none."""
     return state.place if isinstance(state, Placed) else ""
 
 
@@ -115,15 +115,15 @@ class MultiPuttable(Ability, Protocol):
 
 @runtime_checkable
 class ITupleCollection(Ability, Protocol):
-    """A state that can list what it holds."""
+    """A state that can list its contents."""
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over rows: the parts of the key, then the value. No order is promised."""
+        """Iterate over rows: the fields of the key, then the value. No order is promised."""
 
 
 @runtime_checkable
 class SnapshotListable(Ability, Protocol):
-    """A state that can list what it held after a committed batch."""
+    """A state that can list its contents after a committed batch."""
 
     def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:
         """Iterate over rows as `ITupleCollection.get_tuples`, as they were after `snapshot.txid`."""
@@ -147,11 +147,11 @@ class SnapshotGettable(Ability, Protocol):
 
 @runtime_checkable
 class ColumnarState(Ability, Protocol):
-    """A map state that may combine numbers with what it holds in columns, all keys of a batch at once."""
+    """A map state that may combine numbers in columns, all keys of a batch at once."""
 
     @property
     def keeps_columns(self) -> bool:
-        """Whether `multi_combine` may be of use with the store below."""
+        """Whether `multi_combine` can work with the store below."""
 
     def multi_combine(self, parts: Sequence[Sequence[Any]], values: Any, function: Any) -> Any | None:
         """Update distinct keys; return the column of new values, or None: use `multi_update`. See `OpaqueMap`."""
@@ -187,16 +187,16 @@ class KeptInMemory(Ability, Protocol):
 
 @runtime_checkable
 class Forgetting(Ability, Protocol):
-    """A factory that says whether its states drop what they were given."""
+    """A factory that says whether its states may forget values."""
 
     @property
     def forgets(self) -> bool:
-        """Whether they do: then no window is kept there."""
+        """Whether they may; such a state cannot hold a window."""
 
 
 @runtime_checkable
 class DeclaresAttempts(Ability, Protocol):
-    """A factory of backing maps that knows whether opaque values will tell which attempt wrote them."""
+    """A factory of backing maps that knows whether opaque values will say which attempt wrote them."""
 
     @property
     def keeps_attempts(self) -> bool | None:
@@ -209,4 +209,4 @@ class OverBackingMap(Ability, Protocol):
 
     @property
     def backing_map_factory(self) -> Callable[..., Any]:
-        """What opens the backing map of a partition."""
+        """The function that opens the backing map of a partition."""

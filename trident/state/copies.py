@@ -1,4 +1,4 @@
-"""Who owns a value: an updater and a reader get objects of their own, so what they change in place is stored nowhere (R13)."""
+"""Copies of values: an updater and a reader get objects of their own, so that their changes in place are not stored (R13)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _IMMUTABLE: frozenset[type[Any]] = frozenset(
 
 
 def owned(bases: list[Any]) -> list[Any]:
-    """Return what updaters and readers may change in place."""
+    """Return values that updaters and readers may change in place."""
     return bases if _IMMUTABLE.issuperset(map(type, bases)) else list(map(own, bases))
 
 
 def own(base: Any) -> Any:
-    """Return what an updater or a reader may change in place: a copy, unless the value cannot change."""
+    """Return a value that an updater or a reader may change in place: a copy, unless it is immutable."""
     if type(base) in _IMMUTABLE or (type(base) is tuple and all(type(part) in _IMMUTABLE for part in base)):
         return base
     return deepcopy(base)
 
 
 def kept(values: list[Any], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
-    """Return what is stored of new values: copies, unless an aggregate made them, for the user may change the others later."""
+    """Return the values to store: copies, unless an aggregate made them, because the user may change the others later."""
     return values if updaters and type(updaters[0]) in (CombinerValueUpdater, ReducerValueUpdater) else owned(values)

@@ -63,7 +63,7 @@ __all__ = [
 ]
 
 REPLAY_WINDOW_S = 86_400
-"""A store that forgets a value sooner may have lost it when its batch is replayed after a night's outage."""
+"""The shortest safe expiry: a value that expires sooner may be gone when its batch is replayed after a night's outage."""
 
 V = TypeVar("V")
 V_co = TypeVar("V_co", covariant=True)
@@ -73,7 +73,7 @@ S_contra = TypeVar("S_contra", contravariant=True)
 
 @dataclass(frozen=True, repr=False)
 class StateConf(Redacted, Mapping[str, Any]):
-    """What a `StateFactory` is told; also a read-only mapping of the settings of the topology.
+    """The arguments of a `StateFactory`; also a read-only mapping of the settings of the topology.
 
     Attributes
     ----------
@@ -82,7 +82,7 @@ class StateConf(Redacted, Mapping[str, Any]):
     key_fields
         `(name, DDL type)` of each grouping field; empty for an ungrouped aggregate or `partition_persist`.
     value_type
-        DDL type of the aggregate; None where the state is fed by a user's `StateUpdater`.
+        DDL type of the aggregate; None if a user's `StateUpdater` feeds the state.
     settings
         The configuration of the topology by key.
     read_only
@@ -107,24 +107,25 @@ class StateConf(Redacted, Mapping[str, Any]):
 
     @property
     def prefix(self) -> str:
-        """`topology/state`: what every key of this state starts with in a shared store.
+        """`topology/state`: the beginning of every key of this state in a shared store.
 
-        A slash in the topology's name is written `%2F`, or topology `a/b` would share the keys of topology `a`.
+        A slash in the topology's name is written `%2F`, because topology `a/b` must not share the keys of topology `a`.
         """
         return f"{self.topology.replace('%', '%25').replace('/', '%2F')}/{self.state}"
 
 
 @runtime_checkable
 class State(Protocol):
-    """Any state: told when the updates of a batch begin and when they are complete.
+    """Any state: it is called when the updates of a batch begin and when they are complete.
 
     `txid` is an `int`; inside the framework it also carries its attempt (see `trident.state.Txid`). Neither method is
     called for a partition without input. `commit` ends the updates of this partition; the batch as a whole is committed
     only by its record in the log. After an exception from either, the same or another instance gets `begin_commit`
     with the same txid and a higher attempt.
 
-    A state says what it does with a replay by an attribute `kind`, a `StateType` or its name (`"opaque"`), on itself, on
-    its factory or on both; the factory's is known before anything is opened. One that says none is taken as it is.
+    A state says what it does with a replay by an attribute `kind`, a `StateType` or its name (`"opaque"`), on itself,
+    on its factory or on both; the factory's is known before anything is opened. A state without a kind is accepted with
+    every spout.
     """
 
     def begin_commit(self, txid: int) -> None:
@@ -144,14 +145,14 @@ class StateFactory(Ability, Protocol):
 
 @dataclass(frozen=True)
 class StateSpec:
-    """A factory and the number of partitions that it insists on (None: as the topology asks)."""
+    """A factory and the number of partitions that it requires (None: as the topology asks)."""
 
     factory: StateFactory
     required_num_partitions: int | None = None
 
     @property
     def kind(self) -> StateType | None:
-        """The kind that the factory declares, before anything is opened; None where it declares none."""
+        """The kind that the factory declares, before anything is opened; None if it declares none."""
         return kind_of(self.factory)
 
     @property
@@ -167,7 +168,7 @@ class StateSpec:
 
     @property
     def forgets(self) -> bool:
-        """Whether the states drop what they were given; see `Forgetting`."""
+        """Whether the states may forget values; see `Forgetting`."""
         return isinstance(self.factory, Forgetting) and self.factory.forgets
 
 
@@ -186,7 +187,7 @@ class IBackingMap(Protocol[V]):
         """Read many keys: one entry per key, in the order asked, None where never written."""
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[V]) -> None:
-        """Write many keys; `keys` are distinct. Return once all are written; on an error any part may be."""
+        """Write many keys; `keys` are distinct. Return once all are written; on an error any of them may be."""
 
 
 @runtime_checkable
@@ -243,7 +244,7 @@ class StateUpdater(Protocol[S_contra]):
     """Applies the tuples of one batch partition to a state, between `begin_commit` and `commit`."""
 
     def update_state(self, state: S_contra, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
-        """Apply `tuples`; what is emitted to `collector` flows on in `new_values_stream()`."""
+        """Apply `tuples`; what is emitted to `collector` goes to `new_values_stream()`."""
 
 
 class QueryFunction(Protocol[S_contra, V]):

@@ -1,4 +1,4 @@
-"""What a key is, and the kinds of states: how a state undoes what a failed attempt wrote."""
+"""The type of keys, and the kinds of states: how a state undoes what a failed attempt wrote."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DeclaresKind(Ability, Protocol):
 
     @property
     def kind(self) -> StateType | str | None:
-        """The `StateType`, or its name; None says nothing."""
+        """The `StateType`, or its name; None: it does not say."""
 
 
 def kind_of(*declaring: Any) -> StateType | None:

@@ -1,6 +1,6 @@
-"""What a backing map may offer besides its two methods. `abilities_of` asks for all of it, once, when a map is put over it.
+"""What a backing map may offer in addition to its two methods. `abilities_of` asks once, when a map is put over it.
 
-docs/writing-a-state.md tells what each ability is for.
+docs/writing-a-state.md says what each ability is for.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = [
 
 @runtime_checkable
 class BackingMapLifecycle(Ability, Protocol):
-    """A backing map that is told about commits: to write all puts of a commit at once, or to drop a stale cache.
+    """A backing map that knows when a commit begins and ends, to write all puts at once or to drop a stale cache.
 
     A put outside of `begin` and `end` is written when it returns; the seal of a commit is one.
     """
 
     def begin(self, txid: Txid) -> None:
-        """A commit begins; unfinished business of an earlier one is void."""
+        """A commit begins; drop the unfinished puts of an earlier one."""
 
     def end(self, txid: Txid) -> None:
         """The commit's puts are complete; return once they are durable."""
@@ -59,21 +59,21 @@ class AtomicMap(Ability, Protocol):
 class FencedMap(SentinelReadable, Protocol):
     """A backing map that keeps the sentinel itself, so that a writer that was replaced cannot write (R9).
 
-    All five fields of a `Sentinel` are kept; it is laid unsealed when a commit begins and again, sealed, when all puts
-    are acknowledged (see `AtomicMap`).
+    All five fields of a `Sentinel` are kept; it is written unsealed when a commit begins and again, sealed, when all
+    puts are acknowledged (see `AtomicMap`).
     """
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Replace the sentinel that this instance read or laid last; from now on puts succeed only while it stands.
+        """Replace the sentinel that this instance read or wrote last; from now on puts succeed only while it is there.
 
         It is a compare-and-set, "none" included: a store that was emptied, rolled back or taken over since the read is
         not written to. Without a read before it, the move reads by itself. A move that is sent again, because no answer
-        came, finds what was read or its own record.
+        came, finds the record that was read or its own.
 
         Parameters
         ----------
         force
-            Also move it back, or to another incarnation; what was read is compared all the same.
+            Also move it back, or to another incarnation; the comparison with what was read still holds.
 
         Raises
         ------
@@ -95,20 +95,20 @@ class ListableMap(Ability, Protocol):
     """A backing map that can list its keys."""
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys, in pages of a size that the store finds right.
+        """Iterate over the keys, in pages of a size that suits the store.
 
-        A key that is there from the first page to the last comes exactly once; the sentinel's key does not come.
+        A key that exists from the first page to the last is listed exactly once; the sentinel's key is not listed.
         Partitions that share a store may each list the keys of all.
         """
 
 
 @runtime_checkable
 class GivesCopies(Ability, Protocol):
-    """A backing map that says whether what it returns is the reader's to change, because it was decoded for this call."""
+    """A backing map that says whether readers may change what it returns, because it was decoded for this call."""
 
     @property
     def gives_copies(self) -> bool:
-        """Whether it is. What any other map returns is copied before a reader or an updater gets it."""
+        """Whether they may. What any other map returns is copied before a reader or an updater gets it."""
 
 
 @runtime_checkable
@@ -121,15 +121,15 @@ class PastMemoryReadable(Ability, Protocol):
 
 @runtime_checkable
 class CurrentReadable(Ability, Protocol):
-    """A backing map that can read the bare values of the latest writes, cheaper than all that is stored with them."""
+    """A backing map that can read the bare values of the latest writes, at less cost than the whole stored values."""
 
     def multi_get_current(self, keys: Sequence[Key]) -> list[Any]:
-        """Return the value that each key was last written with, None where there is none; each is the reader's own."""
+        """Return the latest value of each key, None for an absent one; the reader may change them."""
 
 
 @dataclass(frozen=True)
 class MapAbilities:
-    """What one backing map offers; None or False where it does not. `abilities_of` makes it."""
+    """The abilities of one backing map; None or False for a missing one. Made by `abilities_of`."""
 
     lifecycle: BackingMapLifecycle | None
     fence: FencedMap | None
@@ -145,7 +145,7 @@ class MapAbilities:
 
 
 def abilities_of(backing: object) -> MapAbilities:
-    """Ask a backing map for all that it may offer."""
+    """Ask a backing map for all abilities."""
     return MapAbilities(
         lifecycle=backing if isinstance(backing, BackingMapLifecycle) else None,
         fence=backing if isinstance(backing, FencedMap) else None,

@@ -1,13 +1,13 @@
-"""The life cycle of a commit, which the three kinds of maps share: the sentinel first, puts that are remembered, the seal last.
+"""The life cycle of a commit, which the three kinds of maps share: the sentinel first, then the puts, the seal last.
 
-The way of one commit::
+One commit::
 
-    begin_commit(txid)   the sentinel is compared, then moved forward: from here on an older writer is fenced
+    begin_commit(txid)   compares the sentinel, then moves it forward; from here on an older writer is fenced
     multi_update(...)    one read, the rule of the kind, one write (of a TransactionalMap: at the commit)
     commit(txid)         the backing map makes the puts durable; then the sentinel is sealed
 
-What this very commit wrote is remembered until the commit ends and laid over what the store shows, so a key may be
-updated in several calls.
+The map remembers what this commit wrote until the commit ends, and uses it in place of what the store shows, so a key may
+be updated in several calls.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class CommittedMap(ABC):
 
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         self.backing, self.name, self.partition = backing, name, partition
-        # Asked once, because a look at all methods of a protocol costs as much as a small commit.
+        # Asked once, because checking all methods of a protocol costs as much as a small commit.
         self._offers = offers = abilities_of(backing)
         self._guard = ReservedKeySentinel(backing, partition) if offers.fence is None else offers.fence
         self._removals = Removals(backing, self.kind)
@@ -53,7 +53,7 @@ class CommittedMap(ABC):
             self._begin(commit)  # because a sentinel under a reserved key is one of the puts of the commit
             self._lay_sentinel(commit, sealed=self._offers.is_atomic)
         else:
-            # Before the first put: whoever held the partition until now is fenced from here on.
+            # Before the first put, because from here on the earlier writer of the partition is fenced.
             self._lay_sentinel(commit, sealed=self._offers.is_atomic)
             self._begin(commit)
         self._removals.begin(commit)
@@ -68,7 +68,7 @@ class CommittedMap(ABC):
             self._offers.lifecycle.end(begun)
         self._removals.end(begun)
         if not self._offers.is_atomic:
-            # All is acknowledged: a store that loses any of it from here on loses the seal too, because that came last.
+            # Everything is acknowledged. A store that loses any of it later loses the seal too, because the seal comes last.
             self._lay_sentinel(begun, sealed=True)
         self._forget()
 
@@ -92,7 +92,7 @@ class CommittedMap(ABC):
     def multi_remove(self, keys: Sequence[Key]) -> None:
         """Remove keys as part of the current batch; absent keys are ignored.
 
-        A removal is a put of None by the rule of the kind, so a replay undoes it or does it again as it must. A store
+        A removal is a put of None by the rule of the kind, so a replay undoes or repeats it correctly. A store
         that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
         """
         distinct = list(dict.fromkeys(one_nan(keys)))
@@ -101,9 +101,9 @@ class CommittedMap(ABC):
         self._removals.note(there)
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
-        """Iterate over the rows: the parts of each key, then the value of the latest write, page by page.
+        """Iterate over the rows: the fields of each key, then the value of the latest write, page by page.
 
-        A key whose value is None is no row: it was removed, or is as good as never written.
+        A key whose value is None has no row: it was removed, or never had a value.
 
         Raises
         ------
@@ -130,15 +130,15 @@ class CommittedMap(ABC):
 
     @property
     def place(self) -> str:
-        """What the state is called in its sentinels, so that no other state takes its place."""
+        """The name of the state in its sentinels, so that no other state takes its place."""
         return self.name
 
     def read_sentinel(self) -> Sentinel | None:
-        """Return what the store says of this partition's last commit."""
+        """Return the sentinel in the store: this partition's last commit."""
         return self._guard.read_sentinel()
 
     def move_sentinel(self, sentinel: Sentinel, force: bool = False) -> None:
-        """Lay the sentinel, in the name of this state; `force` also moves it back."""
+        """Write the sentinel, with the name of this state; `force` also moves it back."""
         self._guard.move_sentinel(sentinel._replace(place=self.name), force)
 
     def reset(self) -> None:
@@ -174,7 +174,7 @@ class CommittedMap(ABC):
             self._offers.lifecycle.begin(commit)
 
     def _forget(self) -> None:
-        """No commit is under way."""
+        """Forget the commit."""
         self._txid, self._written = None, {}
 
     @abstractmethod
@@ -186,7 +186,7 @@ class CommittedMap(ABC):
         """Return the values that the updates of the commit `txid` start from."""
 
     def _given(self, values: list[Any]) -> list[Any]:
-        """Return what a reader may change in place, of what the backing map gave."""
+        """Return values that a reader may change in place, from what the backing map returned."""
         return values if self._offers.gives_copies else owned(values)
 
     def _read(self, keys: Sequence[Key]) -> Sequence[Any]:
@@ -200,7 +200,7 @@ class CommittedMap(ABC):
 
     def _put(self, keys: list[Key], stored: list[Any]) -> None:
         if keys:
-            # Store first, memory second: a failed put must not look written (R10).
+            # Store first, memory second, because a failed put must not look written (R10).
             if not self._puts_at_commit:
                 self.backing.multi_put(keys, stored)
             self._written.update(zip(keys, stored, strict=True))

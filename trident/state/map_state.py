@@ -15,7 +15,7 @@ __all__ = ["BackingMapFactory", "MapStateFactory", "map_state", "state_type"]
 
 
 class BackingMapFactory(Protocol):
-    """Opens the backing map of one partition. Pickled to where it is used: connect in the call, not before."""
+    """Opens the backing map of one partition. It is pickled to where it is used, so connect in the call, not before."""
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int, /) -> IBackingMap[Any]:
         """Return the map of partition `partition_index`; keys of a shared store start with `conf.prefix`."""
@@ -30,11 +30,11 @@ class MapStateFactory:
     backing_map_factory
         Opens the backing map of a partition.
     kind
-        The rule that values are kept by.
+        The kind, which decides the value rule.
     cache
         How many entries of a partition are remembered between commits (`CachedMap`); 0: none.
     snapshot_key
-        The key of the single value of an ungrouped aggregate: a tuple, or its only part.
+        The key of the single value of an ungrouped aggregate: a tuple, or its only field.
     """
 
     backing_map_factory: BackingMapFactory
@@ -43,7 +43,7 @@ class MapStateFactory:
     snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
-        """Open one partition. An instance that only answers reads has no cache: it would not see commits."""
+        """Open one partition. A read-only instance has no cache, because it would not see commits."""
         backing = self.backing_map_factory(conf, partition_index, num_partitions)
         if self.cache and not conf.read_only:
             backing = CachedMap(backing, self.cache)
@@ -70,7 +70,7 @@ def map_state(
     snapshot_key
         The key of the single value of an ungrouped aggregate.
     num_partitions
-        The number of partitions that the state insists on; None: as the topology asks.
+        The number of partitions that the state requires; None: as the topology asks.
     """
     if not callable(backing_map_factory):
         raise TypeError(

@@ -38,12 +38,12 @@ class OpaqueMap(CommittedMap):
     def __init__(self, backing: IBackingMap[Any], name: str = "state", partition: int = 0) -> None:
         super().__init__(backing, name, partition)
         self._columnar = backing if isinstance(backing, ColumnarMap) else None
-        self.keeps_columns = self._columnar is not None  # may `multi_combine` be of use?
-        # What this commit wrote as columns, by the parts of its keys; not yet in `_written`.
+        self.keeps_columns = self._columnar is not None  # can `multi_combine` be used?
+        # What this commit wrote as columns, by the fields of its keys; not yet in `_written`.
         self._combined: tuple[Sequence[Sequence[Any]], NumberColumns] | None = None
 
     def keeps_attempts(self) -> bool:
-        """Whether the store tells later which attempt wrote a value: unless the backing map says no."""
+        """Whether stored values say which attempt wrote them; they do unless the backing map says no."""
         attempts = self._offers.attempts
         return attempts is None or bool(attempts.keeps_attempts())
 
@@ -55,14 +55,14 @@ class OpaqueMap(CommittedMap):
         parts
             The keys: for each grouping field its values, a list or an Arrow array.
         values
-            A column of what each key is combined with, none of it null.
+            A column of the values to combine, none of them null.
         function
-            How.
+            The function that combines.
 
         Returns
         -------
         Any | None
-            The column of new values. None if that cannot be done with this store, these values or this late in the commit:
+            The column of new values. None if this store, these values or an earlier update of the commit rule it out:
             nothing was written, use `multi_update`.
         """
         commit, columnar = self._current(), self._columnar
@@ -76,7 +76,7 @@ class OpaqueMap(CommittedMap):
         if new is None:
             return None
         columnar.multi_put_columns(found, new)
-        self._combined = parts, new  # after the put: a failed one must not look written (R10)
+        self._combined = parts, new  # after the put, because a failed one must not look written (R10)
         return new.curr
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
@@ -100,8 +100,8 @@ class OpaqueMap(CommittedMap):
 
         Notes
         -----
-        `REMOVAL_LAG` batches after the snapshot a key that was removed since may be gone. Who reads so late looks, after
-        the read, how old the snapshot has become (as `StateView` does).
+        `REMOVAL_LAG` batches after the snapshot, a key that was removed since may be gone. A reader that may be so late must
+        check the age of the snapshot after the read (as `StateView` does).
         """
         if not keys:
             return []
@@ -109,7 +109,7 @@ class OpaqueMap(CommittedMap):
         if found is not None:
             self._refuse_later(found, snapshot.txid + 1, lambda at: keys[at], behind=snapshot.txid)
             return found.values_before(snapshot.txid + 1, snapshot.winners)
-        # Past every memory: a commit that crashed here is under way until the next begin_commit, whoever went on since.
+        # Past every memory, because a commit that crashed here is under way until the next begin_commit.
         past = self._offers.past_memory
         read = self.backing.multi_get if past is None else past.multi_get_stored
         keys = one_nan(keys)

@@ -1,4 +1,4 @@
-"""What a reader finds in a store, compared with the log that it reads by, beside a writer that may be at work (R8, R12)."""
+"""Compares what a reader finds in a store with the log, beside a writer that may be at work (R8, R12)."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ __all__ = ["check_reading"]
 def check_reading(
     state: str, partition: int, found: Sentinel | None, before: Txid, after: Txid, place: str = ""
 ) -> None:
-    """Check what a reader has found in the store, beside a writer that may be at work, against the log.
+    """Compare what a reader found in the store with the log, while a writer may be at work.
 
-    Nothing may be missing that the log had when it was read before the store, and nothing may be there that the log could
-    not have when it was read after it: a writer lays each sentinel before the log says that its batch is committed.
+    The store must have everything that the log had before the store was read, and nothing that the log could not have
+    after it, because a writer writes each sentinel before the log says that its batch is committed.
 
     Parameters
     ----------
     before, after
-        The batch that comes next, by the log as it was read before and after the store; the attempt says nothing.
+        The next batch, by the log as read before and after the store; the attempt has no meaning.
     place
-        What the state is called in its own sentinels; "" compares no place.
+        The name of the state in its own sentinels; "" compares no place.
 
     Raises
     ------
     StateReadError
-        Store and log do not belong together; it says what was found.
+        Store and log do not belong together; the error says what was found.
     """
     wrong = _wrong(found, before, after, place)
     if wrong:
@@ -41,7 +41,7 @@ def _wrong(found: Sentinel | None, before: Txid, after: Txid, place: str) -> str
     if place and found.place not in ("", place):
         return f"it belongs to {found.place!r}"
     if found.incarnation.startswith(f"{before.incarnation} ("):
-        return "it lost data since"  # a store that knows so says it there
+        return "it lost data since"  # a store that knows of the loss writes this
     if found.incarnation != before.incarnation:
         return "" if expected is None and found.txid == 0 and found.sealed else "it belongs to another log"
     if found == expected:
@@ -50,7 +50,7 @@ def _wrong(found: Sentinel | None, before: Txid, after: Txid, place: str) -> str
 
 
 def _wrong_beyond(found: Sentinel, expected: Sentinel | None, after: Txid) -> str:
-    """What is wrong with another sentinel than the expected one, in a store of this log."""
+    """Say what is wrong with a sentinel that is not the expected one, in a store of this log."""
     at, touched = found[1:3], after.expected
     if expected is not None and at < expected[1:3]:
         return "it is an older copy"

@@ -18,7 +18,7 @@ from trident.state.values import OpaqueValue, TransactionalValue
 __all__ = ["REMOVAL_LAG", "Removals"]
 
 REMOVAL_LAG = 16
-"""Batches for which a removed key stays in the store as None, for readers that are as many batches behind."""
+"""How many batches a removed key stays in the store as None, for readers that are that many batches behind."""
 
 
 class Removals:
@@ -31,7 +31,7 @@ class Removals:
         self._removed: dict[Key, Txid] = {}
 
     def begin(self, txid: Txid) -> None:
-        """Delete what was removed long ago and stayed so; called once the commit holds the fence."""
+        """Delete keys that were removed long ago and stayed so; called once the commit holds the fence."""
         self._removing = {}
         if not self._removed or self._removable is None:
             return
@@ -61,7 +61,7 @@ class Removals:
         self._removing, self._removed = {}, {}
 
     def _left(self, found: Any, by: Txid) -> bool:
-        """Whether `found` is what the commit `by` left of a key that it removed."""
+        """Whether `found` is what the commit `by` wrote for a key that it removed."""
         if self._kind is StateType.OPAQUE:
             return isinstance(found, OpaqueValue) and (found.txid, found.attempt, found.curr) == (by, by.attempt, None)
         return (

@@ -1,8 +1,8 @@
-"""The sentinel: one record per state partition that tells whether store and log belong together (R8, R9).
+"""The sentinel: one record per state partition that shows whether store and log belong together (R8, R9).
 
-Before a commit writes anything, what the store says of its last commit is compared with what the log says. The
-comparison is `check_sentinel`, a function of values; the rest finds a place in the store for the record. Readers compare
-too, see `trident.state.reader_check`.
+Before a commit writes anything, it compares the last commit by the store with the last commit by the log. The comparison is
+`check_sentinel`, a function of values; the rest finds a place in the store for the record. Readers compare too, see
+`trident.state.reader_check`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ SENTINEL_KEY = "\x00trident-sentinel"
 
 
 def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txid, place: str = "") -> None:
-    """Check what the store has against what the log expects, for a commit of `txid`.
+    """Compare the sentinel in the store with what the log expects, for a commit of `txid`.
 
     Legal are: the expected sentinel itself, and one that a failed attempt of ours left behind (same incarnation, a
     later (txid, attempt) than expected, not above this commit's, of a driver that this log let write, and not a winner,
-    or the log would know the touch).
+    because the log would know the touch).
 
     Parameters
     ----------
     place
-        What the state is called in its own sentinels; "" compares no place.
+        The name of the state in its own sentinels; "" compares no place.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
         return
     unknown = ""
     if found is not None and found != txid.expected and found.incarnation == txid.incarnation:
-        # A later batch by an *earlier* attempt is no successor of this writer: the end of the log was lost.
+        # A later batch by an *earlier* attempt is not a successor of this writer: the end of the log was lost.
         if found.attempt > txid.attempt or (found.attempt == txid.attempt and found.txid > txid):
             raise FencedError(f"state {state!r} partition {partition}", str(txid.sentinel), str(found))
         if not _is_of_known_driver(found, txid):
@@ -69,13 +69,13 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
 
 
 def _is_expected(found: Sentinel | None, txid: Txid) -> bool:
-    """Whether the store has what the log expects, or nothing where nothing can be missing."""
+    """Whether the store has what the log expects, or nothing if nothing can be missing."""
     expected = txid.expected
     if found is None:
-        # A place that was claimed at a start and never touched: the store has lost nothing.
+        # A place that was claimed at a start and never touched, so the store has lost nothing.
         return expected is None or expected.txid == 0
     if expected is None:
-        # Another log's driver claimed the place and never committed: there is nothing of it.
+        # Another log's driver claimed the place and never committed, so none of its values are there.
         return found.incarnation != txid.incarnation and found.txid == 0 and found.sealed
     # Batch 0 is the claim of a start, which has no end; nor has a batch that is still to come.
     return found == expected and (found.sealed or found.txid == 0 or found.txid >= txid)
@@ -87,10 +87,10 @@ def _is_of_known_driver(found: Sentinel, txid: Txid) -> bool:
 
 
 def _was_left_behind(found: Sentinel, txid: Txid) -> bool:
-    """Whether an attempt that committed no batch of the log laid a sentinel, after the expected one and not after this."""
+    """Whether an attempt that committed no batch of the log wrote the sentinel, after the expected one and not after this."""
     expected, at = txid.expected, (found.txid, found.attempt)
     floor = (0, 0) if expected is None else (expected.txid, expected.attempt)
-    # Not `won`, which an adopted batch answers for every attempt: a start may have laid its claim there.
+    # Not `won`, which is true for every attempt of an adopted batch, where a start may have written its claim.
     has_lost = found.txid == txid or txid.winners.winner(found.txid) != found.attempt
     return floor < at <= (int(txid), txid.attempt) and has_lost
 

@@ -39,7 +39,7 @@ class SnapshottableMap:
     map_state
         The map to forward to.
     snapshot_key
-        The key of the single value: a tuple, or its only part.
+        The key of the single value: a tuple, or its only field.
     """
 
     def __init__(self, map_state: MapState[Any], snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY) -> None:

@@ -16,7 +16,7 @@ __all__ = ["ColumnarMap"]
 
 @runtime_checkable
 class ColumnarMap(Ability, Protocol):
-    """A backing map of opaque values that also takes a commit as columns. `OpaqueMap` asks for nothing else."""
+    """A backing map of opaque values that also takes a commit as columns. `OpaqueMap` needs nothing else."""
 
     def multi_get_columns(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
         """Read distinct keys.
@@ -29,8 +29,8 @@ class ColumnarMap(Ability, Protocol):
         Returns
         -------
         NumberColumns | None
-            One entry per key, in the order asked. None if the map holds something else than numbers of one type, or if
-            rows are quicker now: then `multi_get` and `multi_put` are used.
+            One entry per key, in the order asked. None if the map holds other values than numbers of one type, or if
+            rows are faster now; then `multi_get` and `multi_put` are used.
         """
 
     def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:

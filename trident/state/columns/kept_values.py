@@ -12,7 +12,7 @@ from trident.state.interfaces import Key
 __all__ = ["KeptValues"]
 
 _FEW_KEYS = 16
-"""For a commit of no more keys a dict is quicker than arrays, so it stays one until a larger commit comes."""
+"""Up to this many keys a dict is faster than arrays, so a map stays a dict until a larger commit comes."""
 
 
 class KeptValues:
@@ -25,7 +25,7 @@ class KeptValues:
     columns
         All values as arrays; None while they are a dict.
     may_be_columns
-        False once something did not fit: it is not tried a second time.
+        False once a value did not fit; it is not tried again.
     """
 
     def __init__(self, may_be_columns: bool = True) -> None:
@@ -67,17 +67,17 @@ class KeptValues:
         self.columns = None
 
     def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
-        """Return what is there for distinct keys, given part by part; None where rows are quicker or do not fit."""
+        """Return the values of distinct keys, given field by field; None if rows are faster or values do not fit."""
         if self.columns is None and len(parts[0]) > _FEW_KEYS:
             self._to_columns(len(parts))
         return None if self.columns is None else self.columns.find(parts)
 
     def find_keys(self, keys: Sequence[Key]) -> NumberColumns | None:
-        """Return what is there for keys; None while it is a dict."""
+        """Return the values of keys; None while this is a dict."""
         return None if self.columns is None else self.columns.find_keys(keys)
 
     def put_found(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write what was combined with what `find` gave."""
+        """Write values that were combined with the result of `find`."""
         assert self.columns is not None, "nothing was put since the find"
         self.columns.put_found(found, new)
 

@@ -23,7 +23,7 @@ Column = npt.NDArray[Any]
 
 
 class Span(NamedTuple):
-    """Bounds of who wrote some values: one attempt, in batches from `lowest` to `highest`."""
+    """The writer of some values: one attempt, in batches from `lowest` to `highest`."""
 
     attempt: int
     lowest: int
@@ -36,16 +36,16 @@ class NumberColumns:
     Attributes
     ----------
     numbers
-        int64, shape (n, 4): txid, attempt, prev, curr. The last two are the bits of `dtype`. A row of zeros where the key
-        is not there.
+        int64, shape (n, 4): txid, attempt, prev, curr. The last two are the bits of `dtype`. A row of zeros for an absent
+        key.
     flags
         uint8, shape (n,): `HAS_PREV` and `HAS_CURR`; where a flag is missing, the value is None.
     dtype
         int64 or float64, the type of prev and curr; None while no number is known.
     span
-        Bounds of who wrote the values, known without a look at them; None if several attempts may have.
+        The writer of the values, known without reading them; None if several attempts may have written.
     place
-        What the store finds the keys by when it writes them.
+        What the store needs to find the keys when it writes.
     """
 
     __slots__ = ("dtype", "flags", "numbers", "place", "span")
@@ -65,7 +65,7 @@ class NumberColumns:
 
     @staticmethod
     def of(values: Sequence[Any]) -> NumberColumns | None:
-        """Return values as columns; None if one of them is no opaque number of 64 bits, or their types differ."""
+        """Return values as columns; None if one of them is not an opaque number of 64 bits, or their types differ."""
         if set(map(type, values)) != {OpaqueValue}:
             return None
         txids, attempts, prevs, currs = zip(*values, strict=True)
@@ -125,7 +125,7 @@ class NumberColumns:
         return np.where(stands, curr, self.column(PREV)), np.where(stands, has_curr, self.flags & HAS_PREV != 0)
 
     def values_before(self, txid: int, winners: Winners) -> list[Any]:
-        """Return what `before` does as Python objects."""
+        """Return the result of `before` as Python objects."""
         base, had = self.before(txid, winners)
         values: list[Any] = base.tolist()
         if not had.all():
@@ -143,7 +143,7 @@ class NumberColumns:
         Returns
         -------
         NumberColumns | None
-            None if the result has no place in columns: a sum beyond 64 bits, a number of another type.
+            None if the result does not fit columns: a sum beyond 64 bits, a number of another type.
         """
         values = np.asarray(values)
         dtype = np.float64 if values.dtype == np.float64 else np.int64
@@ -163,10 +163,10 @@ class NumberColumns:
 
 
 def _combined(base: Column, values: Column, function: Combine) -> Column:
-    """What `Sum`, `Min` and `Max` give; a number of the batch is taken only where it is really smaller or larger."""
+    """Return the result of `Sum`, `Min` or `Max`; a number of the batch is taken only if it is strictly smaller or larger."""
     if function == "sum":
         if base.dtype == np.int64:
-            return base + values  # NumPy warns of no overflow of integers; see _overflows
+            return base + values  # NumPy does not warn about integer overflow; see _overflows
         with np.errstate(invalid="ignore", over="ignore"):  # Python adds infinities and NaN without a warning
             return base + values
     better = values < base if function == "min" else values > base

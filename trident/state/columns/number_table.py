@@ -1,4 +1,4 @@
-"""Opaque numbers of many keys in arrays, and where the row of each key is."""
+"""Opaque numbers of many keys in arrays, with the row of each key."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ Rows = npt.NDArray[np.int64]
 
 
 class NumberTable:
-    """Keys of `width` parts, and values that are all whole numbers or all floats, or None."""
+    """Keys of `width` fields, and values that are all whole numbers or all floats, or None."""
 
     def __init__(self, width: int) -> None:
         self.width = width
         self.dtype: type[np.int64] | type[np.float64] | None = None  # unknown until the first number comes
-        # By the only part of a key, which is found more quickly than a tuple; else by the key.
+        # By the only field of a key, which is found faster than a tuple; otherwise by the key.
         self._rows: dict[Any, int] = {}
         self._free: list[int] = []
         self._numbers = np.empty((_SPACE, 4), np.int64)
         self._flags = np.zeros(_SPACE, np.uint8)
         self._texts = TextIndex(self._rows)
-        self._span: Span | None = None  # of all that was ever put, while one attempt put it
+        self._span: Span | None = None  # the writer of everything, while there is only one attempt
         self._is_of_one_attempt = True
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def keys(self) -> list[Key]:
-        """Return all keys, in the order in which they came."""
+        """Return all keys, in the order of their first put."""
         return list(zip(self._rows, strict=True)) if self.width == 1 else list(self._rows)
 
     def entries(self) -> dict[Key, OpaqueValue]:
@@ -68,7 +68,7 @@ class NumberTable:
         return columns is not None and self.put_columns(self._names(keys), columns)
 
     def put_columns(self, names: Sequence[Any], columns: NumberColumns) -> bool:
-        """Write a value per name of a key (its only part, or the key); of a name that comes twice the last value counts."""
+        """Write a value per name of a key (its only field, or the key); of a name that occurs twice the last value is kept."""
         if not self._takes(columns):
             return False
         self._write(names, self._rows_of(names), columns)
@@ -83,7 +83,7 @@ class NumberTable:
                 self._texts.forget()
 
     def find(self, parts: Sequence[Sequence[Any] | pa.Array]) -> NumberColumns | None:
-        """Return what is there for distinct keys, given part by part; None if keys have another number of parts."""
+        """Return the values of distinct keys, given field by field; None if keys have another number of fields."""
         if len(parts) != self.width:
             return None
         names = parts[0] if self.width == 1 else list(zip(*map(_listed, parts), strict=True))
@@ -94,12 +94,12 @@ class NumberTable:
         return self._found(names, rows)
 
     def find_keys(self, keys: Sequence[Key]) -> NumberColumns:
-        """Return what is there for keys."""
+        """Return the values of keys."""
         names = self._names(keys)
         return self._found(names, self._rows_of(names))
 
     def put_found(self, found: NumberColumns, new: NumberColumns) -> None:
-        """Write what was combined with what `find` gave."""
+        """Write values that were combined with the result of `find`."""
         assert self._takes(new), "a combine gives no other type"
         names, rows, are_new = found.place
         if are_new:
@@ -119,12 +119,12 @@ class NumberTable:
         return found
 
     def _columns(self, rows: Rows) -> NumberColumns:
-        # The last row's numbers for what is absent: "wrap" is quicker than a check of each row.
+        # An absent key reads the last row's numbers: "wrap" is faster than a check of each row.
         numbers, flags = self._numbers.take(rows, axis=0, mode="wrap"), self._flags.take(rows, mode="wrap")
         return NumberColumns(numbers, flags, self.dtype)
 
     def _note(self, put: Span | None) -> None:
-        """Widen the span by what was put; two attempts have none."""
+        """Widen the span by a put; there is none for two attempts."""
         if put is None or (self._span is not None and self._span.attempt != put.attempt):
             self._span, self._is_of_one_attempt = None, False
         elif self._is_of_one_attempt:
@@ -132,7 +132,7 @@ class NumberTable:
             self._span = Span(put.attempt, min(lowest, put.lowest), max(highest, put.highest))
 
     def _takes(self, columns: NumberColumns) -> bool:
-        """Whether numbers of this type have a place; the first ones settle which."""
+        """Whether numbers of this type fit; the first ones decide the type."""
         if self.dtype is None:
             self.dtype = columns.dtype
         return columns.dtype is None or self.dtype is columns.dtype
@@ -152,7 +152,7 @@ class NumberTable:
             self._reserve(len(new))
             rows = rows.copy()
             for at in new:
-                row = self._rows.get(names[at])  # there by now, if the key comes twice
+                row = self._rows.get(names[at])  # it exists by now, if the key occurs twice
                 if row is None:
                     row = self._rows[names[at]] = self._free.pop() if self._free else len(self._rows)
                 rows[at] = row

@@ -1,4 +1,4 @@
-"""Finds the rows of many texts at once, by Arrow: quicker than a dict where a batch asks for most of the keys."""
+"""Finds the rows of many texts at once with Arrow, which is faster than a dict if a batch asks for most of the keys."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pyarrow.compute as pc
 __all__ = ["TextIndex"]
 
 _MANY_KEYS = 1000
-"""From so many keys on, if they are at least half of all, Arrow finds texts more quickly than a dict does."""
+"""From this many keys on, if they are at least half of all, Arrow finds texts faster than a dict does."""
 
 
 class TextIndex:
-    """A second index beside a dict of rows by key; made when it pays, and forgotten when a key comes or goes.
+    """A second index beside a dict of rows by key; made when it pays, and dropped when a key is added or removed.
 
     Parameters
     ----------
@@ -31,17 +31,17 @@ class TextIndex:
         self._has_settled = False  # did the last commit bring no new key?
 
     def forget(self) -> None:
-        """A key came or went."""
+        """Drop the index, because a key was added or removed."""
         self._keys, self._has_settled = None, False
 
     def settled(self) -> None:
-        """A commit brought no new key."""
+        """Note that a commit brought no new key."""
         self._has_settled = True
 
     def rows_of(self, texts: Sequence[Any] | pa.Array) -> npt.NDArray[np.int64] | None:
         """Return the row of each text, -1 for an absent one: int64, shape (n,).
 
-        None where that does not pay: few of all keys, or new ones in every batch.
+        None if that does not pay: few of all keys, or new ones in every batch.
         """
         if not isinstance(texts, pa.StringArray) or len(texts) < max(_MANY_KEYS, len(self._rows) // 2):
             return None
@@ -57,7 +57,7 @@ class TextIndex:
         if not self._has_settled:
             return None
         self._has_settled = False  # not again before the next commit
-        if not self._rows or not set(map(type, self._rows)) <= {str, type(None)}:  # Arrow takes bytes for text
+        if not self._rows or not set(map(type, self._rows)) <= {str, type(None)}:  # Arrow would accept bytes as text
             return None
         try:
             keys = pa.array(list(self._rows), pa.string())

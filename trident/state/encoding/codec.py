@@ -1,9 +1,9 @@
-"""The codec of stored values: what goes in comes out, type and all, and no byte of a store is ever executed.
+"""The codec of stored values: every type comes back as it was, and no byte of a store is ever executed.
 
 A value is one version byte (1) and a MessagePack object; `extensions.py` lists the types. A key is the value that is the
-list of its parts, each in its one form (`equal_keys.py`). The same value gives the same bytes in every process.
+list of its fields, each in its one form (`equal_keys.py`). The same value gives the same bytes in every process.
 
-The functions for many values give what the ones for one value give, or raise what those raise, several times as fast.
+The functions for many values have the same results and errors as those for one value, several times as fast.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def encode_many(objs: Sequence[object]) -> list[bytes]:
     try:
         return _encode_together(objs)
     except _UNPACKABLE:
-        return list(map(encode, objs))  # which tells what is wrong
+        return list(map(encode, objs))  # which raises the error of the bad one
 
 
 def encode_lists(rows: Sequence[Sequence[object]]) -> list[bytes]:
@@ -123,7 +123,7 @@ def decode_columns(data: Sequence[bytes], width: int) -> list[list[Any]] | None:
 
 
 def encode_keys(keys: Sequence[Key], prefix: bytes = b"") -> list[bytes]:
-    """Encode each key: one sequence of bytes for all equal keys of the same types, another for every other key.
+    """Encode each key: equal keys of the same types have the same bytes, all other keys have other bytes.
 
     Parameters
     ----------
@@ -133,12 +133,12 @@ def encode_keys(keys: Sequence[Key], prefix: bytes = b"") -> list[bytes]:
     Raises
     ------
     CorruptValueError
-        A part of a key has no encoding; the message has the key.
+        A field of a key has no encoding; the message has the key.
     """
     head = prefix + _VERSION_BYTE
     try:
         forms = canonical_keys(keys)
-        if forms is keys:  # none has a part that could be nested
+        if forms is keys:  # no key has a field that could be nested
             return [head + packed for packed in map(new_row_packer().pack, keys)]
         return [head + packed for packed in map(new_packer().pack, map(list, forms))]
     except _UNPACKABLE:
@@ -177,11 +177,11 @@ def _encode_together(objs: Iterable[object]) -> list[bytes]:
 
 
 def _decode_together(data: Sequence[bytes], head: bytes, width: int) -> list[list[Any]] | None:
-    """Decode values that are each `head` and `width` packed objects; None if any is not, for whatever reason.
+    """Decode values that are each `head` and `width` packed objects; None if any is not.
 
-    All are unpacked in one call, with a mark before each. The mark has 8 random bytes, so no value has it in it, and
-    marks come out at the places of marks only if between each two there are exactly `width` whole objects: a value
-    that is cut off or too long cannot borrow from its neighbours.
+    All are unpacked in one call, with a mark before each. The mark has 8 random bytes, so no value contains it, and
+    the marks come out at their places only if there are exactly `width` whole objects between each two. So a value that
+    is cut off or too long cannot take bytes of its neighbours.
     """
     if len(data) < 2 or sum(map(len, data)) > _JOINED_MAX:
         return None
@@ -203,7 +203,7 @@ def _decode_together(data: Sequence[bytes], head: bytes, width: int) -> list[lis
 # ---- what is refused -------------------------------------------------------------------------------------------------
 
 _VERSIONS: dict[int, Callable[[memoryview], Any]] = {VERSION: unpack}
-"""How each version is read: a version that was ever written stays here."""
+"""The reader of each version; a version that was ever written stays here."""
 
 _UNPACKABLE: tuple[type[Exception], ...] = (CorruptValueError, ValueError, OverflowError, RecursionError)
 _DAMAGE: tuple[type[Exception], ...] = (

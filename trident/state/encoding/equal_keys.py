@@ -1,8 +1,9 @@
-"""One form for all equal keys, so that equal keys are one key in every store and live in one partition (R11).
+"""One form for all equal keys, so that equal keys are one key in every store and are in one partition (R11).
 
-A dict takes `-0.0` for `0.0`, and one instant in two time zones for one key; a store that compares bytes does not. So
+In a dict `-0.0` and `0.0` are one key, and so is one instant in two time zones; in a store that compares bytes they are
+not. So
 keys are brought into one form before they are encoded: datetimes with a zone in UTC, decimals without trailing zeros,
-zero without a sign, and every NaN the same NaN. Types stay apart: 1, 1.0, True and Decimal(1) are four keys.
+zero without a sign, and every NaN the same NaN. Types differ: 1, 1.0, True and Decimal(1) are four keys.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ONE_FORM = frozenset((str, int, bool, bytes, type(None), dt.date, dt.timedelta,
 
 
 def canonical_keys(keys: Sequence[Key]) -> Sequence[Key]:
-    """Return the keys in their one form; the very keys where all parts are of types that have only one."""
+    """Return the keys in their one form; the very keys where all fields are of types that have only one."""
     if _ONE_FORM.issuperset(map(type, chain.from_iterable(keys))):
         return keys
     return [canonical_key(key) for key in keys]
@@ -50,7 +51,7 @@ def canonical(part: Any) -> Any:
     if isinstance(part, float):
         return part + 0.0 if part == part else math.nan
     if isinstance(part, dt.datetime):
-        # fold tells two readings of one naive time apart, but == does not look at it.
+        # fold distinguishes two readings of one naive time, but == ignores it.
         return part.replace(fold=0) if part.tzinfo is None else part.astimezone(dt.UTC)
     if isinstance(part, Decimal):
         return _decimal(part)

@@ -6,8 +6,8 @@ and dict (any encodable key, order kept); these extension types carry the rest:
 ====  ===========  ==================================================================
 code  type         payload
 ====  ===========  ==================================================================
-1     int          two's complement, big endian, where 64 bits are too few
-2     Decimal      its text; sign, exponent and trailing zeros stand
+1     int          two's complement, big endian, if 64 bits are too few
+2     Decimal      its text; sign, exponent and trailing zeros kept
 3     date         packed [year, month, day]
 4     datetime     packed [year, month, day, hour, minute, second, microsecond, fold, zone]
 5     time         packed [hour, minute, second, microsecond, fold, zone]
@@ -54,7 +54,7 @@ def plain_number(obj: object) -> int | float | None:
 
 
 def type_name(obj: object) -> str:
-    """Return what an error calls the type of `obj`."""
+    """Return the name of the type of `obj` for errors."""
     cls = type(obj)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
@@ -137,8 +137,8 @@ def _default(obj: object) -> object:
 
 def new_packer() -> msgpack.Packer:
     """Make a packer for many values; one thread at a time may use it."""
-    # strict_types: a subclass would come back as its base class, so it is refused (or, for tuples, said so above).
-    # buf_size: the buffer of 256 KB that a packer starts with otherwise takes longer to get than a value to pack.
+    # strict_types: a subclass would come back as its base class, so it is refused (except for tuples, see above).
+    # buf_size: allocating the default buffer of 256 KB takes longer than packing a value.
     return msgpack.Packer(default=_default, strict_types=True, buf_size=512)
 
 

@@ -1,9 +1,9 @@
 """Stored values as JSON, for stores that other programs read, Storm's among them.
 
-The layouts are those of `trident.state.encoding.stored_fields`; Storm's opaque lists differ, see `StormOpaqueSerializer`.
+The fields are those of `trident.state.encoding.stored_fields`; Storm's opaque lists differ, see `StormOpaqueSerializer`.
 
 What JSON loses: a tuple comes back as a list, a key of a dict as text; a Decimal, a time, bytes or a set is refused,
-and so are NaN and the infinities, which JSON does not have. int and float stay apart, and an int keeps all of its
+and so are NaN and the infinities, which JSON does not have. int and float stay different, and an int keeps all of its
 digits here (other programs may read it as a double).
 """
 
@@ -62,7 +62,7 @@ class JSONOpaqueSerializer(_JSONSerializer):
 
     Storm's own lists have three fields and no attempt. They are refused, unless `compat="storm"` is given: then they
     are read as `StormOpaqueSerializer` reads them, and each becomes a list of four fields with the next write of its
-    key. So a store that Storm filled is taken over; Storm's programs cannot read it any more.
+    key. So a store that Storm filled can be used, but Storm's programs can no longer read it.
     """
 
     kind = StateType.OPAQUE
@@ -83,10 +83,10 @@ class StormOpaqueSerializer(JSONOpaqueSerializer):
 
     Lists of four fields are read as well, and written with three.
 
-    The guarantee is Storm's, which is weaker. The attempt is not stored, so every value of an earlier batch counts as
+    The guarantee is Storm's, which is weaker. The attempt is not stored, so every value of an earlier batch is treated as
     committed. If an attempt fails after it wrote a key, and the replay (of an opaque spout) no longer contains that
-    key, the failed attempt's value stays and is built upon (H1). Whatever the replay does contain is exact. So an opaque spout
-    is refused with it, and what a transactional one has defined is synced before anything is read.
+    key, the failed attempt's value stays, and later updates start from it (H1). Keys that the replay contains are exact. So an
+    opaque spout is refused with it, and the definition of a transactional one is synced before anything is read.
     """
 
     def __init__(self) -> None:
@@ -115,7 +115,7 @@ def _is_storms(fields: Any) -> bool:
 
 def _from_storm(fields: list[Any]) -> OpaqueValue:
     txid, curr, prev = fields
-    # Storm stores null for a txid where a map was written outside of a batch; any batch is later than that.
+    # Storm stores null as the txid of a write outside of a batch; any batch is later than that.
     return OpaqueValue(0 if txid is None else txid, UNKNOWN_ATTEMPT, prev, curr)
 
 

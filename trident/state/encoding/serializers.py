@@ -1,4 +1,4 @@
-"""Serializers: what the maps store (`OpaqueValue`, `TransactionalValue` or the bare value) to bytes and back.
+"""Serializers: turn what the maps store (`OpaqueValue`, `TransactionalValue` or the bare value) into bytes and back.
 
 ========  =======================  ==================================================================================
 name      classes                  for
@@ -24,7 +24,7 @@ from trident.state.encoding.json_serializers import (
     JSONTransactionalSerializer,
     StormOpaqueSerializer,
 )
-from trident.state.encoding.stored_fields import LAYOUTS, Layout, are_ints, fields_of, from_fields
+from trident.state.encoding.stored_fields import STORED_FORMS, StoredForm, are_ints, fields_of, from_fields
 from trident.state.interfaces import StateType, kind_of
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
@@ -48,8 +48,8 @@ __all__ = [
 class Serializer(Ability, Protocol):
     """Turns what a map stores into bytes and back.
 
-    What it may offer besides are the protocols below and `DeclaresKind`: the kind whose values it writes. Whether it keeps
-    the attempt of an opaque value is found out by trying (`keeps_attempts`).
+    Its optional abilities are the protocols below and `DeclaresKind`, the kind whose values it writes. A trial shows whether
+    it keeps the attempt of an opaque value (`keeps_attempts`).
     """
 
     def serialize(self, obj: Any) -> bytes:
@@ -61,7 +61,7 @@ class Serializer(Ability, Protocol):
 
 @runtime_checkable
 class SerializesMany(Ability, Protocol):
-    """A serializer that is quicker with many objects at once."""
+    """A serializer that is faster with many objects at once."""
 
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
         """Return the bytes of each."""
@@ -69,7 +69,7 @@ class SerializesMany(Ability, Protocol):
 
 @runtime_checkable
 class DeserializesMany(Ability, Protocol):
-    """A serializer that is quicker with the bytes of many objects at once."""
+    """A serializer that is faster with the bytes of many objects at once."""
 
     def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
         """Return the object of each."""
@@ -103,36 +103,36 @@ class CodecSerializer:
     def serialize_many(self, objs: Sequence[Any]) -> list[bytes]:
         """Encode many."""
         types = set(map(type, objs))
-        if self.kind in LAYOUTS and types == {LAYOUTS[self.kind].stored}:
+        if self.kind in STORED_FORMS and types == {STORED_FORMS[self.kind].stored}:
             return encode_lists(objs)
-        if self.kind not in LAYOUTS and not any(issubclass(found, _WITH_FIELDS) for found in types):
+        if self.kind not in STORED_FORMS and not any(issubclass(found, _WITH_FIELDS) for found in types):
             return encode_many(objs)
         return list(map(self.serialize, objs))
 
     def deserialize_many(self, data: Sequence[bytes]) -> list[Any]:
         """Decode many."""
-        layout = LAYOUTS.get(self.kind)
-        if layout is None:
+        form = STORED_FORMS.get(self.kind)
+        if form is None:
             return decode_many(data)
-        columns = _columns(data, layout)
+        columns = _columns(data, form)
         if columns is None:
             return list(map(self.deserialize, data))
         # tuple.__new__: a NamedTuple's own __new__ takes twice as long, and this runs once per key of a batch.
-        return list(map(tuple.__new__, repeat(layout.stored), zip(*columns, strict=True)))
+        return list(map(tuple.__new__, repeat(form.stored), zip(*columns, strict=True)))
 
     def deserialize_current(self, data: Sequence[bytes]) -> list[Any]:
-        """Decode many, but of each only the value that was written last: the last field, or the bare value."""
-        layout = LAYOUTS.get(self.kind)
-        if layout is None:
+        """Decode the latest value of each: the last field, or the bare value."""
+        form = STORED_FORMS.get(self.kind)
+        if form is None:
             return decode_many(data)
-        columns = _columns(data, layout)
+        columns = _columns(data, form)
         return [self.deserialize(one)[-1] for one in data] if columns is None else columns[-1]
 
 
-def _columns(data: Sequence[bytes], layout: Layout) -> list[Any] | None:
-    """The fields of many stored values, column by column; None if one of them is not of the usual form."""
-    columns = decode_columns(data, layout.width)
-    return columns if columns is not None and all(map(are_ints, columns[: layout.ints])) else None
+def _columns(data: Sequence[bytes], form: StoredForm) -> list[Any] | None:
+    """Return the fields of many stored values, column by column; None if one of them does not have the usual form."""
+    columns = decode_columns(data, form.width)
+    return columns if columns is not None and all(map(are_ints, columns[: form.ints])) else None
 
 
 _WITH_FIELDS = (OpaqueValue, TransactionalValue, Sentinel)
@@ -168,11 +168,11 @@ def serializer_for(name: str | Serializer, kind: StateType) -> Serializer:
 
 
 def keeps_attempts(serializer: Serializer) -> bool:
-    """Whether an opaque value comes back with its attempt. Without it a value of an attempt that lost looks committed.
+    """Whether an opaque value keeps its attempt. Without it, a value of an attempt that lost looks committed.
 
-    Tried, not declared: what the serializer writes is what a replay finds.
+    This is tried and not declared, because a replay finds what the serializer really wrote.
     """
-    probe = OpaqueValue(1, 1, None, None)  # what is stored of a key that was removed
+    probe = OpaqueValue(1, 1, None, None)  # the stored value of a removed key
     try:
         return bool(serializer.deserialize(serializer.serialize(probe))[:2] == probe[:2])
     except Exception:  # noqa: BLE001 - of a user's: one that cannot write None is trusted

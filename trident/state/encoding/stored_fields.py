@@ -1,4 +1,4 @@
-"""The layout of what is stored per key: the fields of each kind as a list, and back, checked.
+"""The stored fields of a value: turns the values of each kind into a list of fields and back, with checks.
 
 ======================  ===================================================
 opaque                  `[txid, attempt, prev, curr]`
@@ -19,12 +19,12 @@ from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue, TransactionalValue
 
-__all__ = ["LAYOUTS", "Layout", "are_ints", "fields_of", "from_fields"]
+__all__ = ["STORED_FORMS", "StoredForm", "are_ints", "fields_of", "from_fields"]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How a kind is stored: its class, how many fields that has, and how many of them, from the first on, are ints."""
+class StoredForm:
+    """The stored form of a kind: its class, the number of fields, and how many of them, from the first on, are ints."""
 
     stored: type[Any]
     width: int
@@ -32,9 +32,9 @@ class Layout:
     text: str
 
 
-LAYOUTS: dict[StateType, Layout] = {
-    StateType.OPAQUE: Layout(OpaqueValue, 4, 2, "[txid, attempt, prev, curr] of an opaque state"),
-    StateType.TRANSACTIONAL: Layout(TransactionalValue, 2, 1, "[txid, value] of a transactional state"),
+STORED_FORMS: dict[StateType, StoredForm] = {
+    StateType.OPAQUE: StoredForm(OpaqueValue, 4, 2, "[txid, attempt, prev, curr] of an opaque state"),
+    StateType.TRANSACTIONAL: StoredForm(TransactionalValue, 2, 1, "[txid, value] of a transactional state"),
 }
 """The kinds that store more than the bare value."""
 
@@ -45,26 +45,26 @@ def fields_of(obj: Any, kind: StateType) -> Any:
         return obj.fields
     if isinstance(obj, (OpaqueValue, TransactionalValue)):
         return list(obj)
-    if kind in LAYOUTS:
-        raise _misfit(obj, LAYOUTS[kind].stored.__name__)
+    if kind in STORED_FORMS:
+        raise _misfit(obj, STORED_FORMS[kind].stored.__name__)
     return obj
 
 
 def from_fields(fields: Any, kind: StateType) -> Any:
     """Return the object of what was decoded; raise `CorruptValueError` if it is of another kind."""
-    layout = LAYOUTS.get(kind)
-    if layout is None:
+    form = STORED_FORMS.get(kind)
+    if form is None:
         return fields
     if isinstance(fields, list):
-        if len(fields) == layout.width and are_ints(fields[: layout.ints]):
-            return layout.stored(*fields)
+        if len(fields) == form.width and are_ints(fields[: form.ints]):
+            return form.stored(*fields)
         if len(fields) in (3, 5) and isinstance(fields[0], str) and are_ints(fields[1:3]):
             return Sentinel(*fields)
-    raise _misfit(fields, layout.text)
+    raise _misfit(fields, form.text)
 
 
 def are_ints(fields: Sequence[Any]) -> bool:
-    """Whether all fields are ints (a bool is none)."""
+    """Whether all fields are ints (a bool is not)."""
     return {int}.issuperset(map(type, fields))
 
 

@@ -1,4 +1,4 @@
-"""What a map stores for many keys as bytes, and back; an error names the key."""
+"""Turns the stored values of many keys into bytes and back; an error names the key."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StoredValues:
     Attributes
     ----------
     decode_current
-        As `decode`, but gives only the value that each key was last written with; None if the serializer cannot tell it apart.
+        Like `decode`, but returns only the latest value of each key; None if the serializer cannot do that.
     """
 
     def __init__(self, serializer: Serializer) -> None:
@@ -74,7 +74,7 @@ def _each(
     one: Callable[[Any], Any],
     many: Callable[[Sequence[Any]], list[Any]] | None,
 ) -> list[Any]:
-    """Apply `many` to the items or, where there is none or it fails, `one` to each, to tell which key is bad."""
+    """Apply `many` to the items or, where there is none or it fails, `one` to each, to find the bad key."""
     if many is not None:
         with suppress(CorruptValueError):
             return many(items)
