@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
 from trident.state.sentinel import check_move
 from trident.state.txid import Sentinel
 from trident.storekit import FieldsCodec, Record, RecordFence, Register
-from trident.testing.backend.sentinel_cases import SENTINEL_CASES, SentinelCase
 
 cases = pytest.mark.parametrize("case", SENTINEL_CASES, ids=[case.meaning for case in SENTINEL_CASES])
 

@@ -24,9 +24,8 @@ def by_size(items: Sequence[T], sizes: Iterable[int], most: int, room: int) -> I
         The bytes of each item.
     """
     measured = list(sizes)
-    if len(items) <= most and sum(measured) <= room:
-        if items:
-            yield items
+    if sum(measured) <= room:
+        yield from by_count(items, most)
         return
     start = used = 0
     for at, size in enumerate(measured):

@@ -9,9 +9,9 @@ import redis
 
 from states.redis import RedisBackingMap, RedisOptions
 from tests.harness.servers import Server
+from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
-from trident.testing.backend.sentinel_cases import SENTINEL_CASES, SentinelCase
 
 pytestmark = pytest.mark.server
 

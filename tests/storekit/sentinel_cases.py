@@ -30,13 +30,14 @@ def _at(txid: int, attempt: int, incarnation: str = "log", place: str = "", seal
 
 
 _READ = _at(3, 5)
+_OPEN = _at(3, 5, sealed=False)
 _NAMELESS = Sentinel("log", 3, 5)
 
 SENTINEL_CASES = (
     SentinelCase("the next batch", _READ, _READ, _at(4, 5)),
     SentinelCase("the next attempt", _READ, _READ, _at(3, 6)),
     SentinelCase("the same commit again", _READ, _READ, _at(3, 5)),
-    SentinelCase("the seal of a commit", _at(3, 5, sealed=False), _at(3, 5, sealed=False), _at(3, 5)),
+    SentinelCase("the seal of a commit", _OPEN, _OPEN, _at(3, 5)),
     SentinelCase("over a record that names no state", _NAMELESS, _NAMELESS, _at(4, 5)),
     SentinelCase("an earlier batch", _READ, _READ, _at(2, 5), FencedError),
     SentinelCase("an earlier attempt", _READ, _READ, _at(4, 4), FencedError),
@@ -50,7 +51,7 @@ SENTINEL_CASES = (
     SentinelCase("over an unknown commit that is behind", _READ, _at(3, 6), _at(4, 7), BackendError),
     SentinelCase("over an unknown commit, by force", _READ, _at(3, 6), _at(9, 9), BackendError, force=True),
     SentinelCase("over a rollback", _READ, _at(2, 5), _at(4, 5), StateLossDetected),
-    SentinelCase("over a rollback of the seal", _READ, _at(3, 5, sealed=False), _at(4, 5), StateLossDetected),
+    SentinelCase("over a rollback of the seal", _READ, _OPEN, _at(4, 5), StateLossDetected),
     SentinelCase("the first", None, None, _at(1, 0)),
     SentinelCase("the first, where another writer was quicker", None, _at(1, 1), _at(1, 0), FencedError),
     SentinelCase("over a store that was emptied", _READ, None, _at(4, 5), StateLossDetected),

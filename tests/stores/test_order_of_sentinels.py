@@ -1,0 +1,67 @@
+"""Each store keeps one order of sentinels, in whatever language it states it: the same table of cases, on real servers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
+from tests.stores.catalog import STORES, Home
+from trident.state.interfaces import BackingMapLifecycle, IBackingMap, Resettable
+from trident.state.sentinel import fenced, is_atomic
+from trident.state.txid import Sentinel, Txid
+from trident.testing.backend.store_under_test import Store
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.server] if store.server else [])
+        for name, store in STORES.items()
+        if store.limits.fences != "no"
+    ],
+)
+def test_a_store_answers_each_case_as_the_rule_does(name: str, home_of: Callable[[str], Home]) -> None:
+    home = home_of(name)
+    store = Store(home.empty(), limits=home.store.limits)
+    try:
+        other = store.map()
+        for case in SENTINEL_CASES:
+            # A store that writes a commit whole has no seal.
+            if not (is_atomic(other) and not all(found.sealed for found in (case.seen, case.found) if found)):
+                check(store, other, case)
+    finally:
+        store.close()
+
+
+def check(store: Store, other: IBackingMap[object], case: SentinelCase) -> None:
+    lay(other, case.seen)
+    late = store.map()
+    fenced(late, 0).read_sentinel()
+    if case.found is not case.seen:
+        lay(other, case.found)
+    if case.error is None:
+        move(late, case.own, case.force, store.limits.moves_at_commit)
+        return
+    with pytest.raises(case.error):
+        move(late, case.own, case.force, store.limits.moves_at_commit)
+    assert fenced(store.map(), 0).read_sentinel() == case.found, case.meaning
+
+
+def move(late: IBackingMap[object], own: Sentinel, force: bool, moves_at_commit: bool) -> None:
+    fenced(late, 0).move_sentinel(own, force)
+    if moves_at_commit and not force and isinstance(late, BackingMapLifecycle):
+        commit = Txid(own.txid, own.attempt, incarnation=own.incarnation)
+        late.begin(commit)
+        late.end(commit)
+
+
+def lay(backing: IBackingMap[object], sentinel: Sentinel | None) -> None:
+    if sentinel is None:
+        assert isinstance(backing, Resettable)
+        backing.reset()
+        return
+    guard = fenced(backing, 0)
+    guard.read_sentinel()
+    guard.move_sentinel(sentinel, force=True)
