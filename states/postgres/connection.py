@@ -1,4 +1,4 @@
-"""One connection to PostgreSQL: opened when it is needed, opened again when it broke; its errors as errors of Trident."""
+"""One connection to PostgreSQL: opened when needed, and again when it breaks; its errors become errors of Trident."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ __all__ = ["Connection", "Session"]
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
-_AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "25006")  # codes of what another connection may mend
-_LATER = ("08", "25006", "40", "53", "55P03", "57")  # how codes begin of what passes
+_AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "25006")  # codes of errors that another connection may avoid
+_LATER = ("08", "25006", "40", "53", "55P03", "57")  # beginnings of codes of errors that pass
 # A refusal to connect has no code. These are permanent.
 _REFUSALS = re.compile(
     r"FATAL(?!.*(starting up|shutting down|recovery|too many|connection slots|terminat))|no password|certificate|"
@@ -37,7 +37,7 @@ _ADVICE = {
     "?target_session_attrs=read-write find it), or wait until the failover is over",
     "3F000": "make the schema with CREATE SCHEMA, or give another one",
     "42501": "docs/states/postgres.md lists the rights that the user needs",
-    **dict.fromkeys(("42703", "42804", "42809", "42883", "42P10"), "it is no table of a state: give another table"),
+    **dict.fromkeys(("42703", "42804", "42809", "42883", "42P10"), "it is not a table of a state: give another table"),
     "53300": "raise max_connections, or lower the number of partitions",
     "57014": "it took longer than timeout_s",
 }
@@ -65,7 +65,7 @@ class _BytesDumper(Dumper):
 
 
 class Connection(psycopg.Connection[Any]):
-    """Waits no longer than `limit_s` for a server that is silent."""
+    """Waits at most `limit_s` for a silent server."""
 
     limit_s = 60.0
 
@@ -108,7 +108,7 @@ class Session:
         def attempt() -> T:
             try:
                 return work(self._opened())
-            except psycopg.errors.UndefinedTable:  # the caller knows what that means
+            except psycopg.errors.UndefinedTable:  # the caller handles this
                 raise
             except psycopg.Error as error:
                 if error.sqlstate in _AGAIN or (self._connection is not None and self._connection.closed):
@@ -120,7 +120,9 @@ class Session:
     def close(self) -> None:
         """Close the connection. The next call opens another one."""
         connection, self._connection = self._connection, None
-        if connection is not None and self._process == os.getpid():  # a parent's is the parent's
+        if (
+            connection is not None and self._process == os.getpid()
+        ):  # a forked child leaves the parent's connection alone
             connection.close()
 
     def _goes_on(self, error: Exception, failures: int, _waited_s: float) -> bool:
@@ -146,7 +148,7 @@ class Session:
                 f"libpq cannot read url={redacted(options.url)!r} of a PostgreSQL state: quote special characters with %"
             ) from None
         connection.adapters.register_dumper(list, _BytesDumper)
-        connection.limit_s = options.timeout_s + 1  # the server is to be the first that gives up
+        connection.limit_s = options.timeout_s + 1  # so that the server gives up first
         ms, read_only = round(options.timeout_s * 1000), "on" if self._read_only else "off"
         (row,) = connection.execute(_GREETING, {"ms": str(ms), "idle_ms": str(ms // 2), "read_only": read_only})
         if row[-1] != "on" and not self._read_only:

@@ -1,4 +1,4 @@
-"""The options of a PostgreSQL state, and what libpq is told of them; nothing here needs the driver."""
+"""The options of a PostgreSQL state, and those for libpq; nothing here needs the driver."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from trident.storekit import Account, Calls, seconds, whole
 
 __all__ = ["MAX_NAME_BYTES", "PostgresOptions"]
 
-MAX_NAME_BYTES = 63  # PostgreSQL cuts off what is longer of a name
+MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PostgresOptions(Calls, Account):
-    """Where a PostgreSQL state is kept; see `Calls`, `Account` and `StoreOptions` of `trident.storekit` for the others.
+    """The options of a PostgreSQL state; see `Calls`, `Account` and `StoreOptions` of `trident.storekit` for the others.
 
     Attributes
     ----------
     url
-        `postgresql://user:password@host:port/database`; its query, and what it does not say, are as libpq has it.
+        `postgresql://user:password@host:port/database`; libpq reads its query, and has the defaults.
     schema
         Where the table is; None: the first schema of the user's `search_path`. It must exist.
     table
@@ -50,7 +50,7 @@ class PostgresOptions(Calls, Account):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """What libpq is told besides the URL."""
+        """The arguments of libpq in addition to the URL."""
         given = {"user": self.user, "password": self.password}
         given |= {"sslcert": self.tls_cert_file, "sslkey": self.tls_key_file}
         if self.tls:

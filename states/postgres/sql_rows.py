@@ -20,9 +20,9 @@ __all__ = ["PostgresRows", "table_name"]
 _READ = "SELECT key, value FROM {table} WHERE key = ANY(%b::bytea[])"
 # A cursor would keep a transaction open while the caller works.
 _LIST = "SELECT key FROM {table} WHERE key > %b AND key < ' '::bytea ORDER BY key LIMIT %b"
-# With room for the next version of each row in its page the index need not change.
+# With room in its page for the next version of each row, the index need not change.
 _CREATE = "CREATE TABLE IF NOT EXISTS {table} (key bytea PRIMARY KEY, value bytea NOT NULL) WITH (fillfactor = 70)"
-# Rows are joined with the fence, so nothing is written where that found nothing to replace.
+# Rows are joined with the fence, so nothing is written if the fence found nothing to replace.
 _WRITE = """
     WITH fence AS ({fence}),
     deleted AS (DELETE FROM {table} USING fence WHERE key = ANY(%(deleted)b::bytea[])),
@@ -38,7 +38,7 @@ _NEXT = "UPDATE {table} SET value = %(new)b WHERE key = %(name)b AND value = %(f
 
 
 class PostgresRows(Rows):
-    """One state's table, which the first write makes."""
+    """One state's table, which the first write creates."""
 
     max_key_bytes = 2_600  # an entry of an index takes a third of a page at most
 
@@ -49,7 +49,7 @@ class PostgresRows(Rows):
         self._options, self._session = options, Session(options, what, conf.read_only)
 
     def read(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-        """Return what there is of some keys."""
+        """Return the values of the keys that exist."""
         found: dict[bytes, bytes] = {}
         for some in by_count(keys, self._options.max_keys_per_call):
             found.update(self._rows(f"read {len(keys)} keys", _READ, some))
@@ -101,7 +101,7 @@ class PostgresRows(Rows):
         return True
 
     def _create(self, connection: Connection) -> None:
-        with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions make it at the same time
+        with suppress(errors.UniqueViolation, errors.DuplicateTable):  # two partitions create it at the same time
             connection.execute(self._sql(_CREATE), ())
 
     def _rows(self, doing: str, query: str, *arguments: Any) -> list[Any]:
@@ -119,7 +119,7 @@ class PostgresRows(Rows):
 
 
 def table_name(prefix: str) -> str:
-    """Return the name of a state's table: the prefix, with a hash in place of the end of one that is too long."""
+    """Return the name of a state's table: the prefix, with a hash replaces the end of a long one."""
     name = prefix.replace("\0", "%00").encode()
     if len(name) <= MAX_NAME_BYTES:
         return name.decode()

@@ -1,7 +1,7 @@
 """States in Redis: strings or one hash, on one server or a cluster.
 
-Begin with `map.py`, the way of a commit: `fence.py` has the sentinel and its Lua, `wire.py` sends, `evictions.py` looks for
-evicted keys. The rest makes names and connections, lists keys, or is for clusters only. `state.py` is what users call.
+Begin with `map.py`, which commits: `fence.py` has the sentinel and its Lua, `wire.py` sends, `evictions.py` looks for evicted
+keys. The rest makes names and connections, lists keys, or is for clusters only. Users call `state.py`.
 """
 
 from states.redis.map import RedisBackingMap

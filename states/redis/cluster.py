@@ -1,8 +1,9 @@
-"""The nodes of a cluster: which of them has which bucket, and whether a bucket's keys are all where its slot is.
+"""The nodes of a cluster: which node has which bucket, and whether all keys of a bucket are where its slot is.
 
-While a slot is on its way, its keys are at two nodes. As long as both know of it, a call that would miss a key is refused
-(TRYAGAIN, ASK). A replica that replaces the old node does not know: it would call the keys that have left absent. So
-whenever the nodes are looked up, as after each failover, a slot whose keys come from a node that no longer has it is refused.
+While a slot is being moved, its keys are at two nodes. As long as both know of the move, they refuse a call that would miss a
+key (TRYAGAIN, ASK). A replica that replaces the old node does not know of it, and would answer that the moved keys are absent.
+So whenever the nodes are looked up, as after each failover, a slot whose keys come from a node that no longer has it is
+refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Cluster(Server):
     options
         The URL, which names some of the nodes.
     stems
-        What the names of each bucket start with.
+        The beginning of the names of each bucket.
     greet
         Called with each link that was opened.
     """
@@ -69,19 +70,19 @@ class Cluster(Server):
         Raises
         ------
         TryAgainError
-            One of them is on its way.
+            One of them is being moved.
         """
         nodes = self._find()
         ours = frozenset(self._slots)
         for node in nodes:
             for slot, _ in (*node.arriving, *node.leaving):
                 if slot in ours:
-                    raise driver().exceptions.TryAgainError(f"TRYAGAIN slot {slot} is on its way")
+                    raise driver().exceptions.TryAgainError(f"TRYAGAIN slot {slot} is being moved")
         served = frozenset((node.id, node.epoch, tuple(sorted(filter(node.serves, ours)))) for node in nodes)
         return (self._broken, served)
 
     def redirect(self, call: Call, error: Any) -> None:
-        """Ask where a slot is being moved to, if all keys of a call that reads have moved already."""
+        """Ask where a slot is being moved to, if all keys of a reading call have moved already."""
         if type(error) is not driver().exceptions.AskError or not call.reads:
             raise error
         target = self._link_at(error.host, error.port)
@@ -108,7 +109,7 @@ class Cluster(Server):
         return link_of({**self._seeds[0], "host": host, "port": port}, greet)
 
     def _find(self) -> list[Node]:
-        """Look up where the buckets are; return what each node says of itself."""
+        """Look up where the buckets are; return each node's own description."""
         errors = driver().exceptions
         known = [address for _, _, address, _ in self._ranges]
         seeds = [(seed.get("host", "localhost"), seed.get("port", DEFAULT_PORT)) for seed in self._seeds]
@@ -119,7 +120,7 @@ class Cluster(Server):
             except (errors.ConnectionError, errors.TimeoutError, errors.ClusterDownError) as error:
                 failure = error
                 continue
-            # A node may not know its own address, or not want to tell it: then it is the one that was asked.
+            # A node without an address in its answer is the one that was asked.
             self._ranges = [
                 (first, last, ((at or b"").decode() or host, number), name.decode())
                 for first, last, (at, number, name, *_), *_ in slots
@@ -131,7 +132,7 @@ class Cluster(Server):
         raise failure
 
     def _ask(self, address: Address, *commands: tuple[bytes, ...]) -> list[Any]:
-        # A connection for this one question: a link would be greeted as one that is written to.
+        # A connection for this one question, because a link would be greeted like one for writing.
         link = self._new_link(*address, lambda _link: None)
         try:
             answers = link.ask(*commands)
@@ -143,7 +144,7 @@ class Cluster(Server):
         return answers
 
     def _survey(self, asked: str, answer: bytes) -> Iterator[Node]:
-        """Iterate over what each primary says of itself. One that cannot be asked has nothing to say."""
+        """Iterate over each primary's own description, without those that cannot be asked."""
         errors = driver().exceptions
         addresses = {name: address for _, _, address, name in self._ranges}
         for node in nodes_in(answer):

@@ -1,4 +1,4 @@
-"""What the keys of a state are called in a cluster: each bucket of keys has a hash tag, and so a slot, of its own.
+"""The names of a state's keys in a cluster: each bucket of keys has a hash tag, and so a slot, of its own.
 
 For each bucket b the names are those of `states/redis/layout.py` with the hash tag `{P:b}` (`{H:b}`) in place of P (H). The
 sentinels are copied to each bucket, because a write is fenced in the slot where it happens; the hash of sentinels also has
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from zlib import crc32
 
-from states.redis.layout import Layout, Part, escaped
+from states.redis.layout import KeyGroup, Layout, escaped
 from trident.errors import ConfigError
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
@@ -36,15 +36,15 @@ class ClusterLayout(Layout):
         self._before_bucket = self.stems[0][: -len(b"0}")]
 
     def check_buckets(self, recorded: bytes | None, place: str) -> None:
-        """Refuse another number of buckets than the one that is recorded with the sentinels of `place`."""
+        """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
         if recorded is not None and recorded != self.recorded_buckets:
             raise ConfigError(
                 f"{place} is spread over {recorded.decode(errors='replace')} buckets, and cluster_buckets is "
                 f"{self.buckets}; its keys would not be found. Give the recorded number"
             )
 
-    def parts(self, keys: Sequence[Key], size: int) -> Iterator[Part]:
-        """Cut keys into calls of at most `size`: enough keys at a time to fill a call for each bucket, and no more."""
+    def groups(self, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
+        """Group keys for calls of at most `size`, taking enough keys at a time to fill a call for each bucket."""
         stride = size * self.buckets
         for first in range(0, len(keys), stride):
             encoded = encode_keys(keys[first : first + stride])
@@ -55,7 +55,9 @@ class ClusterLayout(Layout):
                 start = self._starts[bucket]
                 for at in range(0, len(found), size):
                     some = found[at : at + size]
-                    yield Part(bucket, [first + place for place in some], [start + encoded[place] for place in some])
+                    yield KeyGroup(
+                        bucket, [first + place for place in some], [start + encoded[place] for place in some]
+                    )
 
     def scan_pattern(self) -> bytes:
         """Return a glob that the names of all keys match, and few others."""

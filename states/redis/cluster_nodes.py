@@ -1,4 +1,4 @@
-"""What the nodes of a cluster say of themselves: which slots they serve, and which are on their way to or from them."""
+"""The nodes of a cluster as they describe themselves: the slots that they serve, and those that move to or from them."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class Node:
     Attributes
     ----------
     id, host, port
-        Its name in the cluster, and its address; the host is empty where it is not known.
+        Its name in the cluster, and its address; the host is empty if it is unknown.
     epoch
         Grows whenever slots come to this node.
     own
-        This is the node that was asked. Only of itself a node says which slots are on their way.
+        This is the node that was asked. A node lists moving slots only for itself.
     reachable_primary
         It may have keys, and can be asked.
     slots
-        Ranges of what it serves: first and last.
+        Ranges of the slots that it serves: first and last.
     arriving, leaving
-        (slot, the other node's id) of each slot that is on its way.
+        (slot, the other node's id) of each slot that is being moved.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""Connections to Redis servers: redis-py's arguments for them, out of the options of a state."""
+"""Connections to Redis servers: redis-py's arguments for them, from the options of a state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def link_of(arguments: dict[str, Any], greet: Callable[[Link], None]) -> Link:
 
     others = {name: value for name, value in arguments.items() if name != "connection_class"}
     try:
-        # `Wire` alone sends again. Protocol 2 has no messages between the answers.
+        # Only `Wire` sends again. Protocol 2 has no messages between the answers.
         connection = arguments["connection_class"](
             **{**others, "retry": Retry(NoBackoff(), 0), "protocol": 2, "decode_responses": False}
         )

@@ -1,4 +1,4 @@
-"""Looks at the end of each commit whether Redis has evicted keys since this writer connected."""
+"""Checks at the end of each commit whether Redis has evicted keys since this writer connected."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _COUNTED = re.compile(rb"^(evicted_keys|total_commands_processed):(\d+)", re.MUL
 
 
 class _Counters(NamedTuple):
-    """How many keys a server has evicted, and how many commands it has had, which tells whether both restarted at 0."""
+    """How many keys a server has evicted, and how many commands it has had, which shows whether both restarted at 0."""
 
     evicted: int
     commands: int
 
     @classmethod
     def of(cls, info: Any) -> _Counters | None:
-        """Read them from the answer to INFO; None where the server does not say."""
+        """Read them from the answer to INFO; None if the server does not say."""
         found = dict(_COUNTED.findall(info)) if isinstance(info, bytes) else {}
         return cls(int(found[b"evicted_keys"]), int(found[b"total_commands_processed"])) if len(found) == 2 else None
 
@@ -40,7 +40,7 @@ _OF_A_NEW_RUN = _Counters(0, sys.maxsize)
 
 
 class Evictions:
-    """What is known of the evictions of each server.
+    """The known evictions of each server.
 
     Parameters
     ----------
@@ -52,20 +52,22 @@ class Evictions:
 
     def __init__(self, options: RedisOptions, what: str) -> None:
         self._options, self._what = options, what
-        self._seen: dict[str, tuple[str, _Counters]] = {}  # server -> its run, and its counters at the last look
+        self._seen: dict[str, tuple[str, _Counters]] = {}  # server -> its run, and its counters at the last check
 
     def connected(self, server: str, info: Any) -> None:
-        """Note what a server says of itself (INFO) when a connection was made."""
+        """Note a server's INFO when a connection was made."""
         counted = _Counters.of(info)
         if counted is not None:
             run, before = info_of(info).get("run_id", ""), self._seen.get(server)
-            # What was evicted before the first look is not of this state's making. A new run of the server does not know
+            # Evictions before the first check do not concern this state. A new run of the server does not know
             # how many keys the last run evicted.
             if before is None or before[0] != run:
                 self._seen[server] = (run, counted if before is None else _OF_A_NEW_RUN)
 
     def check(self, wire: Wire) -> None:
-        """Ask each server, all at once, how many keys it has evicted. Memory may be bounded at any time: so at each commit.
+        """Ask each server, all at once, how many keys it has evicted.
+
+        Each commit asks, because memory may be limited at any time.
 
         Raises
         ------
@@ -84,7 +86,7 @@ class Evictions:
             self._seen[name] = (run, counted)
 
     def may_evict(self, info: dict[str, str]) -> bool:
-        """Whether a server that says this of itself may evict keys of the state."""
+        """Whether a server with this INFO may evict keys of the state."""
         policy = info.get("maxmemory_policy", "noeviction")
         if info.get("maxmemory", "0") == "0":
             return False
@@ -110,7 +112,7 @@ class Evictions:
         return now
 
     def _judge(self, name: str, now: _Counters, before: _Counters, memory: dict[str, str]) -> None:
-        # A volatile policy takes keys that expire. Any other may have been set back by now.
+        # A volatile policy evicts keys that expire. Any other policy may have been changed back by now.
         if memory.get("maxmemory_policy", "").startswith("volatile") and self._options.ttl_s is None:
             return
         found = f"{now.evicted - before.evicted} keys were evicted (maxmemory-policy)"

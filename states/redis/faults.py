@@ -31,7 +31,7 @@ _ADVICE = {
     "moved: wait until they have arrived",
     "TRYAGAIN": "a slot is being moved to another node: wait until it has arrived (redis-cli --cluster check shows it)",
     "ASK": "a slot is being moved to another node: wait until it has arrived (redis-cli --cluster check shows it)",
-    "CLUSTERDOWN": "wait until the cluster has recovered, or mend it (redis-cli --cluster check shows what is wrong)",
+    "CLUSTERDOWN": "wait until the cluster has recovered, or repair it (redis-cli --cluster check shows what is wrong)",
     "NOREPLICAS": "wait until the replicas are back",
     "MISCONF": "the server cannot save its data: look into its log",
 }
@@ -60,17 +60,17 @@ def is_transient(error: Exception) -> bool:
 
 
 def is_moving(error: Exception) -> bool:
-    """Whether a cluster is moving slots, or replaces a node: that is over in seconds."""
+    """Whether a cluster is moving slots or replacing a node, which takes seconds."""
     return _code(error) in _MOVING
 
 
 def refused(error: Exception, doing: str, server: str) -> BackendError:
-    """Return the error of a call that is given up. It names neither user nor password."""
+    """Return the error of a call that failed for good. It names neither user nor password."""
     code = _code(error)
     retryable = is_transient(error) or code in _LATER
     text = str(error).rstrip(".")
     found = text if not code or code in text else f"{code} {text}"
-    default = _LOST if retryable else "nothing can be read or written before this is mended"
+    default = _LOST if retryable else "nothing can be read or written before this is fixed"
     return BackendError(f"{doing} on Redis {server}: {found}; {_ADVICE.get(code, default)}", retryable)
 
 

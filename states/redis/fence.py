@@ -1,13 +1,13 @@
-"""The sentinel of one partition: read, moved, and compared by every write (R8, R9). The Lua stands beside what calls it.
+"""The sentinel of one partition: read, moved, and compared by every write (R8, R9). The Lua is beside its callers.
 
 A copy of the sentinel is in each bucket; one server has one bucket. Bucket 0 decides between two writers: both move it there
-first. A read returns the copy that is farthest behind, so what a node lost is found. A move replaces what was read in each
-bucket, and nothing else; which sentinel may follow which is asked of `trident.state.sentinel` before it.
+first. A read returns the copy that is farthest behind, so a loss of one node is found. A move replaces only what was read in
+each bucket; before it, `trident.state.sentinel` decides which sentinel may follow which.
 
-Two more things than the sentinel's own fields guard a commit through broken connections. The record has a renewal: the old
-connection may still deliver writes, after what this writer did since, so before they are sent again the record gets the next
-renewal, and whatever still has the old one is refused. And each bucket counts the writes of the commit: a server that came
-back without the latest of them, sentinel and all the rest in place, has counted fewer than it had acknowledged.
+Two things in addition to the sentinel's fields guard a commit through broken connections. The record has a renewal number: a
+broken connection may still deliver writes late, so before writes are sent again the record gets the next number, and writes
+with the old one are refused. And each bucket counts the writes of the commit: a server that came back without the latest of
+them, with everything else in place, has counted fewer than it had acknowledged.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Fence", "fenced"]
 
 # Each script has the hash of the sentinels as KEYS[1], the field of the partition's sentinel as ARGV[1] and the writer's own
 # record as ARGV[2]. It answers 1, or the record that it found instead, or nil where there was none. Redis runs it as a whole.
-# KEYS[2 …] are all other keys that it touches. Only so does a node of a cluster know, while their slot is being moved, whether
-# it still has all of them: it runs the script with all of them or not at all.
+# KEYS[2 …] are all other keys that it touches. From them a node of a cluster knows, while their slot is being moved, whether it
+# still has all of them: it runs the script with all of them or not at all.
 
 _FENCE = """\
 if ARGV[2] ~= '' then
@@ -89,7 +89,7 @@ return 1"""
 
 
 class Fence:
-    """What this writer holds of the partition's sentinel.
+    """The partition's sentinel as this writer knows it.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ class Fence:
         return (b"EVALSHA", script, len(keys), *keys, self._field, self._record, *arguments)
 
     def written(self, doing: str, bucket: int, answer: Any) -> None:
-        """Check what a `fenced` script answered, and count the call; where this raises, the call wrote nothing."""
+        """Check the answer of a `fenced` script, and count the call; if this raises, the call wrote nothing."""
         self._check(doing, self._own, answer)
         self._acknowledged[bucket] += 1
 
@@ -143,7 +143,7 @@ class Fence:
         if not found or None in records:
             return None
         first = found[0].incarnation
-        # A move to a new incarnation that was not completed leaves copies of the old one behind.
+        # An incomplete move to a new incarnation leaves copies of the old one behind.
         return min(found, key=lambda one: (one.incarnation == first, one.version, one.sealed))
 
     def check_layout(self) -> None:
@@ -182,7 +182,7 @@ class Fence:
         self._seen = [record for _ in seen]
 
     def renewals(self) -> Iterable[Call]:
-        """Make the calls after which only what is sent from now on can write."""
+        """Make the calls after which only later calls can write."""
         if self._own is None:
             return []
         self._renewal += 1
@@ -200,7 +200,7 @@ class Fence:
         return [Call(bucket, partial(command, bucket), partial(take, bucket)) for bucket in buckets]
 
     def drop(self) -> None:
-        """Remove this writer's sentinel, so that no commit can go on as if nothing had been lost."""
+        """Remove this writer's sentinel, so that no commit can continue as if nothing had been lost."""
         if self._own is not None:
             buckets = range(self._layout.buckets)
             calls = [Call(b, partial(self.command, _DROP, b, ()), lambda _answer: None) for b in buckets]

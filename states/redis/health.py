@@ -1,4 +1,4 @@
-"""Asks a Redis server, when a writer connects, what it may lose, and warns of it once in this process."""
+"""When a writer connects, asks a Redis server what it may lose, and warns about it once per process."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def greeted(evictions: Evictions, link: Link) -> None:
 
 
 def persistence_risk(info: dict[str, str], config: dict[str, str | None]) -> str:
-    """Return what a crash of the server loses; empty for nothing, or where the server does not say.
+    """Return what a crash of the server loses; empty for nothing, or if the server does not say.
 
     Parameters
     ----------
     info
         INFO.
     config
-        `save` and `appendfsync` of CONFIG GET; None where that is forbidden.
+        `save` and `appendfsync` of CONFIG GET; None if that is forbidden.
     """
     if info.get("aof_enabled", "") == "1":
         fsync = config["appendfsync"]

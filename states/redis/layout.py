@@ -1,15 +1,15 @@
-"""What the keys of a Redis state are called. Nothing here talks to a server.
+"""The names of the keys of a Redis state. Nothing here talks to a server.
 
 One string for each key, P being the prefix::
 
     P:<key>              the value; <key> is the key's encoding, whose first byte is a control character
     P:sentinels          hash: partition number -> JSON [incarnation, txid, attempt, renewal, sealed, place]; and, while
-                         a commit is under way, "<partition>:calls" -> how often it has written
+                         a commit is under way, "<partition>:calls" -> the number of its writes
 
 One hash H for the whole state::
 
     H                    hash: <key> -> value, and "sentinel:<partition>" -> JSON, "sentinel:<partition>:calls"
-    H:sentinels          hash: where the sentinels are if H may expire
+    H:sentinels          hash: the sentinels, if H may expire
 
 In a cluster there are these keys for each bucket, see `states/redis/cluster_layout.py`; one server has one bucket. No name
 has control characters, so no state's keys start like another's.
@@ -26,21 +26,21 @@ from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.storekit import FieldsCodec
 
-__all__ = ["SENTINEL", "Layout", "Part", "Where", "default_prefix", "escaped", "lay", "pick"]
+__all__ = ["SENTINEL", "KeyGroup", "Layout", "Where", "default_prefix", "escaped", "lay", "pick"]
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place"))
 """The record of a sentinel, with the number of its renewal as a note."""
 
 Where = slice | list[int]
-"""The positions of some keys in the list that was asked for."""
+"""The positions of some keys in the caller's list."""
 
 _ODD = re.compile(r"[\x00-\x1f%]")
 _GLOB = re.compile(rb"([\\*?\[\]^-])")
 
 
 @dataclass(frozen=True)
-class Part:
-    """The keys of one call: of one bucket, no more than a call may have."""
+class KeyGroup:
+    """The keys of one call: keys of one bucket, at most as many as a call may have."""
 
     bucket: int
     where: Where
@@ -53,15 +53,15 @@ class Layout:
     Parameters
     ----------
     stems
-        What the names of each bucket start with: P, or H if `hashed`.
+        The beginning of the names of each bucket: P, or H if `hashed`.
     hashed
-        One hash in place of a string for each key.
+        True: one hash instead of a string per key.
     expires
         The data expire, so the sentinels need a key of their own.
     """
 
     recorded_buckets = b""
-    """What is recorded with each sentinel, so that no other number of buckets is taken; one server records nothing."""
+    """What is recorded with each sentinel, so that no other number of buckets is used; one server records nothing."""
 
     def __init__(self, stems: Sequence[bytes], hashed: bool, expires: bool) -> None:
         self.stems, self.hashed, self.buckets = list(stems), hashed, len(stems)
@@ -70,17 +70,17 @@ class Layout:
         self.sentinel_keys = [stem + b":sentinels" if self._apart else stem for stem in stems]
 
     def check_buckets(self, recorded: bytes | None, place: str) -> None:
-        """Refuse another number of buckets than the one that is recorded with the sentinels of `place`."""
+        """Refuse a number of buckets that differs from the one recorded with the sentinels of `place`."""
 
     def sentinel_field(self, partition: int) -> bytes:
         """Return the field of a partition's sentinel."""
         return b"%d" % partition if self._apart else b"sentinel:%d" % partition
 
-    def parts(self, keys: Sequence[Key], size: int) -> Iterator[Part]:
-        """Cut keys into calls of at most `size`, encoding them as the calls are made."""
+    def groups(self, keys: Sequence[Key], size: int) -> Iterator[KeyGroup]:
+        """Group keys for calls of at most `size`, and encode them as the calls are made."""
         for first in range(0, len(keys), size):
             names = encode_keys(keys[first : first + size], self._starts[0])
-            yield Part(0, slice(first, first + len(names)), names)
+            yield KeyGroup(0, slice(first, first + len(names)), names)
 
     def scan_pattern(self) -> bytes:
         """Return the glob that the names of all keys match."""

@@ -1,7 +1,7 @@
-"""Lists what a state has, and empties it: SCAN over the servers for strings, HSCAN for hashes.
+"""Lists the keys of a state, and empties it: SCAN over the servers for strings, HSCAN for hashes.
 
-A cursor means nothing to another process, and a key may move from a server that is still to come to one that is done. So
-where a connection broke or a slot was moved meanwhile, all is listed once more.
+A cursor is valid in one server process only, and a key may move from a server that is not yet listed to one that is. So if a
+connection broke or a slot was moved meanwhile, everything is listed once more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def key_pages(wire: Wire, layout: Layout, what: str) -> Iterator[Sequence[Key]]:
 
 
 def empty(wire: Wire, layout: Layout, what: str) -> None:
-    """Remove all keys. The sentinels go first: then no writer can write between the keys that are removed."""
+    """Remove all keys. The sentinels go first, so that no writer can write meanwhile."""
     doing = f"empty {what}"
     wire.run(doing, [_removal(bucket, [key]) for bucket, key in enumerate(layout.sentinel_keys)])
     if layout.hashed:
@@ -59,7 +59,7 @@ def _removal(bucket: int, names: Names) -> Call:
 
 
 def _names_of(wire: Wire, layout: Layout, what: str) -> Iterator[Names]:
-    """Iterate over pages of names; a name may come twice, and names of something else may come too."""
+    """Iterate over pages of names; a name may occur twice, and foreign names may occur too."""
     doing = f"list the keys of {what}"
     for _ in range(_PASSES):
         before = wire.persist(doing, wire.servers.placement)

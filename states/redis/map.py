@@ -4,8 +4,8 @@ A call of at most `max_keys_per_call` keys is one Lua script: it compares the pa
 writes all of its keys or none. A put of more keys is several such calls, several in flight; after an error any of them may
 be written, which the value rules undo at the replay.
 
-A commit of several calls is not atomic, so its sentinel is sealed only when the last of them is acknowledged. Whatever
-loses acknowledged writes moves the sentinel back, breaks its seal or removes it, and is found by the next commit at the latest.
+A commit of several calls is not atomic, so its sentinel is sealed only when the last of them is acknowledged. A loss
+of acknowledged writes moves the sentinel back, breaks its seal or removes it, and the next commit finds it at the latest.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from states.redis.evictions import Evictions
 from states.redis.fence import Fence, fenced
 from states.redis.health import greeted
-from states.redis.layout import Part, default_prefix, lay, pick
+from states.redis.layout import KeyGroup, default_prefix, lay, pick
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
 from states.redis.places import place_of
@@ -71,7 +71,7 @@ class RedisBackingMap:
         Of the values; None: they are bytes.
     """
 
-    gives_copies = True  # what is read was decoded for this very call
+    gives_copies = True  # each read decodes values for this very call
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class RedisBackingMap:
         self._wire = Wire(servers, options)
         self._fence = Fence(self._wire, self._layout, partition, self._what)
         self._values = None if serializer is None else StoredValues(serializer)
-        self._named: tuple[list[Key], list[Part]] = ([], [])
+        self._named: tuple[list[Key], list[KeyGroup]] = ([], [])
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where never written."""
@@ -98,7 +98,7 @@ class RedisBackingMap:
 
     @property
     def multi_get_current(self) -> Callable[[Sequence[Key]], list[Any]]:
-        """What reads only the value that each key was last written with; there only if the serializer can tell it apart."""
+        """Read only the latest value of each key; this method exists only if the serializer can do that."""
         decode = None if self._values is None else self._values.decode_current
         if decode is None:
             raise AttributeError("the serializer has no deserialize_current")
@@ -123,18 +123,18 @@ class RedisBackingMap:
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
         encode = _as_stored if self._values is None else self._values.encode
-        encoded = ((part, encode(pick(keys, part.where), pick(values, part.where))) for part in self._parts(keys))
+        encoded = ((group, encode(pick(keys, group.where), pick(values, group.where))) for group in self._groups(keys))
         puts = (
-            (part.bucket, partial(self._put, part.bucket, names, some))
-            for part, data in encoded
-            for names, some in self._sized(part.names, data)
+            (group.bucket, partial(self._put, group.bucket, names, some))
+            for group, data in encoded
+            for names, some in self._sized(group.names, data)
         )
         self._write(f"write {len(keys)} keys", puts)
 
     def multi_delete(self, keys: Sequence[Key]) -> None:
         """Delete keys, absent ones ignored; refused as `multi_put` is."""
-        parts = self._layout.parts(keys, self._options.max_keys_per_call)
-        self._write(f"delete {len(keys)} keys", ((part.bucket, partial(self._delete, part)) for part in parts))
+        groups = self._layout.groups(keys, self._options.max_keys_per_call)
+        self._write(f"delete {len(keys)} keys", ((group.bucket, partial(self._delete, group)) for group in groups))
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
         """Iterate over the keys of all partitions, about 1,000 at a time; their names are kept to tell duplicates."""
@@ -149,7 +149,7 @@ class RedisBackingMap:
         Raises
         ------
         StateLossDetected
-            Keys were evicted. The sentinel is removed, so a replay does not go on as if nothing were lost.
+            Keys were evicted. The sentinel is removed, so that a replay does not continue as if nothing were lost.
         """
         self._named = ([], [])
         try:
@@ -187,29 +187,31 @@ class RedisBackingMap:
 
     # ---- inside ------------------------------------------------------------------------------------------------------
 
-    def _parts(self, keys: Sequence[Key]) -> Iterator[Part]:
-        """Cut keys into calls. A commit writes the very keys that it has read, so their names are made only once."""
-        known, parts = self._named
+    def _groups(self, keys: Sequence[Key]) -> Iterator[KeyGroup]:
+        """Group keys for calls. A commit writes the keys that it has read, so their names are made only once."""
+        known, groups = self._named
         # The same objects: equal ones, such as 1 and True, have other names.
         if keys and len(known) == len(keys) and all(map(is_, known, keys)):
-            yield from parts
+            yield from groups
             return
-        made: list[Part] = []
+        made: list[KeyGroup] = []
         remember = len(keys) <= _REMEMBERED and not self._read_only
-        for part in self._layout.parts(keys, self._options.max_keys_per_call):
+        for group in self._layout.groups(keys, self._options.max_keys_per_call):
             if remember:
-                made.append(part)
-            yield part
+                made.append(group)
+            yield group
         self._named = (list(keys), made) if remember else ([], [])
 
     def _read(self, keys: Sequence[Key], decode: Decode) -> list[Any]:
         self._fence.check_layout()
         values: list[Any] = [None] * len(keys)
 
-        def take(part: Part, answer: list[bytes | None]) -> None:
-            lay(values, part.where, decode(pick(keys, part.where), answer))
+        def take(group: KeyGroup, answer: list[bytes | None]) -> None:
+            lay(values, group.where, decode(pick(keys, group.where), answer))
 
-        calls = (Call(part.bucket, partial(self._get, part), partial(take, part), True) for part in self._parts(keys))
+        calls = (
+            Call(group.bucket, partial(self._get, group), partial(take, group), True) for group in self._groups(keys)
+        )
         self._wire.run(f"read {len(keys)} keys of {self._what}", calls)
         return values
 
@@ -220,15 +222,15 @@ class RedisBackingMap:
         self._wire.run(f"{doing} of {self._what}", calls, self._fence.renewals)
 
     def _sized(self, names: list[bytes], values: list[bytes]) -> Iterator[tuple[list[bytes], list[bytes]]]:
-        """Cut what has too many bytes for one call."""
+        """Split a group with too many bytes for one call."""
         most = self._options.max_keys_per_call
         for some in by_size(range(len(names)), map(len, values), most, self._options.max_bytes_per_call):
             yield names[some[0] : some[-1] + 1], values[some[0] : some[-1] + 1]
 
-    def _get(self, part: Part) -> Command:
+    def _get(self, group: KeyGroup) -> Command:
         if self._layout.hashed:
-            return (b"HMGET", self._layout.stems[part.bucket], *part.names)
-        return (b"MGET", *part.names)
+            return (b"HMGET", self._layout.stems[group.bucket], *group.names)
+        return (b"MGET", *group.names)
 
     def _put(self, bucket: int, names: list[bytes], values: Sequence[bytes]) -> Command:
         ttl = self._options.ttl_s
@@ -240,10 +242,10 @@ class RedisBackingMap:
         script = _HASH_PUT if ttl is None else _HASH_PUT_TTL
         return self._fence.command(script, bucket, [self._layout.stems[bucket]], seconds + pairs)
 
-    def _delete(self, part: Part) -> Command:
+    def _delete(self, group: KeyGroup) -> Command:
         if self._layout.hashed:
-            return self._fence.command(_HASH_DELETE, part.bucket, [self._layout.stems[part.bucket]], part.names)
-        return self._fence.command(_DELETE, part.bucket, part.names)
+            return self._fence.command(_HASH_DELETE, group.bucket, [self._layout.stems[group.bucket]], group.names)
+        return self._fence.command(_DELETE, group.bucket, group.names)
 
 
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:

@@ -20,7 +20,7 @@ _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 @renames(username="user")
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RedisOptions(Calls, Account, Expiring):
-    """How a Redis state is reached and kept; see `Calls`, `Account`, `Expiring` and `StoreOptions` of `trident.storekit`.
+    """The options of a Redis state; see `Calls`, `Account`, `Expiring` and `StoreOptions` of `trident.storekit`.
 
     Attributes
     ----------
@@ -31,7 +31,7 @@ class RedisOptions(Calls, Account, Expiring):
     cluster
         True: the server is a node of a Redis cluster, as with `redis+cluster://`.
     cluster_buckets
-        Over how many hash tags, so slots, the keys of a state are spread in a cluster. It cannot be changed later.
+        The number of hash tags, and so slots, over which a cluster spreads the keys of a state. It cannot change later.
     hash_key
         The Redis hash that holds all keys of the state, as fields; None: one Redis string for each key. With `ttl_s` the
         whole hash expires.
@@ -41,7 +41,7 @@ class RedisOptions(Calls, Account, Expiring):
         True: keys that the server evicts during a commit (`maxmemory-policy`) are only warned of; evicted keys begin
         again as if they had never been written. False: the commit fails with `StateLossDetected`.
     user, password, database
-        Used in place of what the URL says.
+        Used instead of those in the URL.
     tls
         True: as `rediss://`.
     tls_verify

@@ -16,7 +16,7 @@ __all__ = ["place_of"]
 
 
 def place_of(options: RedisOptions, prefix: str, greet: Callable[[Link], None]) -> tuple[Layout, Server]:
-    """Return what the keys are called, and the servers that they are on. Nothing is connected yet."""
+    """Return the names of the keys, and their servers. Nothing is connected yet."""
     hashed, expires = options.hash_key is not None, options.ttl_s is not None
     if options.clustered:
         layout = ClusterLayout(prefix, options.buckets, hashed, expires)

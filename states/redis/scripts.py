@@ -1,4 +1,4 @@
-"""The Lua scripts of this process, by their digests. What they do is said where they are written: `fence.py` and `map.py`."""
+"""The Lua scripts of this process, by their digests. `fence.py` and `map.py`, which have them, say what they do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 __all__ = ["Command", "eval_of", "script"]
 
 Command = tuple[Any, ...]
-"""The parts of a command."""
+"""The words of a command."""
 
 _LUA: dict[bytes, bytes] = {}
 

@@ -1,8 +1,8 @@
 """A state in Redis: one string for each key, or one hash for the whole state; on one server or on a cluster.
 
 What is stored under which name is in `states/redis/layout.py`. A value is what the serializer makes of an `OpaqueValue`, a
-`TransactionalValue` or the bare value. Keys do not move when the number of partitions changes. What a commit does is in
-`states/redis/map.py`. It is exact as long as Redis keeps what it acknowledged; where it does not, the loss is found.
+`TransactionalValue` or the bare value. Keys do not move when the number of partitions changes. `states/redis/map.py`
+commits. A state is exact as long as Redis keeps what it acknowledged; if it does not, the loss is found.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _RedisMapFactory(StoreMapFactory):
 
 
 class RedisState(StoreState[str | RedisOptions]):
-    """States in Redis; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+    """States in Redis; one method for each kind, as `StateSpec`s for `persistent_aggregate` and the like.
 
     Each takes a URL or a `RedisOptions`; `options` are its fields.
 

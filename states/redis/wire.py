@@ -32,14 +32,14 @@ class Call:
     Attributes
     ----------
     bucket
-        Whose slot it belongs to; below 0: of none, and it is not sent again.
+        The bucket whose slot it belongs to; below 0: none, and it is not sent again.
     command
-        Makes the command's parts, each time that it is sent.
+        Makes the words of the command, each time that it is sent.
     take
         Gets the answer; it may raise.
     reads
-        It writes nothing, so it may be asked where a slot is being moved to. A write waits until the slot has arrived:
-        written there, it would lie beside what the slot's owner still has.
+        It writes nothing, so it may be sent to the target of a moving slot. A write waits until the slot has arrived, because
+        the slot's owner may still have the old values.
     """
 
     bucket: int
@@ -77,7 +77,7 @@ class Link:
             self._greet(self)
 
     def send(self, *calls: Call) -> None:
-        """Send calls over the open link; their answers are outstanding from before the first byte goes out."""
+        """Send calls over the open link; their answers are outstanding before the first byte is sent."""
         self.waiting.extend(calls)
         self._connection.send_packed_command([b"".join(self._pack(call.command()) for call in calls)], False)
 
@@ -95,7 +95,7 @@ class Link:
             self._connection.send_packed_command([b"".join(map(self._pack, commands))], False)
             return [self.read() for _ in commands]
         except BaseException:
-            self.drop()  # what is still outstanding would be taken for the answers of later calls
+            self.drop()  # outstanding answers would be taken as those of later calls
             raise
 
     def drop(self) -> list[Call]:
@@ -108,7 +108,7 @@ class Link:
 
 
 class Server:
-    """Where the buckets of a state are: all of them on one server. `states.redis.cluster.Cluster` is many."""
+    """The place of a state's buckets: all on one server. `states.redis.cluster.Cluster` is for several."""
 
     def __init__(self, one: Link) -> None:
         self.name, self._one, self._broken = one.name, one, 0
@@ -126,7 +126,7 @@ class Server:
         return (self._one,)
 
     def placement(self) -> Hashable:
-        """Return which servers have the buckets, something else whenever one was moved; an error while one is."""
+        """Return which servers have the buckets; the result differs after a move, and this raises during one."""
         return self._broken
 
     def redirect(self, call: Call, error: Exception) -> None:
@@ -145,9 +145,9 @@ class Wire:
     Parameters
     ----------
     servers
-        Where to.
+        Where to send.
     options
-        How often, and how long to wait in between.
+        How often to try, and how long to wait in between.
     """
 
     def __init__(self, servers: Server, options: RedisOptions) -> None:
@@ -156,12 +156,12 @@ class Wire:
         self._patience_s = options.timeout_s
 
     def run(self, doing: str, calls: Iterable[Call], renew: Callable[[], Iterable[Call]] | None = None) -> None:
-        """Run all calls; their answers are taken in no certain order, but in the order of the calls on each server.
+        """Run all calls; the answers of one server are taken in the order of its calls.
 
         Parameters
         ----------
         doing
-            For messages: "read 10 keys".
+            For messages, such as "read 10 keys".
         calls
             Made one by one, a few before they are sent.
         renew
@@ -223,7 +223,7 @@ class Wire:
                 for link in busy:
                     self._receive(link)
         except BaseException:
-            # What is still outstanding would be taken for the answers of later calls.
+            # Outstanding answers would be taken as those of later calls.
             for each in self.servers.links():
                 if each.waiting or each is link:
                     lost.extend(each.drop())

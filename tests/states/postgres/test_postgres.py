@@ -195,7 +195,7 @@ def test_partitions_may_make_the_table_at_the_same_time(home: Home) -> None:
 
 def test_a_foreign_table_is_refused(home: Home) -> None:
     home.sql("CREATE TABLE IF NOT EXISTS foreign_one (id int, note text)")
-    with pytest.raises(BackendError, match="it is no table of a state: give another table") as failure:
+    with pytest.raises(BackendError, match="it is not a table of a state: give another table") as failure:
         commit(home.state(home.conf(), table="foreign_one"), Log(), 1, 0, {"cow": 1})
     assert not failure.value.retryable
 
