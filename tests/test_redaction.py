@@ -54,7 +54,8 @@ def test_no_secret_is_shown(made: object) -> None:
 def test_what_is_no_secret_is_shown_and_hiding_changes_nothing() -> None:
     options = RedisOptions("redis://user:hush@localhost:6379/0?health_check_interval=30", password="hush", retries=7)
     shown = repr(options)
-    assert shown.startswith("RedisOptions(url='redis://***@localhost:6379/0?health_check_interval=***', cluster=False")
+    assert shown.startswith("RedisOptions(url='redis://***@localhost:6379/0?health_check_interval=***', ")
+    assert "cluster=False" in shown
     assert "password='***'" in shown
     assert "retries=7" in shown
     assert pickle.loads(pickle.dumps(options)) == options

@@ -37,7 +37,7 @@ class Redacted:
 
     def __repr__(self) -> str:
         fields = [each for each in dataclasses.fields(self) if each.repr]  # type: ignore[arg-type]
-        fields.sort(key=lambda each: each.kw_only)  # what is given without a name comes first, as in the call
+        fields.sort(key=lambda each: each.kw_only is True)  # what is given without a name comes first, as in the call
         return f"{type(self).__qualname__}({', '.join(f'{each.name}={self._shown(each)}' for each in fields)})"
 
     def _shown(self, field: dataclasses.Field[Any]) -> str:
