@@ -7,15 +7,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from states.delta.layout import Layout, RawKey, RawValue
+from states.delta.fence import moved_by_compactions
+from states.delta.layout import Layout, RawKey, RawValue, in_order
 from states.delta.number_rows import number_table
+from states.delta.opened_table import ABSENT, OpenedTable
 from trident.state.columns.kept_values import KeptValues
 from trident.state.columns.number_columns import NumberColumns
+from trident.state.txid import Sentinel
 
-__all__ = ["Index"]
+__all__ = ["Index", "IndexedValues"]
 
 
-class Index:
+class IndexedValues:
     """The raw value of each key. A scan is reduced when it is first asked for: to rows, or at once to columns."""
 
     def __init__(self, layout: Layout, scan: pa.Table | None = None) -> None:
@@ -63,3 +66,42 @@ class Index:
     def _drop_scan(self) -> None:
         self._scan = None
         pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
+
+
+class Index:
+    """What a writer holds of one version of its table.
+
+    Attributes
+    ----------
+    version
+        The version; `ABSENT` without a table, None while nothing is held.
+    values, sentinel, seq
+        The latest values, the sentinel, and the highest `_seq` of this version.
+    """
+
+    def __init__(self, table: OpenedTable, layout: Layout) -> None:
+        self._table, self._layout = table, layout
+        self.values, self.seq = IndexedValues(layout), 0
+        self.sentinel: Sentinel | None = None
+        self.version: int | None = None
+
+    def load(self) -> bool:
+        """Move to the newest version; return whether it had to be read."""
+        if self._table.refresh() == self.version or self.moved_by_compactions():
+            return False
+        self.version = None
+        scan = in_order(self._table.scan())
+        self.values, self.version = IndexedValues(self._layout, scan), self._table.version
+        self.sentinel, self.seq = self._layout.end(scan)
+        return True
+
+    def moved_by_compactions(self) -> bool:
+        """Move to the newest version, if there were only compactions since, which change no content."""
+        if self.version in (None, ABSENT) or not moved_by_compactions(self._table, self.version):
+            return False
+        self.version = self._table.version
+        return True
+
+    def forget(self) -> None:
+        """Hold nothing."""
+        self.values, self.sentinel, self.version = IndexedValues(self._layout), None, None

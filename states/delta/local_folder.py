@@ -9,24 +9,20 @@ only a writer whose log never recorded that batch may rename it.
 from __future__ import annotations
 
 import errno
-import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from trident.errors import ConfigError, StateError
-from trident.redaction import redacted
+from states.delta.log_entries import added_files, is_cut, is_whole
+from trident.errors import StateError
 
-__all__ = ["TXN_IS_LAST", "TableFolder", "local_path"]
-
-TXN_IS_LAST = "trident.txn_is_last"
-"""The mark of our commits: their log entry is whole only if its last line is a transaction."""
+__all__ = ["TableFolder"]
 
 _LOGGER = logging.getLogger(__name__)
 _LOG = "_delta_log"
@@ -34,26 +30,8 @@ _ENTRY = re.compile(r"(\d{20})\.json$")
 _LOG_FILE = re.compile(r"\d{20}\.(json|checkpoint.*)$")
 # Entries that a killed process may have left unsynced: its last commit, and a compaction beside it.
 _UNSURE = 3
-_PARQUET = b"PAR1"
 _CHECKPOINT = re.compile(r"\d{20}\.checkpoint\.(.*\.)?parquet$")
 _HINT = "_last_checkpoint"
-
-
-def local_path(path: str) -> Path | None:
-    """Return the folder that a path or `file://` URL names; None for the URL of an object store.
-
-    Raises
-    ------
-    ConfigError
-        A URL that went through `pathlib` and lost a slash.
-    """
-    if re.match(r"[a-z][a-z0-9+.-]+:/(?!/)", path):
-        raise ConfigError(
-            f"Delta table {redacted(path)!r} looks like a URL without its second slash; give URLs as text"
-        )
-    if path.startswith("file://"):
-        return Path(unquote(urlsplit(path).path))
-    return None if "://" in path else Path(path)
 
 
 class TableFolder:
@@ -133,7 +111,7 @@ class TableFolder:
     def set_cut_checkpoint_aside(self) -> None:
         """Rename the newest checkpoint if it is cut, and the hint to it; its log entries are still there."""
         files = self._newest_checkpoint()
-        if any(map(_is_cut, files)):
+        if any(map(is_cut, files)):
             hint = self._log / _HINT
             for name in [*([hint] if hint.exists() else []), *files]:
                 name.rename(name.with_name(f"{name.name}.damaged"))
@@ -162,8 +140,9 @@ class TableFolder:
 
     def _is_sound(self, entry: Path, without_data: bool) -> bool:
         data = entry.read_bytes()
-        return _is_whole(data, int(entry.stem)) and not (
-            without_data and any(_is_cut(self._data(added), added["size"]) for added in _added(data.decode("utf-8")))
+        return is_whole(data, int(entry.stem)) and not (
+            without_data
+            and any(is_cut(self._data(added), added["size"]) for added in added_files(data.decode("utf-8")))
         )
 
     def _data(self, added: Mapping[str, Any]) -> Path:
@@ -210,7 +189,7 @@ class TableFolder:
         entry = self._entry(version)
         try:
             if not own:  # the data of our own version was synced before it was made
-                for added in _added(entry.read_text("utf-8")):
+                for added in added_files(entry.read_text("utf-8")):
                     self._force(self._data(added))
                 _fsync(self.path)
             self._force(entry)
@@ -240,42 +219,6 @@ class TableFolder:
 
     def _entry(self, version: int) -> Path:
         return self._log / f"{version:020}.json"
-
-
-def _is_whole(data: bytes, version: int) -> bool:
-    # A cut at the end of a line leaves valid lines: half a batch, or a compaction that only removes. But delta-rs writes
-    # the transaction of a commit last, and the commits made here say that they have one.
-    try:
-        actions: Sequence[Any] = [json.loads(line) for line in data.decode("utf-8").splitlines()]
-    except ValueError:
-        return False
-    if not actions or not all(isinstance(action, dict) for action in actions):
-        return False
-    kinds = {kind for action in actions for kind in action}
-    if version == 0 and not {"protocol", "metaData"} <= kinds:
-        return False
-    notes = [note for action in actions if isinstance(note := action.get("commitInfo"), dict)]
-    return "txn" in actions[-1] if any(TXN_IS_LAST in note for note in notes) else True
-
-
-def _added(entry: str) -> list[Mapping[str, Any]]:
-    return [action["add"] for action in map(json.loads, entry.splitlines()) if "add" in action]
-
-
-def _is_cut(name: Path, size: int | None = None) -> bool:
-    try:
-        data = name.open("rb")
-    except FileNotFoundError:
-        return True
-    with data:
-        length = data.seek(0, os.SEEK_END)
-        if length < 2 * len(_PARQUET) or (size is not None and size != length):
-            return True
-        ends = []
-        for at in (0, length - len(_PARQUET)):
-            data.seek(at)
-            ends.append(data.read(len(_PARQUET)))
-        return ends != [_PARQUET, _PARQUET]
 
 
 def _write_again(name: Path) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.commit_notes import RESET, CommitNote
-from states.delta.fence import moved_by_compactions, overtaken
+from states.delta.fence import overtaken
 from states.delta.index import Index
-from states.delta.layout import Layout, RawKey, RawValue, in_order
+from states.delta.layout import Layout, RawKey, RawValue
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
-from states.delta.puts import Puts
+from states.delta.puts import Puts, commit_puts
 from states.delta.reader import Reader
 from trident.errors import StateError
 from trident.redaction import redacted
@@ -23,8 +23,6 @@ from trident.state.txid import Sentinel, Txid
 from trident.storekit import check_move, refuse_read_only
 
 __all__ = ["DeltaBackingMap"]
-
-_COMMIT_TRIES = 5
 
 
 class DeltaBackingMap:
@@ -67,11 +65,7 @@ class DeltaBackingMap:
         self._table = ChangeTable(os.fspath(path), layout.schemas, layout.description, options, conf.read_only)
         self._maintenance = Maintenance(self._table, self._layout, options, self._what)
         self._reader = Reader(self._table, self._layout) if conf.read_only else None
-        # Of a writer: the index, its sentinel and its highest `_seq`, of version `_loaded`; None if they are of no version.
-        self._index = Index(self._layout)
-        self._sentinel: Sentinel | None = None
-        self._seq = 0
-        self._loaded: int | None = None
+        self._index = Index(self._table, self._layout)
         self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
         # The commit: its claim, whether it began, and its puts.
         self._claim: Sentinel | None = None
@@ -86,7 +80,7 @@ class DeltaBackingMap:
         if self._reader is not None:
             return self._layout.unpack_values(self._reader.get(raw))
         self._load_if_free()
-        found, puts = self._index.get(raw), self._puts.rows
+        found, puts = self._index.values.get(raw), self._puts.rows
         return self._layout.unpack_values(map(puts.get, raw, found) if puts else found)
 
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
@@ -99,7 +93,7 @@ class DeltaBackingMap:
         self._refuse_read_only("delete")
         self._load_if_free()
         raw = self._layout.pack_keys(keys)
-        there = [key for key, found in zip(raw, self._index.get(raw), strict=True) if found is not None]
+        there = [key for key, found in zip(raw, self._index.values.get(raw), strict=True) if found is not None]
         self._collect_or_commit({key: self._layout.deleted for key in there if key not in self._puts.rows})
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
@@ -109,7 +103,7 @@ class DeltaBackingMap:
         else:
             self._load_if_free()
             puts, deleted = self._puts.rows, self._layout.deleted
-            keys = [key for key in dict.fromkeys([*self._index.keys(), *puts]) if puts.get(key) is not deleted]
+            keys = [key for key in dict.fromkeys([*self._index.values.keys(), *puts]) if puts.get(key) is not deleted]
         yield [self._layout.unpack_key(key) for key in keys]
 
     # ---- ColumnarMap ----------------------------------------------------------------------------------------------
@@ -119,14 +113,14 @@ class DeltaBackingMap:
         if not self._layout.takes_columns or self._puts:
             return None
         self._load_if_free()
-        return self._index.find(parts)
+        return self._index.values.find(parts)
 
     def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
         """Read keys as columns; None if there are none."""
         if not self._layout.takes_columns or self._reader is not None:
             return None
         self._load_if_free()
-        return self._index.find_keys(self._layout.pack_keys(keys))
+        return self._index.values.find_keys(self._layout.pack_keys(keys))
 
     def multi_put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
         """Write columns: collected until `end`."""
@@ -189,11 +183,11 @@ class DeltaBackingMap:
         self._drop_commit()
         self._table.mend()
         self._load()
-        self._seen = self._seen or (self._sentinel,)
-        check_move(self._what, sentinel, self._sentinel, self._seen[0], force)
-        if self._loaded == ABSENT:
+        self._seen = self._seen or (self._index.sentinel,)
+        check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
+        if self._index.version == ABSENT:
             self._create_and_load()
-            check_move(self._what, sentinel, self._sentinel, self._seen[0], force)
+            check_move(self._what, sentinel, self._index.sentinel, self._seen[0], force)
         if force:
             self._commit(Puts(self._layout), sentinel, CommitNote.of_sentinel(sentinel))
         else:
@@ -206,7 +200,7 @@ class DeltaBackingMap:
         self._drop_commit()
         self._table.mend()
         if self._table.refresh() != ABSENT:
-            self._loaded = None
+            self._index.version = None
             nothing, app = self._layout.table([], [], 0, None), (f"{self._app}/reset", self._table.version)
             try:
                 self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"})
@@ -238,33 +232,16 @@ class DeltaBackingMap:
 
     def _commit(self, puts: Puts, sentinel: Sentinel | None, note: CommitNote | None) -> None:
         notes = {} if note is None else note.metadata()
-        tries = _COMMIT_TRIES
-        while not self._try_commit(puts, sentinel, notes):
-            tries -= 1
-            if not tries or not self._moved_by_compactions():
-                self._forget()
-                raise self._overtaken(sentinel)
-        # After the store, never before it, because a failed commit must not look written.
-        puts.go_into(self._index)
-        self._sentinel, self._loaded = sentinel or self._sentinel, self._table.version
-        self._seen = (self._sentinel,)
-        self._maintenance.after_commit()
-
-    def _try_commit(self, puts: Puts, sentinel: Sentinel | None, notes: Mapping[str, str]) -> bool:
-        # The version alone would do as a number, except for rows that were copied from a table of higher versions, or
-        # added by hand.
-        seq = max(self._seq, self._table.version) + 1
-        rows = puts.table(seq, sentinel)
-        app = (f"{self._app}/rows", seq) if sentinel is None else (self._app, sentinel.version)
         try:
-            self._table.commit(rows, seq, "append", app, notes)
-        except VersionMoved:
-            return False
+            is_written = commit_puts(puts, self._table, self._index, self._app, sentinel, notes)
         except Exception:
             self._forget()
             raise
-        self._seq = seq
-        return True
+        if not is_written:
+            self._forget()
+            raise self._overtaken(sentinel)
+        self._seen = (self._index.sentinel,)
+        self._maintenance.after_commit()
 
     def _overtaken(self, own: Sentinel | None) -> Exception:
         self._drop_commit()
@@ -277,41 +254,29 @@ class DeltaBackingMap:
         if self._reader is not None:
             return self._reader.sentinel()
         self._load()
-        return self._sentinel
+        return self._index.sentinel
 
     def _create_and_load(self) -> None:
         self._table.mend()
         self._load()
-        if self._loaded == ABSENT:
+        if self._index.version == ABSENT:
             self._table.create()
             self._load()
 
     def _load(self) -> None:
-        if self._table.refresh() == self._loaded or self._moved_by_compactions():
-            return
-        self._loaded = None
-        scan = in_order(self._table.scan())
-        self._index, self._loaded = Index(self._layout, scan), self._table.version
-        self._sentinel, self._seq = self._layout.end(scan)
-        self._maintenance.opened(len(self._table.files()))
+        if self._index.load():
+            self._maintenance.opened(len(self._table.files()))
 
     def _load_if_free(self) -> None:
         # A claim belongs to the version that it was compared in, so the version must not change before its commit.
         if self._claim is None and not self._begun:
             self._load()
 
-    def _moved_by_compactions(self) -> bool:
-        """Move the index to the newest version, if there were only compactions since, which change no content."""
-        if self._loaded in (None, ABSENT) or not moved_by_compactions(self._table, self._loaded):
-            return False
-        self._loaded = self._table.version
-        return True
-
     def _drop_commit(self) -> None:
         self._claim, self._begun, self._puts = None, False, Puts(self._layout)
 
     def _forget(self) -> None:
-        self._index, self._sentinel, self._loaded = Index(self._layout), None, None
+        self._index.forget()
         if self._reader is not None:
             self._reader.forget()
         self._table.forget()

@@ -7,13 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from states.delta.index import Index
+from states.delta.change_table import ChangeTable, VersionMoved
+from states.delta.index import Index, IndexedValues
 from states.delta.layout import Layout, RawKey, RawValue
 from states.delta.number_rows import table_of
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.txid import Sentinel
 
-__all__ = ["Puts"]
+__all__ = ["Puts", "commit_puts"]
+
+_TRIES = 5
 
 
 class Puts:
@@ -51,7 +54,7 @@ class Puts:
         found, new = self._columns
         return table_of(self._layout, found.place[0], new, seq, sentinel)
 
-    def go_into(self, index: Index) -> None:
+    def go_into(self, index: IndexedValues) -> None:
         """Bring an index up to date, once they are committed."""
         if self._columns is not None:
             index.put_columns(*self._columns)
@@ -66,3 +69,31 @@ class Puts:
         names = names.to_pylist() if isinstance(names, pa.Array) else names
         keys = zip(names, strict=True) if len(self._layout.key_columns) == 1 else names
         return dict(zip(keys, new.values(), strict=True))
+
+
+def commit_puts(
+    puts: Puts, table: ChangeTable, index: Index, app: str, sentinel: Sentinel | None, notes: Mapping[str, str]
+) -> bool:
+    """Commit puts and a sentinel as the version after that of the index; bring the index up to date.
+
+    Returns
+    -------
+    bool
+        False if another commit than a compaction came first: nothing was written.
+    """
+    for _ in range(_TRIES):
+        # The version alone would do as a number, except for rows that were copied from a table of higher versions, or
+        # added by hand.
+        seq = max(index.seq, table.version) + 1
+        named = (f"{app}/rows", seq) if sentinel is None else (app, sentinel.version)
+        try:
+            table.commit(puts.table(seq, sentinel), seq, "append", named, notes)
+        except VersionMoved:
+            if index.moved_by_compactions():
+                continue
+            break
+        # After the store, never before it, because a failed commit must not look written.
+        puts.go_into(index.values)
+        index.sentinel, index.seq, index.version = sentinel or index.sentinel, seq, table.version
+        return True
+    return False

@@ -23,9 +23,9 @@ from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.commit_notes import CommitNote
 from states.delta.fence import moved_by_compactions, newest_sentinel, overtaken
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, Layout
-from states.delta.local_folder import local_path
 from states.delta.options import DeltaOptions
 from states.delta.spark_table import load
+from states.delta.table_path import local_path
 from trident.errors import ConfigError, StaleTransactionError
 from trident.redaction import redacted
 from trident.state.interfaces import StateConf, StateType

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
-from states.delta.local_folder import _is_whole
+from states.delta.log_entries import is_whole
 from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, reader_at, state_at, values, version_of
 from trident.errors import BackendError, ConfigError, EnvironmentProblem, StateError
 from trident.state.interfaces import StateConf, StateType
@@ -85,8 +85,8 @@ def test_however_a_power_failure_cuts_the_last_entry_the_state_is_as_before_it(
     data = entry.read_bytes()
     entry.write_bytes(data[:7])
     assert values(open_reader, "man") == [1]
-    assert not any(_is_whole(data[:length], 2) for length in range(len(data)))
-    assert _is_whole(data, 2)
+    assert not any(is_whole(data[:length], 2) for length in range(len(data)))
+    assert is_whole(data, 2)
     ends = [at + step for at, byte in enumerate(data) if byte == ord("\n") for step in (0, 1)]
     for length in sorted({*range(0, len(data), 37), *ends, len(data) - 1}):
         entry.write_bytes(data[:length])
@@ -240,15 +240,6 @@ def test_options_are_checked() -> None:
     with pytest.raises(ConfigError, match="vacuum_after_hours=0 of a Delta state: give at least 1"):
         DeltaState.opaque("somewhere", vacuum_after_hours=0)
     assert DeltaOptions(vacuum_after_hours=None).snapshot_key == "$GLOBAL$"
-
-
-def test_partitions_have_tables_of_their_own(tmp_path: Path) -> None:
-    spec = DeltaState.opaque(tmp_path)
-    for partition in (0, 1):
-        state = spec.factory.make_state(WORDS, partition, 2)
-        commit(state, Log(), 1, 1, {"man": partition + 1})
-    assert values(state_at(tmp_path / "part-00001"), "man") == [2]
-    assert sorted(found.name for found in tmp_path.iterdir()) == ["part-00000", "part-00001"]
 
 
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
