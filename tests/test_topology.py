@@ -200,7 +200,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "persist with no updater": (
         lambda s: s.partition_persist(MemoryMapState(), "line", Split()),
-        "is no StateUpdater, an object with the method update_state",
+        "is not a StateUpdater: give an object with the method update_state",
     ),
     "query without output": (
         lambda s: s.state_query(counts(s), "line", MapGet()),

@@ -1,8 +1,8 @@
-"""What an object may offer besides what it must: protocols that `isinstance` asks for.
+"""Abilities: what an object may offer in addition to its interface, as protocols for `isinstance`.
 
 A state may have `close`, a spout's coordinator may know how large its batches are, an operation may have to be prepared.
 Each of these is an *ability*: a small protocol with `Ability` among its bases, next to the interface that it belongs to. It
-is asked once, where things are put together, and the typed answer is kept: a look at all members costs about a microsecond.
+is asked once, where things are put together, and the typed answer is kept: a check of all members costs about a microsecond.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Ability", "missing"]
 class _AbilityType(_ProtocolType):
     """The class of abilities: says what `isinstance` means for them.
 
-    An object offers an ability if it has all its members and none of them is None, however it comes by them. From Python
+    An object offers an ability if it has all its members, in any way, and none of them is None. From Python
     3.12 on `isinstance` with a protocol would not see what an object passes on through `__getattr__` or a descriptor.
     """
 
@@ -46,4 +46,4 @@ def _members(ability: type) -> tuple[str, ...]:
 
 
 class Ability(Protocol, metaclass=_AbilityType):
-    """Base of the protocols of what an object may offer; put `@runtime_checkable` before each."""
+    """Base of the protocols of abilities; put `@runtime_checkable` before each."""

@@ -21,7 +21,7 @@ NO_URL = (
     "must be a folder of a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"
 )
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash: what `Path` leaves of two
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,7 +5,7 @@
     TridentError
     ├── TopologyError            the declaration is wrong; raised at the call, before any job starts
     │   ├── InexactPairingError  a spout and a state that cannot be exact together (the guarantee matrix)
-    │   │   └── DirtyReadError   a query may read what a failed attempt wrote, and feeds a state that is to be exact
+    │   │   └── DirtyReadError   a query may read what a failed attempt wrote, and feeds a state that must be exact
     │   └── TopologyChangedError states or streams are not what the log was written with
     ├── ConfigError              an unknown or impossible setting
     ├── EnvironmentProblem       no Java, a Java that is too old, a missing driver package
@@ -19,7 +19,7 @@
     │   ├── LogHeldError         another driver holds the log
     │   │   └── AlreadyRunningError  this very process holds it
     │   ├── ForeignLogError      the log belongs to another topology
-    │   └── CorruptLogError      a record in the middle of the log does not check
+    │   └── CorruptLogError      a record in the middle of the log is damaged
     ├── StateError
     │   ├── StaleTransactionError    the store holds a later batch than the one being committed
     │   ├── StateMismatchError       store and log do not belong together (wiped, rolled back, foreign, lost log)
@@ -100,7 +100,7 @@ class InexactPairingError(TopologyError):
 
 
 class DirtyReadError(InexactPairingError):
-    """A query may read what a failed attempt wrote, and feeds a state that is to be exact; `allow_inexact` was not given."""
+    """A query may read what a failed attempt wrote, and feeds a state that must be exact; `allow_inexact` was not given."""
 
     def __init__(self, query: str, state: str, state_kind: str, fed: str) -> None:
         super().__init__(query, state, state_kind, fed)
@@ -109,7 +109,7 @@ class DirtyReadError(InexactPairingError):
         query, state, state_kind, fed = self.args
         return (
             f"query {query!r} reads state {state!r}, which is {state_kind}, before the batch has updated it, and feeds state "
-            f"{fed!r}: in a replay it may read what a failed attempt wrote, for only an opaque state can be read as of the "
+            f"{fed!r}: in a replay it may read what a failed attempt wrote. Only an opaque state can be read as of the "
             f"batch before, so {fed!r} is not exact. Make {state!r} opaque, query it behind its own update "
             "(new_values_stream()), or accept wrong values with allow_inexact=True"
         )
@@ -151,7 +151,7 @@ class FailedException(TridentError):
 
 
 class ReportedFailedException(FailedException):
-    """As `FailedException`, and the error is kept in the progress reports of the topology."""
+    """Like `FailedException`; the error is also kept in the progress reports of the topology."""
 
 
 class BatchFailedError(TridentError):
@@ -161,7 +161,7 @@ class BatchFailedError(TridentError):
     ----------
     txid, attempts, step, row, cause
         The batch, how often it was tried, the step that raised, the tuple it worked on (text, None where no
-        single tuple is to blame) and the error as text.
+        single tuple is the cause) and the error as text.
     writes_dead_letters
         Whether the topology already leaves failing tuples out where it can (`on_poison="dead_letter"`).
     """
@@ -187,7 +187,7 @@ class BatchFailedError(TridentError):
 
 
 class RetriesUsedUpError(BatchFailedError):
-    """A batch failed, and since this driver started so many did that its attempts can be numbered no further."""
+    """A batch failed, and since its start this driver has had so many failures that it can number no further attempts."""
 
     def __str__(self) -> str:
         return (
@@ -204,7 +204,7 @@ class DRPCExecutionException(TridentError):
     function, cause
         The function that was asked, and the error as text.
     step
-        The step that raised, None where it was no step.
+        The step that raised; None if it was not a step.
     reason
         `failed`, `unknown` (no such function), `invalid`, `unauthorized`, `too_large`, `overloaded`, `timeout`, `stopped`
         or `unreachable`.
@@ -275,7 +275,7 @@ class ForeignLogError(LogError):
 
 
 class CorruptLogError(LogError):
-    """A record in the middle of the log does not check; it is not the torn end that a crash may leave."""
+    """A record in the middle of the log is damaged; it is not the torn end that a crash may leave."""
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
@@ -309,7 +309,7 @@ class StaleTransactionError(StateError):
 
 
 class StateMismatchError(StateError):
-    """What the store says of a state's last commit and what the log says do not belong together."""
+    """A state's last commit by the store and by the log do not belong together."""
 
     def __init__(self, state: str, partition: int, expected: str, found: str) -> None:
         super().__init__(state, partition, expected, found)
@@ -345,11 +345,11 @@ class StateReadError(StateMismatchError):
     Parameters
     ----------
     state, partition
-        What was read.
+        The state and partition that were read.
     expected, found
         The last commit as the log has it, and as the store has it.
     wrong
-        What that says of the store.
+        What is wrong with the store.
     """
 
     def __init__(self, state: str, partition: int, expected: str, found: str, wrong: str) -> None:
@@ -372,7 +372,7 @@ class StateLossDetected(StateError):
     what
         The state, its partition and the server.
     found
-        What told of the loss.
+        The sign of the loss.
     """
 
     def __init__(self, what: str, found: str) -> None:
@@ -407,7 +407,7 @@ class BackendError(StateError):
     message
         What was tried on what, and what came back.
     retryable
-        True if the batch may simply be replayed; what was written is then undone by the value rules.
+        True if the batch may be replayed; the value rules then undo what was written.
     """
 
     def __init__(self, message: str, retryable: bool = True) -> None:

@@ -153,12 +153,12 @@ def split_commas(text: str) -> list[str]:
 
 
 def is_nested(type_: str | None) -> bool:
-    """Whether a type is an array, a map or a struct: its values have no order, and are no keys."""
+    """Whether a type is an array, a map or a struct: its values have no order, and cannot be keys."""
     return type_ is not None and type_.startswith(("array<", "map<", "struct<"))
 
 
 def normal_type(ddl: str) -> str:
-    """Return a DDL type in its normal spelling (`long` → `bigint`); `TopologyError` if it is none."""
+    """Return a DDL type in its normal spelling (`long` → `bigint`); `TopologyError` if it is not a DDL type."""
     text = ddl.strip()
     head, _, rest = text.partition("<")
     if rest:
@@ -189,7 +189,7 @@ def _nested(head: str, parts: list[str], ddl: str) -> str:
 
 
 def type_of_hint(hint: Any) -> str | None:
-    """Return the DDL type of a Python type hint, None if it says nothing that Spark has a type for."""
+    """Return the DDL type of a Python type hint, None if Spark has no type for it."""
     if hint in _HINTS:
         return _HINTS[hint]
     origin, args = typing.get_origin(hint), typing.get_args(hint)

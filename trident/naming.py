@@ -1,4 +1,4 @@
-"""Helps those who come from Storm: an attribute spelled in camelCase gets an error that names the snake_case one."""
+"""Helps users of Storm: the error for an attribute in camelCase names the one in snake_case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets stay out of what people read: options and addresses as a `repr`, an error or a log line may show them."""
+"""Keeps secrets out of texts: options and addresses as a `repr`, an error or a log line may show them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET = {"trident.secret": True}
 _HIDDEN = "***"
 # Up to the last `@`: a password that was not quoted may have any character in it.
 _USER = re.compile(r"(?<=://)[^\s'\"]*(?=@)")
-_CONTAINERS = re.compile(r"(?:abfss?|wasbs?)$", re.IGNORECASE)  # what stands before the `@` is no user there
+_CONTAINERS = re.compile(r"(?:abfss?|wasbs?)$", re.IGNORECASE)  # the text before the `@` is not a user there
 _QUERY = re.compile(r"(://[^\s'\"?]*\?)([^\s'\")\]]*)")
 _VALUE = re.compile(r"=[^&;]*")
 
@@ -37,7 +37,7 @@ class Redacted:
 
     def __repr__(self) -> str:
         fields = [each for each in dataclasses.fields(self) if each.repr]  # type: ignore[arg-type]
-        fields.sort(key=lambda each: each.kw_only is True)  # what is given without a name comes first, as in the call
+        fields.sort(key=lambda each: each.kw_only is True)  # positional options come first, as in the call
         return f"{type(self).__qualname__}({', '.join(f'{each.name}={self._shown(each)}' for each in fields)})"
 
     def _shown(self, field: dataclasses.Field[Any]) -> str:

@@ -67,7 +67,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         return Stream(self._topology, self._node, name)
 
     def parallelism_hint(self, parallelism: int) -> Stream:
-        """Ask for about this many Spark tasks for the steps up to here. The largest hint of a stage counts."""
+        """Ask for about this many Spark tasks for the steps up to here. The largest hint of a stage applies."""
         self._topology._hint(self._node.id, parallelism)
         return self
 
@@ -131,10 +131,10 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         return GroupedStream(self, group)
 
     def apply_assembly(self, assembly: Any) -> Stream:
-        """Let an assembly, or a function of a stream, declare its steps here; returns the stream that it returns."""
+        """Apply an assembly, or a function of a stream, which declares its steps here; return its stream."""
         if isinstance(assembly, type) or not (isinstance(assembly, Applies) or callable(assembly)):
             raise TopologyError(
-                f"stream {self.get_name()!r}: {assembly!r} is no assembly, an object with apply(stream) or a function"
+                f"stream {self.get_name()!r}: {assembly!r} is not an assembly: give an object with apply(stream) or a function"
             )
         with self._topology._inside_assembly() as nested:
             try:
@@ -167,13 +167,13 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     ) -> TridentState:
         """Give the tuples of each batch to a `StateUpdater`: `(state, [in,] updater[, out])`.
 
-        What the updater emits, with the fields `out`, flows on in `new_values_stream()`.
+        What the updater emits, with the fields `out`, goes to `new_values_stream()`.
         """
         refuse_state(self, "partition_persist")
         inputs, updater, out = self._operation_args(args)
         if not isinstance(updater, UpdatesState) or isinstance(updater, type):
             raise TopologyError(
-                f"stream {self.get_name()!r}: {updater!r} is no StateUpdater, an object with the method update_state"
+                f"stream {self.get_name()!r}: {updater!r} is not a StateUpdater: give an object with the method update_state"
             )
         name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()

@@ -1,7 +1,7 @@
 """One connection to a cluster per process and account, shared by all states that use it, closed with the last of them.
 
-Requests go out in a window: so many are under way, the next is sent when the oldest is answered. Errors of the driver
-leave this module as errors of `trident.errors`.
+Requests go out in a window: a limited number is in flight, and the next is sent when the oldest is answered. Errors of the
+driver leave this module as errors of `trident.errors`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,8 @@ class Connection:
     def stream(self, statements: Iterable[Any], width: int, doing: str) -> Iterator[Any]:
         """Run statements, at most `width` at a time, and give each one's result in order.
 
-        After an error nothing more is sent, and what is under way is waited for: nothing of a failed call happens later.
+        After an error nothing more is sent, and requests in flight are waited for, so that nothing of a failed call
+        happens later.
         """
         under_way: deque[Any] = deque()
         try:
@@ -116,7 +117,7 @@ class Connection:
 
 
 def _translated(tried: str, error: Exception) -> BackendError:
-    # What each node answered says more than that none could do it.
+    # The answer of each node says more than the summary that no node could do it.
     causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) and error.errors else [error]
     text = "; ".join(dict.fromkeys(str(cause) or type(cause).__name__ for cause in causes[:3]))
     if any(isinstance(cause, _REFUSED) for cause in causes):
@@ -173,7 +174,7 @@ _registry_lock = threading.Lock()
 
 
 def borrow(options: CassandraOptions) -> Connection:
-    """Return the connection of this process for the options; give it back once for each time it was borrowed."""
+    """Return the connection of this process for the options; give it back as often as it was borrowed."""
     with _registry_lock:
         found = _registry.get(options.connection)
         if found is None:

@@ -15,16 +15,16 @@ __all__ = ["RECORD", "Fence"]
 
 _TRIES = 8
 RECORD = FieldsCodec(("incarnation", "txid", "attempt", "floor", "token", "place", "sealed"), encode, decode)
-"""The token tells two runs of the same attempt apart."""
+"""The token distinguishes two runs of the same attempt."""
 
 
 class Fence:
-    """One partition's place in the store, moved by condition only.
+    """The sentinel of one partition, which moves by condition only.
 
     Parameters
     ----------
     registers, partition
-        Where the sentinel lies.
+        The registers of the state, and the number of the partition.
     what
         The state and its place, for messages.
     """
@@ -34,7 +34,7 @@ class Fence:
         self._record = RecordFence(self._register, RECORD, what)
         self.stamps = Stamps(registers)
         self.check = self._record.check
-        self.release = self._record.forget  # what is written next is not fenced
+        self.release = self._record.forget  # later writes are not fenced
 
     @property
     def own(self) -> Sentinel | None:
@@ -47,7 +47,7 @@ class Fence:
         return None if found is None else found.sentinel
 
     def claim(self, sentinel: Sentinel, force: bool = False) -> int:
-        """Replace what was read or claimed last; return the stamp of what is written under the sentinel.
+        """Replace the record that was read or claimed last; return the stamp for writes under the sentinel.
 
         Parameters
         ----------

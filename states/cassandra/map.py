@@ -43,10 +43,10 @@ class CassandraBackingMap:
             f"partition {partition} of state {conf.prefix!r} in table {options.keyspace}.{self._table} of Cassandra at "
             f"{options.address}"
         )
-        # The commit: what its timestamps are made of. None: nothing was begun.
+        # The commit: the base of its timestamps. None: no commit has begun.
         self._stamp: int | None = None
         self._number = 0
-        self._fenced = False  # once a sentinel was claimed, or tried to be, nothing is written without one
+        self._fenced = False  # after the first claim of a sentinel, or try of one, nothing is written without one
         self._closed = False
         self._open()
 
@@ -63,11 +63,11 @@ class CassandraBackingMap:
         Raises
         ------
         FencedError
-            Another writer has moved the sentinel. What was sent before loses against what that one writes.
+            Another writer has moved the sentinel. Earlier writes lose against those of the other writer.
         StateLossDetected
             The sentinel is gone.
         BackendError
-            No answer, or a refusal; any part may be written. Writing the same again does no harm.
+            No answer, or a refusal; any part may be written. Writing the same again is harmless.
         """
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
@@ -115,20 +115,20 @@ class CassandraBackingMap:
         self._refuse_read_only("move the sentinel")
         before, self._stamp, self._fenced = self._stamp, None, True
         stamp = self._fence.claim(sentinel, force)
-        if stamp != before:  # else it was sealed, and what is written now is still the same commit's
+        if stamp != before:  # otherwise it was sealed, and later writes belong to the same commit
             self._number = 0
         self._stamp = stamp
 
     def reset(self) -> None:
-        """Delete every key of the state and the sentinel of this partition. What was written before stays deleted."""
+        """Delete every key of the state and the sentinel of this partition. Earlier writes stay deleted."""
         self._refuse_read_only("empty the state")
         self._stamp, self._fenced = None, False
         floor = self._fence.stamps.raise_floor(None, 0)
         self._rows.delete_all(timestamp(floor, 0))
-        self._fence.clear()  # last: after a crash in between the sentinel still shows that nothing fits
+        self._fence.clear()  # last, so that after a crash in between the sentinel still shows the mismatch
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Release the connection."""
         if not self._closed:
             self._closed = True
             give_back(self._connection)

@@ -23,12 +23,12 @@ _WRITE_LEVELS = (*_READ_LEVELS, "EACH_QUORUM")
 @renames(tls_ca="tls_ca_file", tls_certificate="tls_cert_file", tls_key="tls_key_file")
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CassandraOptions(Account, Expiring):
-    """Where the cluster is and how a state is kept in it; the others are those of `Account`, `Expiring` and `StoreOptions`.
+    """The options of a Cassandra state; the others are those of `Account`, `Expiring` and `StoreOptions`.
 
     Attributes
     ----------
     contact_points
-        Nodes that are asked first; they tell of the others.
+        The nodes to contact first; they name the others.
     port
         Of every node.
     keyspace
@@ -36,24 +36,24 @@ class CassandraOptions(Account, Expiring):
     table
         None: the names of the topology and the state, as one word. Several states may share a table.
     create_table
-        Make the table if it is absent.
+        Create the table if it is absent.
     replication
-        With it an absent keyspace is made: a number of copies, or copies by data centre.
+        If given, an absent keyspace is created with it: a number of copies, or copies by data centre.
     buckets
-        How many Cassandra partitions the keys of a state are spread over. Fixed when the table is made; another number
+        The number of Cassandra partitions that hold the keys of a state. Fixed when the table is created; another number
         is refused later.
     read_consistency, write_consistency
         Names of consistency levels. Together they must reach more copies than there are.
     allow_weak_consistency
         Accept levels that may read old values; the state is then not exact after the loss of a node.
     local_dc
-        The data centre whose nodes are asked; None: that of the contact points.
+        The data centre to use; None: that of the contact points.
     tls_check_hostname
         False accepts a certificate of another host.
     connect_timeout_s, timeout_s
         For making a connection, and for one request.
     max_concurrency
-        Requests of one state partition that are under way at once.
+        Requests of one state partition that are in flight at once.
     rows_per_batch, rows_per_read
         Keys in one write and in one read, all of one bucket; at most 100. Lower `rows_per_read` for values above 100 kB.
     protocol_version
@@ -102,7 +102,7 @@ class CassandraOptions(Account, Expiring):
 
     @property
     def connection(self) -> tuple[Any, ...]:
-        """What two states must have in common to share a connection."""
+        """The options that two states must have in common to share a connection."""
         return (
             self.contact_points, self.port, self.local_dc, self.user, self.password, self.tls, self.tls_ca_file,
             self.tls_cert_file, self.tls_key_file, self.tls_check_hostname, self.connect_timeout_s, self.timeout_s,

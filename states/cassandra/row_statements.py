@@ -15,11 +15,11 @@ from trident.storekit import by_count, by_size
 __all__ = ["BATCH_BYTES", "Rows"]
 
 BATCH_BYTES = 40 << 10
-"""How large a batch of several rows may be. The server's own limit is 50 KiB by default, and it counts a little more."""
+"""The largest batch of several rows. The server's own limit is 50 KiB by default, and it counts a little more."""
 
-_ROW_BYTES = 64  # what the server counts for a row besides key and value, at most
+_ROW_BYTES = 64  # the most that the server counts for a row in addition to key and value
 _PAGE = 1000
-_WINDOW_REQUESTS = 4  # per bucket, on average; with one, every second bucket would have a nearly empty second one
+_WINDOW_REQUESTS = 4  # per bucket, on average; with one, every second bucket would need a second, nearly empty request
 
 
 class Rows:
@@ -28,7 +28,7 @@ class Rows:
     Parameters
     ----------
     connection, table, state, options
-        Where they lie.
+        Where the rows are.
     """
 
     def __init__(self, connection: Connection, table: str, state: str, options: CassandraOptions) -> None:
@@ -107,7 +107,7 @@ class Rows:
         return self._connection.stream(statements, self._options.max_concurrency, f"{doing} {self._what}")
 
     def _window(self, rows: int) -> int:
-        # So many keys fill the requests of all buckets, and are what is held in memory besides the caller's own lists.
+        # This many keys fill the requests of all buckets; only they are in memory in addition to the caller's lists.
         return self._options.buckets * rows * _WINDOW_REQUESTS
 
     def _by_bucket(self, keys: Iterable[bytes]) -> dict[int, list[bytes]]:
@@ -130,7 +130,7 @@ class Rows:
             return bound
         batch = BatchStatement(BatchType.UNLOGGED, consistency_level=bound.consistency_level)
         batch.is_idempotent = True
-        # Binding costs more than all else here, so it is done once: the other rows differ in two values, and those are
+        # Binding costs more than everything else here, so it is done once: the other rows differ in two values, and those are
         # bytes, which are sent as they are.
         at, _, state, place, _ = bound.values
         for key in keys:

@@ -1,4 +1,4 @@
-"""The table of a state: made, or found to be one; and whether reads surely see what was written."""
+"""Creates or checks the table of a state, and checks that reads see every write."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ _making = threading.Lock()
 
 
 def open_table(connection: Connection, options: CassandraOptions, table: str, read_only: bool) -> str:
-    """Check keyspace and table, make them if they are absent and may be made; return the table's full name.
+    """Check keyspace and table, create them if they are absent and that is allowed; return the table's full name.
 
     Raises
     ------
     ConfigError
         There is no such keyspace, or the consistency levels are too weak for its copies.
     StateError
-        There is no such table and it may not be made, or it is none of a state, or has another number of buckets.
+        There is no such table and creating it is not allowed, or it is not a table of a state, or has another number of
+        buckets.
     """
     full = f'"{options.keyspace}"."{table}"'
-    with _making:  # two partitions of one process must not make it at once: nodes could each make their own
+    with _making:  # two partitions of one process must not create it at once, because nodes could each create their own
         _check_keyspace(connection, options, read_only)
         found = _describe(connection, options.keyspace, table)
         if found is None:
@@ -77,7 +78,7 @@ def _check_table(full: str, found: tuple[dict[str, Any], str, int] | None, optio
     marked = _COMMENT.search(comment)
     if columns != _COLUMNS or marked is None:
         raise StateError(
-            f"table {full} is none of a state: its columns are {', '.join(sorted(columns))} and its comment is "
+            f"table {full} is not a table of a state: its columns are {', '.join(sorted(columns))} and its comment is "
             f"{comment!r}. Nothing was written. Give the state a table of its own with table="
         )
     layout, buckets = int(marked[1]), int(marked[2])
@@ -124,7 +125,7 @@ def _create_keyspace(options: CassandraOptions) -> str:
 
 
 def check_consistency(options: CassandraOptions, replication: Mapping[str, str]) -> None:
-    """Refuse levels that together do not reach more copies than there are: a read could miss the last write.
+    """Refuse levels that together do not reach more copies than there are, because a read could miss the last write.
 
     Parameters
     ----------
@@ -136,7 +137,7 @@ def check_consistency(options: CassandraOptions, replication: Mapping[str, str])
     }  # "3/1": three copies, one of them transient
     levels = options.read_consistency, options.write_consistency
     local = any(level.startswith(("LOCAL", "EACH")) for level in levels)
-    # A level that counts within a data centre says nothing of the others: then the copies of one must do.
+    # A level that counts within a data centre does not cover the others, so only the copies of one count.
     there = _local_copies(options, copies) if local else sum(copies.values())
     reached = [_reached(level, there, local and len(copies) > 1) for level in levels]
     if sum(reached) <= there and not options.allow_weak_consistency:
@@ -162,5 +163,5 @@ def _local_copies(options: CassandraOptions, copies: Mapping[str, int]) -> int:
 def _reached(level: str, copies: int, one_of_several: bool) -> int:
     name = level.removeprefix("LOCAL_").removeprefix("EACH_")
     if one_of_several and name == level and level != "ALL":
-        return 0  # it counts copies anywhere, perhaps none of them here
+        return 0  # its copies may be anywhere, perhaps none of them here
     return {"ONE": 1, "TWO": 2, "THREE": 3, "QUORUM": copies // 2 + 1, "ALL": copies}[name]

@@ -25,7 +25,7 @@ from trident.state.encoding.codec import decode, encode
 __all__ = ["FLOOR_BUCKET", "PUTS_PER_COMMIT", "Registers", "Stamps", "timestamp"]
 
 FLOOR_BUCKET = -1
-"""The bucket of the register with the floor; those of the sentinels lie below it, those of keys above."""
+"""The bucket of the register with the floor; those of the sentinels are below it, those of keys above."""
 
 _NUMBER_BITS = 18
 PUTS_PER_COMMIT = 1 << _NUMBER_BITS
@@ -60,7 +60,7 @@ class Registers:
     def swap(self, bucket: int, found: bytes | None, new: bytes | None) -> bytes | None:
         """Write `new` if the register holds `found`; return what it holds then: `new` if that was done.
 
-        A value must be unlike all others that are ever written: it tells whether a write without answer was made.
+        A value must differ from all others ever written, because it shows whether a write without answer was made.
         """
         doing = f"move a record of {self._what}"
         bound = self._swap.bind((new, self._state, bucket, _REGISTER_KEY, found))
@@ -88,14 +88,14 @@ class _Range(NamedTuple):
 
 
 class Stamps:
-    """Gives out the ranges that timestamps are taken from."""
+    """Gives out the ranges of timestamps."""
 
     def __init__(self, registers: Registers) -> None:
         self._registers = registers
         self._known: _Range | None = None
 
     def floor(self, incarnation: str, version: int, at_least: int = 0) -> int:
-        """Return the floor for a commit; it asks the store only if what it knows does not do."""
+        """Return the floor for a commit; ask the store only if the known floor is not sufficient."""
 
         def fits(known: _Range) -> bool:
             return (
@@ -140,7 +140,7 @@ class Stamps:
                 )
             if new == found:
                 return new
-            wanted = encode([*new, os.urandom(8)])  # unlike what any other writer asks for at the same time
+            wanted = encode([*new, os.urandom(8)])  # different from what any other writer asks for at the same time
             data = self._registers.swap(FLOOR_BUCKET, data, wanted)
             if data == wanted:
                 return new

@@ -12,8 +12,8 @@ How it is read and written
 Fencing
     The sentinel is replaced by a lightweight transaction, forward only, if it is what was read. It is read again before
     each window of writes and at the end of a commit, and then sealed by another one. Every write carries a timestamp made
-    of the sentinel it was written under, so what a replaced writer sends in spite of that loses against its successor's
-    writes in the storage engine, in whichever order they arrive (`states/cassandra/stamps.py`).
+    of the sentinel it was written under, so later writes of a replaced writer lose against its successor's writes in
+    the storage engine, in whichever order they arrive (`states/cassandra/stamps.py`).
 
 The driver is imported when a state is opened.
 """
@@ -34,7 +34,7 @@ __all__ = ["CassandraOptions", "CassandraState"]
 
 
 class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
-    """States in Cassandra; one method for each kind, as `StateSpec`s for `persistent_aggregate` and its like.
+    """States in Cassandra; one method for each kind, as `StateSpec`s for `persistent_aggregate` and the like.
 
     Each takes contact points (one as text, or several) or a `CassandraOptions`; `options` are its fields.
 
@@ -49,7 +49,7 @@ class CassandraState(StoreState[str | Sequence[str] | CassandraOptions]):
 
     @staticmethod
     def open_map(options: CassandraOptions, conf: StateConf, partition: int) -> CassandraBackingMap:
-        """Open the map of one partition: connect, and make the table if need be."""
+        """Open the map of one partition: connect, and create the table if necessary."""
         with driver_package("Cassandra", "cassandra-driver", "cassandra", module="cassandra"):
             from states.cassandra.map import CassandraBackingMap
         return CassandraBackingMap(options, conf, partition)

@@ -245,7 +245,7 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     ),
     "persist with a class": (
         lambda t, s: s.partition_persist(MemoryMapState(), "a", BaseStateUpdater),
-        "is no StateUpdater, an object with the method",
+        "is not a StateUpdater: give an object with the method",
     ),
     # names
     "a stream called 3": (

@@ -300,7 +300,7 @@ def test_another_number_of_buckets_is_refused(home: Home) -> None:
 
 def test_a_foreign_table_is_refused(home: Home, cql: Connection) -> None:
     cql.define("CREATE TABLE IF NOT EXISTS tests.foreign_one (id int PRIMARY KEY, note text)")
-    with pytest.raises(StateError, match=r"is none of a state: its columns are id, note"):
+    with pytest.raises(StateError, match=r"is not a table of a state: its columns are id, note"):
         home.map(home.conf(), table="foreign_one")
 
 
