@@ -28,6 +28,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)(?:\s+\"[^\"]*\")?\)|!\[[^\]]*\]\
 GLOSSARY = ROOT / "docs" / "glossary.md"
 PLAIN = [
     ROOT / "README.md",
+    *sorted((ROOT / "tests").rglob("*.md")),
     *sorted(path for folder in ("docs", "examples") for path in (ROOT / folder).rglob("*.[mp][dy]")),
     *sorted(path for package in ("trident", "states", "spouts") for path in (ROOT / package).rglob("*.py")),
 ]
