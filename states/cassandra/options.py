@@ -23,7 +23,7 @@ _WRITE_LEVELS = (*_READ_LEVELS, "EACH_QUORUM")
 @renames(tls_ca="tls_ca_file", tls_certificate="tls_cert_file", tls_key="tls_key_file")
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CassandraOptions(Account, Expiring):
-    """The options of a Cassandra state; the others are those of `Account`, `Expiring` and `StoreOptions`.
+    """The options of a Cassandra state; the others are those of `Account`, `Expiring` and `MapOptions`.
 
     Attributes
     ----------

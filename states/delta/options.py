@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-from trident.errors import ConfigError
-from trident.redaction import Redacted
+from trident.storekit import StoreOptions, whole
 
 __all__ = ["DeltaOptions"]
 
 
-@dataclass(frozen=True, repr=False)
-class DeltaOptions(Redacted):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class DeltaOptions(StoreOptions):
     """Options of a Delta state.
 
     Attributes
     ----------
-    snapshot_key
-        Key of the single value of an ungrouped `persistent_aggregate`.
     compact_after_commits
         After so many commits, each of which leaves a file, merge files and drop rows that later batches replaced.
         Fewer: faster opening and reading by Spark; more: less rewriting.
@@ -42,17 +40,12 @@ class DeltaOptions(Redacted):
         survives the end of the process, not a power failure.
     """
 
-    snapshot_key: str = "$GLOBAL$"
-    compact_after_commits: int = 64
+    store: ClassVar[str] = "Delta"
+
+    compact_after_commits: int = whole(64, 1)
     background_maintenance: bool = True
     storage_options: Mapping[str, str] | None = None
-    vacuum_after_hours: int | None = 24
-    log_retention_hours: int = 24
-    checkpoint_interval: int = 32
+    vacuum_after_hours: int | None = whole(24, 1, or_none=True)
+    log_retention_hours: int = whole(24, 1)
+    checkpoint_interval: int = whole(32, 1)
     fsync: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("compact_after_commits", "vacuum_after_hours", "log_retention_hours", "checkpoint_interval"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name}={value} of a Delta state: give at least 1")

@@ -42,9 +42,10 @@ class DeltaStateAt:
         The version of the Delta table that is read.
     """
 
-    def __init__(self, table: ChangeTable, layout: Layout, snapshot: Snapshot, snapshot_key: str) -> None:
+    def __init__(self, table: ChangeTable, layout: Layout, snapshot: Snapshot, snapshot_key: Key | str) -> None:
         self.txid, self.version = snapshot.txid, table.version
-        self._layout, self._snapshot, self._snapshot_key = layout, snapshot, snapshot_key
+        self._layout, self._snapshot = layout, snapshot
+        self._snapshot_key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
         self._values: dict[RawKey, RawValue] = layout.latest(in_order(table.scan()))
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
@@ -53,7 +54,7 @@ class DeltaStateAt:
 
     def get(self) -> Any:
         """Return the single value of an ungrouped aggregate, None if never written."""
-        return self.multi_get([(self._snapshot_key,)])[0]
+        return self.multi_get([self._snapshot_key])[0]
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows: the fields of each key, then its value; a key whose value is None has no row."""

@@ -26,7 +26,7 @@ def _allows(on_eviction: Any) -> bool:
 )
 @dataclass(frozen=True, repr=False, kw_only=True)
 class MemcachedOptions(Calls, Expiring):
-    """How a Memcached state is kept; the others are those of `Calls`, `Expiring` and `StoreOptions`.
+    """How a Memcached state is kept; the others are those of `Calls`, `Expiring` and `MapOptions`.
 
     Attributes
     ----------

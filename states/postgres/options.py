@@ -16,7 +16,7 @@ MAX_NAME_BYTES = 63  # PostgreSQL cuts longer names
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class PostgresOptions(Calls, Account):
-    """The options of a PostgreSQL state; see `Calls`, `Account` and `StoreOptions` of `trident.storekit` for the others.
+    """The options of a PostgreSQL state; see `Calls`, `Account` and `MapOptions` of `trident.storekit` for the others.
 
     Attributes
     ----------

@@ -20,7 +20,7 @@ _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 @renames(username="user")
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RedisOptions(Calls, Account, Expiring):
-    """The options of a Redis state; see `Calls`, `Account`, `Expiring` and `StoreOptions` of `trident.storekit`.
+    """The options of a Redis state; see `Calls`, `Account`, `Expiring` and `MapOptions` of `trident.storekit`.
 
     Attributes
     ----------

@@ -12,7 +12,7 @@ from trident.storekit.record_fence import RecordFence, Register
 from trident.storekit.renamed_options import renames
 from trident.storekit.retries import Retries
 from trident.storekit.sentinel_records import FieldsCodec, Record, RecordCodec, no_sentinel, sentinel_of
-from trident.storekit.store_options import Account, Calls, Expiring, StoreOptions, seconds, whole
+from trident.storekit.store_options import Account, Calls, Expiring, MapOptions, StoreOptions, seconds, whole
 from trident.storekit.store_state import Kinds, StoreMapFactory, StoreState, driver_package
 from trident.storekit.whole_commits import Puts, Rows, WholeCommitMap
 
@@ -22,6 +22,7 @@ __all__ = [
     "Expiring",
     "FieldsCodec",
     "Kinds",
+    "MapOptions",
     "Puts",
     "Record",
     "RecordCodec",

@@ -1,8 +1,8 @@
 """The options that stores share: one name, one meaning and one check for each.
 
-`StoreOptions` is the base of a store's options. `Calls`, `Account` and `Expiring` add options that only some stores
-have. A store's own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only the option for the place of
-the store is positional: `url: str = field(kw_only=False)`.
+`StoreOptions` is the base of all options, `MapOptions` that of a store of bytes. `Calls`, `Account` and `Expiring` add
+options that only some stores have. A store's own class is a dataclass with `frozen=True, repr=False, kw_only=True`; only the
+option for the place of the store is positional: `url: str = field(kw_only=False)`.
 """
 
 from __future__ import annotations
@@ -19,52 +19,43 @@ from trident.state.interfaces import REPLAY_WINDOW_S, Key
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
 from trident.storekit.renamed_options import current_names
 
-__all__ = ["Account", "Calls", "Expiring", "StoreOptions", "seconds", "whole"]
+__all__ = ["Account", "Calls", "Expiring", "MapOptions", "StoreOptions", "seconds", "whole"]
 
 T = TypeVar("T")
 _BOUNDS = "trident.bounds"
 
 
-def whole(default: T, least: int, most: int | None = None) -> T:
-    """Declare an option that is a whole number from `least` to `most`, or None if that is the default."""
-    return field(default=default, metadata={_BOUNDS: (int, least, most)})
+def whole(default: T, least: int, most: int | None = None, or_none: bool = False) -> T:
+    """Declare an option that is a whole number from `least` to `most`, or None: if that is the default, or with `or_none`."""
+    return field(default=default, metadata={_BOUNDS: (int, least, most, or_none or default is None)})
 
 
 def seconds(default: float, least: float | None = None) -> float:
     """Declare an option in seconds: above 0, or `least` and more."""
-    return field(default=default, metadata={_BOUNDS: (float, least, None)})
+    return field(default=default, metadata={_BOUNDS: (float, least, None, False)})
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class StoreOptions(Redacted):
-    """The options of all states over a map of bytes; `repr` shows no secrets.
+    """The options of every state; `repr` shows no secrets.
 
     Attributes
     ----------
     store
         The name of the store, for messages.
-    cache
-        Entries of a partition that are remembered between commits (`CachedMap`); 0: none.
     snapshot_key
         Key of the single value of an ungrouped `persistent_aggregate`.
-    serializer
-        `"codec"` (keeps every type), `"json"` (other programs can read it), `"storm"` (Storm's JSON), or a `Serializer`.
-    num_partitions
-        The number of partitions that the state insists on; None: as the topology asks.
     """
 
     store: ClassVar[str] = "store"
 
-    cache: int = whole(0, 0)
     snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
-    serializer: Serializer | str = "codec"
-    num_partitions: int | None = whole(None, 1)
 
     def __post_init__(self) -> None:
         """Check the options declared by `whole` and `seconds`. An override must call this first."""
         for each in dataclasses.fields(self):
             if _BOUNDS in each.metadata:
-                self._check_number(each.name, each.default, *each.metadata[_BOUNDS])
+                self._check_number(each.name, *each.metadata[_BOUNDS])
 
     @classmethod
     def of(cls, target: Any, given: Mapping[str, Any]) -> Self:
@@ -82,9 +73,9 @@ class StoreOptions(Redacted):
         """Return the error for an option; `rule` says what to give."""
         return ConfigError(f"{name}={getattr(self, name)!r} of a {self.store} state: {rule}")
 
-    def _check_number(self, name: str, default: Any, kind: type, least: float | None, most: float | None) -> None:
+    def _check_number(self, name: str, kind: type, least: float | None, most: float | None, or_none: bool) -> None:
         value = getattr(self, name)
-        if value is None and default is None:
+        if value is None and or_none:
             return
         is_number = isinstance(value, int if kind is int else (int, float)) and not isinstance(value, bool)
         if is_number and (value > 0 if least is None else value >= least) and (most is None or value <= most):
@@ -95,7 +86,26 @@ class StoreOptions(Redacted):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Calls(StoreOptions):
+class MapOptions(StoreOptions):
+    """The options of a state over a map of bytes.
+
+    Attributes
+    ----------
+    cache
+        Entries of a partition that are remembered between commits (`CachedMap`); 0: none.
+    serializer
+        `"codec"` (keeps every type), `"json"` (other programs can read it), `"storm"` (Storm's JSON), or a `Serializer`.
+    num_partitions
+        The number of partitions that the state insists on; None: as the topology asks.
+    """
+
+    cache: int = whole(0, 0)
+    serializer: Serializer | str = "codec"
+    num_partitions: int | None = whole(None, 1)
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Calls(MapOptions):
     """Calls to a server.
 
     Attributes
@@ -120,7 +130,7 @@ class Calls(StoreOptions):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Account(StoreOptions):
+class Account(MapOptions):
     """An account on a server, and TLS.
 
     Attributes
@@ -155,7 +165,7 @@ class Account(StoreOptions):
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
-class Expiring(StoreOptions):
+class Expiring(MapOptions):
     """Keys that the store forgets.
 
     Attributes

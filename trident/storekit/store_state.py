@@ -13,7 +13,7 @@ from trident.state.encoding.serializers import keeps_attempts, serializer_for
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
 from trident.state.map_state import map_state
 from trident.state.wrappers.serialized_map import SerializedMap
-from trident.storekit.store_options import StoreOptions
+from trident.storekit.store_options import MapOptions
 
 __all__ = ["Kinds", "StoreMapFactory", "StoreState", "driver_package"]
 
@@ -61,7 +61,7 @@ class StoreMapFactory:
     """
 
     open_map: OpenMap
-    options: StoreOptions
+    options: MapOptions
     kind: StateType = StateType.OPAQUE
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
@@ -86,7 +86,7 @@ class StoreState(Kinds[T]):
         The class that opens the maps; a subclass for a map that serializes by itself.
     """
 
-    options: ClassVar[type[StoreOptions]]
+    options: ClassVar[type[MapOptions]]
     factory: ClassVar[type[StoreMapFactory]] = StoreMapFactory
 
     @staticmethod

@@ -237,7 +237,7 @@ def test_a_missing_driver_package_is_named() -> None:
 
 
 def test_options_are_checked() -> None:
-    with pytest.raises(ConfigError, match="vacuum_after_hours=0 of a Delta state: give at least 1"):
+    with pytest.raises(ConfigError, match="vacuum_after_hours=0 of a Delta state: give a whole number of at least 1"):
         DeltaState.opaque("somewhere", vacuum_after_hours=0)
     assert DeltaOptions(vacuum_after_hours=None).snapshot_key == "$GLOBAL$"
 
