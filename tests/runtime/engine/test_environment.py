@@ -188,7 +188,7 @@ def test_what_a_running_session_cannot_change_is_refused(
 def test_spark_connect_is_refused_by_name(master: str | None, conf: dict[str, str], asks: str) -> None:
     from trident.runtime.engine.session import spark_session
 
-    with pytest.raises(ConfigError, match=f"Spark Connect cannot run a topology.* RDDs .*; {asks} asks for it"):
+    with pytest.raises(ConfigError, match=f"Spark Connect cannot run a topology.* RDDs.*; {asks} asks for it"):
         spark_session("connect", master, conf)
 
 
