@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from inspect import get_annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def missing(instance: object, ability: type) -> Iterator[str]:
 def _members(ability: type) -> tuple[str, ...]:
     """The names of methods and attributes that an ability declares, its own and those of its bases."""
     declaring = [base for base in reversed(ability.__mro__) if Protocol in base.__bases__]
-    names = [name for base in declaring for name in (*vars(base), *vars(base).get("__annotations__", ()))]
+    names = [name for base in declaring for name in (*vars(base), *get_annotations(base))]
     return tuple(dict.fromkeys(name for name in names if not name.startswith("_")))
 
 
