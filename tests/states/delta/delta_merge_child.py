@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
 
 from states.delta import DeltaMapState, merge_dataframe
+from states.delta.spark_rule import by_rule
 from tests.states.delta.delta_states import WORDS, Log, add, commit, spark_with_delta, state_at, update, version_of
 from trident.state.interfaces import StateConf, StateType
-from trident.state.txid import Txid
-from trident.state.values import CombinerValueUpdater
+from trident.state.txid import Snapshot, Txid
+from trident.state.values import UNKNOWN_ATTEMPT, CombinerValueUpdater, OpaqueValue
+from trident.state.winners import Winners
 
 
 def say(**facts: Any) -> None:
@@ -123,6 +126,32 @@ def overtaken(spark: SparkSession, folder: Path) -> None:
         say(**{name: refused(call), f"{name} value": state_at(path).multi_get([("man",)])})
 
 
+def rule(spark: SparkSession) -> None:
+    """The value rule in Spark beside the one rule, for stored values and winners of all kinds."""
+    dice, shape = (
+        random.Random(7),
+        "at: int, _stored: struct<txid: bigint, attempt: bigint, prev: bigint, curr: bigint>",
+    )
+    heads = [(txid, attempt) for txid in range(1, 8) for attempt in (UNKNOWN_ATTEMPT, 1, 2, 3)]
+    found = [OpaqueValue(*head, *dice.choices([None, 1, 2, 3], k=2)) for head in heads]
+    rows = spark.createDataFrame([*enumerate(map(tuple, found)), (len(found), None)], shape)
+    rows = rows.select("at", "_stored", sf.lit(10).cast("bigint").alias("_partial"))
+    wrong, asked = [], 0
+    for _ in range(12):
+        starts = sorted(dice.sample(range(1, 8), dice.randrange(4)))
+        winners = Winners(tuple((start, dice.randrange(1, 4)) for start in starts), dice.randrange(4))
+        for txid in (Txid(dice.randrange(1, 8), 3, winners), Txid(4, 3)):
+            columns = by_rule(StateType.OPAQUE, "bigint", txid, lambda stored, partial: stored + partial)
+            made = {row[0]: tuple(row)[1:5] for row in rows.select("at", *columns).collect()}
+            bases = [None if one is None else one.at(Snapshot(txid - 1, txid.winners)) for one in [*found, None]]
+            for at, base in enumerate(bases):
+                asked += 1
+                expected = (int(txid), 3, base, 10 if base is None else base + 10)
+                if made[at] != expected:
+                    wrong.append([at, str(winners), int(txid), made[at], expected])
+    say(rule=wrong, asked=asked)
+
+
 def types(spark: SparkSession, folder: Path) -> None:
     import datetime as dt
     from decimal import Decimal
@@ -163,6 +192,7 @@ def main(folder: Path) -> None:
     lost_attempt(spark, folder)
     errors(spark, folder)
     overtaken(spark, folder)
+    rule(spark)
     types(spark, folder)
     frames(spark, folder)
     spark.stop()

@@ -38,6 +38,10 @@ def test_random_histories_with_replays_end_with_the_same_values_and_sentinel(fac
     assert len(facts[f"{kind} mixed"][1]) >= 4
 
 
+def test_the_rule_in_spark_is_the_rule(facts: dict[str, Any]) -> None:
+    assert (facts["rule"], facts["asked"]) == ([], 12 * 2 * 29)
+
+
 def test_what_a_lost_attempt_wrote_is_no_base(facts: dict[str, Any]) -> None:
     assert facts["lost"] == [[["dog"], [3, 2, 4, 5]], [["man"], [3, 2, 5, 6]]]
 
