@@ -10,6 +10,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.harness.topology_runs import topology_of
 from trident import Fields, GroupedStream, Stream, TopologyError, TridentState, TridentTopology
 from trident.errors import InexactPairingError, TridentError
 from trident.operations import (
@@ -216,7 +217,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "query of a taken name": (lambda s: s.state_query(counts(s), "line", MapGet(), "n"), "cannot add field 'n'"),
     "query of unknown type": (
-        lambda s: s.state_query(s._topology.new_static_state(MemoryMapState()), "line", MapGet(), "x"),
+        lambda s: s.state_query(topology_of(s).new_static_state(MemoryMapState()), "line", MapGet(), "x"),
         "the type of field 'x' that MapGet emits is not known",
     ),
     "no parallelism": (
@@ -226,7 +227,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     "half a parallelism": (lambda s: counts(s).parallelism_hint(1.5), r"parallelism_hint\(1.5\)"),  # type: ignore[arg-type]
     "a true parallelism": (lambda s: s.parallelism_hint(True), r"parallelism_hint\(True\)"),
     "new values of a static state": (
-        lambda s: s._topology.new_static_state(MemoryMapState(), "towns").new_values_stream(),
+        lambda s: topology_of(s).new_static_state(MemoryMapState(), "towns").new_values_stream(),
         "state 'towns' is static: nothing updates it, so it has no new values",
     ),
     "new values of a silent updater": (
@@ -269,7 +270,7 @@ TOPOLOGY: dict[str, tuple[Callable[[], object], str]] = {
         "None is no state",
     ),
     "state of the graph": (
-        lambda: counts(declared()[1])._topology.graph().state("cuont"),
+        lambda: topology_of(counts(declared()[1])).graph().state("cuont"),
         r"topology 't' has no state 'cuont'; it has \['count'\]",
     ),
     "nothing to run": (
@@ -277,7 +278,7 @@ TOPOLOGY: dict[str, tuple[Callable[[], object], str]] = {
         r"topology 't' has no stream; begin with new_stream\(name, spout\)",
     ),
     "nothing kept": (
-        lambda: declared()[1].project("n")._topology.start(engine="in_process"),
+        lambda: topology_of(declared()[1].project("n")).start(engine="in_process"),
         "topology 't' keeps nothing: no stream ends in a state or a peek",
     ),
 }
@@ -343,7 +344,7 @@ def unresolved(line: str) -> NotThere:  # type: ignore[name-defined]  # noqa: F8
             "n: int, all: bigint",
         ),
         (
-            lambda s: s.project("n").state_query(s._topology.new_static_state(MemoryMapState()), "n", Locate(), "x"),
+            lambda s: s.project("n").state_query(topology_of(s).new_static_state(MemoryMapState()), "n", Locate(), "x"),
             "n: int, x: string",
         ),
         (
@@ -371,7 +372,7 @@ def test_a_group_by_knows_its_key_and_its_stream(stream: Stream) -> None:
 
 
 def test_ids_depend_on_the_parent_alone(stream: Stream) -> None:
-    topology = stream._topology
+    topology = topology_of(stream)
     first, second = stream.each("line", Split(), "word"), stream.each("line", Split(), "word")
     labelled = stream.name("shout").map(lambda row: row)
     assert [s.node_id for s in (first, second, labelled)] == ["lines/each", "lines/each.2", "lines/shout"]
@@ -411,20 +412,18 @@ def test_a_label_that_could_be_another_steps_id_is_refused(label: str, stream: S
 def test_the_largest_hint_counts(stream: Stream) -> None:
     stream.parallelism_hint(2).parallelism_hint(4).parallelism_hint(3)
     counts(stream).parallelism_hint(5)
-    assert isinstance(stream._topology, TridentTopology)
-    stream._topology.new_static_state(MemoryMapState(), "towns").parallelism_hint(6)
-    assert stream._topology.graph().hints == {"lines": 4, "lines/each/aggregate": 5, "towns": 6}
+    topology_of(stream).new_static_state(MemoryMapState(), "towns").parallelism_hint(6)
+    assert topology_of(stream).graph().hints == {"lines": 4, "lines/each/aggregate": 5, "towns": 6}
 
 
 def test_handles_say_what_they_are(stream: Stream) -> None:
     state = counts(stream)
-    assert isinstance(stream._topology, TridentTopology)
-    static = stream._topology.new_static_state(StateSpec(MemoryMapState(), 2))
+    static = topology_of(stream).new_static_state(StateSpec(MemoryMapState(), 2))
     assert repr(stream.project("n")) == "Stream('lines/project': n: int)"
     assert repr(stream.group_by("n")) == "GroupedStream('lines' by ['n'])"
     assert repr(state) == "TridentState('count')"
     assert static.state_name == "static0"
-    assert repr(stream._topology) == "TridentTopology('t': 4 steps, states ['count', 'static0'])"
+    assert repr(topology_of(stream)) == "TridentTopology('t': 4 steps, states ['count', 'static0'])"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 
 from tests.harness.drpc_functions import answers
+from tests.harness.topology_runs import topology_of
 from trident import JoinOutFieldsMode, JoinType, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.operations import (
     Aggregator,
@@ -99,13 +100,13 @@ def _lengths(requests: Stream) -> Stream:
 
 
 def _with_itself(requests: Stream, *more: Any) -> Stream:
-    topology, one = requests._topology, _split(requests)
+    topology, one = topology_of(requests), _split(requests)
     other = _lengths(requests).filter("n", lambda n: n > 1)
     return topology.join(one, "word", other, "word", *more)
 
 
 def _merged(requests: Stream) -> Stream:
-    return requests._topology.merge(_split(requests), _split(requests).filter(lambda row: row[0] != "a"))
+    return topology_of(requests).merge(_split(requests), _split(requests).filter(lambda row: row[0] != "a"))
 
 
 @arrow_filter
@@ -193,11 +194,11 @@ SHAPES: dict[str, tuple[Callable[[Stream], Any], list[Any]]] = {
         [[["bb", "bb", 2]] * 4 + [["a", None, None]], [], [["ccc", "ccc", 3], ["a", None, None]]],
     ),
     "multi reduce": (
-        lambda s: s._topology.multi_reduce(_split(s), _lengths(s), Both(), "all"),
+        lambda s: topology_of(s).multi_reduce(_split(s), _lengths(s), Both(), "all"),
         [[["0bb 0a 0bb 1bb 1a 1bb"]], [[""]], [["0ccc 0a 1ccc 1a"]]],
     ),
     "grouped multi reduce": (
-        lambda s: s._topology.multi_reduce(
+        lambda s: topology_of(s).multi_reduce(
             _split(s).group_by("word"), _lengths(s).group_by("word"), ByKey(), "w, k"
         ),
         [[["bb", 4], ["a", 2]], [], [["ccc", 2], ["a", 2]]],

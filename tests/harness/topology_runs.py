@@ -31,6 +31,13 @@ def start(
     return topology.start(config) if observer is None else running.start(topology.graph(), config, None, observer)
 
 
+def topology_of(stream: Any) -> TridentTopology:
+    """Return the topology that a stream is declared in, for a case that is given the stream alone."""
+    topology = stream._topology
+    assert isinstance(topology, TridentTopology)
+    return topology
+
+
 def run_all(topology: TridentTopology, engine: str, **conf: Any) -> RunningTopology:
     """Run until the spouts are exhausted, stop, and return the topology for reading."""
     with start(topology, engine, **conf) as running_topology:

@@ -14,7 +14,7 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start
+from tests.harness.topology_runs import FailTimes, Keep, RowsSpout, RowsState, keep, run_all, start, topology_of
 from trident import (
     BatchFailedError,
     FailedException,
@@ -246,7 +246,7 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
         "in step 'lines/aggregate': field 'a' is declared int32, but got 'ab' ",
     ),
     "a multi-reducer that emits too much": (
-        lambda s: keep(s._topology.multi_reduce(s, s.project("line"), Emitting3(), "a: int")), 1,
+        lambda s: keep(topology_of(s).multi_reduce(s, s.project("line"), Emitting3(), "a: int")), 1,
         r"in step 'lines/multi_reduce': emitted 3 values \[1, 2, 3\] for the 1 output field \['a'\]",
     ),
     "a sum of what no sum can hold": (
@@ -277,7 +277,7 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
         lambda s: s.state_query(counts(s), "line", Broken(), "a"), 2, "in step 'lines/query': OSError: no answer",
     ),
     "a static state that is not there": (
-        lambda s: keep(s.state_query(s._topology.new_static_state(Nowhere()), "line", Short(), "a")), 2,
+        lambda s: keep(s.state_query(topology_of(s).new_static_state(Nowhere()), "line", Short(), "a")), 2,
         "in step 'lines/query': ConnectionError: nobody there",
     ),
     "a step after new values that raises": (

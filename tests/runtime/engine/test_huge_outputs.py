@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import Keep, RowsSpout, RowsState, keep, run_all
+from tests.harness.topology_runs import Keep, RowsSpout, RowsState, keep, run_all, topology_of
 from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.drpc import LocalDRPC
 from trident.errors import DRPCExecutionException
@@ -131,7 +131,7 @@ HUGE: dict[str, tuple[Callable[[Stream], Any], str]] = {
     "a function without end": (lambda s: s.each("n", Forever(), "x"), rf"'s/each' on tuple \[n=3\]: {TUPLE}"),
     "a flat_map": (lambda s: s.flat_map(lambda row: times(row[0])), rf"'s/flat_map' on tuple \[n=51\]: {TUPLE}"),
     "a query": (
-        lambda s: s.state_query(s._topology.new_static_state(RowsState()), "n", Answers(), "x"),
+        lambda s: s.state_query(topology_of(s).new_static_state(RowsState()), "n", Answers(), "x"),
         rf"'s/query' on tuple \[n=51\]: {TUPLE}",
     ),
     "a query of a state": (
@@ -158,11 +158,11 @@ HUGE: dict[str, tuple[Callable[[Stream], Any], str]] = {
         "'s/aggregate': " + STEP.format(10000, 2),
     ),
     "a multi-reducer": (
-        lambda s: s._topology.multi_reduce([s], Endless(), "x"),
+        lambda s: topology_of(s).multi_reduce([s], Endless(), "x"),
         "'s/multi_reduce': " + STEP.format(201, 2),
     ),
     "a join": (
-        lambda s: s._topology.join(*[s.flat_map(lambda row: [[1]] * 10), "n"] * 2, "n"),
+        lambda s: topology_of(s).join(*[s.flat_map(lambda row: [[1]] * 10), "n"] * 2, "n"),
         "'s/flat_map/join': " + STEP.format(400, 40),
     ),
     "an updater": (

@@ -16,7 +16,7 @@ import pytest
 
 from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout, keep, start
+from tests.harness.topology_runs import RowsSpout, keep, start, topology_of
 from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.coordination.letter_records import LETTERS
 from trident.coordination.log_file import make_directory
@@ -187,7 +187,7 @@ def chosen(row: TridentTuple, partitions: int) -> int:
 def multi(stream: Stream) -> Stream:
     other = stream.each("n", lambda n: n + 1, "m: int").project("word", "m")
     streams = (stream.group_by("word"), other.group_by("word"))
-    return stream._topology.multi_reduce(*streams, CarefulMulti(), "seen: bigint")
+    return topology_of(stream).multi_reduce(*streams, CarefulMulti(), "seen: bigint")
 
 
 PLACES: dict[str, Callable[[Stream], Any]] = {

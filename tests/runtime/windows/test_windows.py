@@ -12,7 +12,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import LRUMemoryMapState, MemoryMapState
-from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, run_all, start, topology_of
 from trident import BatchFailedError, Stream, TopologyError, TridentCollector, TridentTopology, TridentTuple
 from trident.errors import InexactPairingError, TopologyChangedError
 from trident.operations import (
@@ -439,7 +439,7 @@ def test_equal_length_and_slide_are_allowed() -> None:
          "event time 'w' is string; it must be a timestamp"),
         (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("n"), Count(), "c"), "'n' is int"),
         (lambda s: s.window(TumblingDurationWindow.of(S).by_event_time("when"), Count(), "c"), "no field 'when'"),
-        (lambda s: s._topology.new_drpc_stream("f").tumbling_window(2, Count(), "n"), "requests of DRPC function 'f'"),
+        (lambda s: topology_of(s).new_drpc_stream("f").tumbling_window(2, Count(), "n"), "requests of DRPC function 'f'"),
     ],
 )  # fmt: skip
 def test_a_wrong_call_is_refused(call: Callable[[Stream], Any], text: str) -> None:
