@@ -156,6 +156,7 @@ def test_a_busy_driver_is_replaced_between_two_of_its_records(path: Path, stack:
     assert state.totals == {"tuples": taken + 1, "batches": taken + 1}
 
 
+@pytest.mark.slow
 def test_what_a_killed_driver_called_durable_is_there(path: Path, stack: ExitStack) -> None:
     committed = 0
     for life in range(12):

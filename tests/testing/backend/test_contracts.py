@@ -133,6 +133,7 @@ class TestAMethodAsFactory(SnapshottableContract):
 # ---- the suite ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(StateType), ids=lambda kind: kind.value)
 def test_memory_keeps_what_it_claims(kind: StateType) -> None:
     report = check(StateSpec(MemoryMapState(kind=kind)))
@@ -156,17 +157,20 @@ def test_sqlite_keeps_what_it_claims(folder: Path) -> None:
     assert report.status(Promise.LISTING) is Status.NOT_CLAIMED
 
 
+@pytest.mark.slow
 def test_a_map_of_bytes_is_wrapped(folder: Path) -> None:
     limits = Limits(raw_bytes=True)
     check(partial(open_bytes, str(folder / "state.db")), kinds=["transactional"], limits=limits, seconds=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", [DictMap, LateMap], ids=lambda store: store.__name__)
 def test_two_methods_keep_what_they_claim(store: type[DictMap]) -> None:
     report = check(dicts(store), kinds=["opaque", "transactional"], limits=TWO_METHODS)
     assert report.status(Promise.PARTITIONS) is Status.OK
 
 
+@pytest.mark.slow
 def test_json_is_a_store_without_all_types(folder: Path) -> None:
     def open_json(conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
         return SerializedMap(SQLiteMap(str(folder / "state.db"), conf.prefix), JSONOpaqueSerializer())
@@ -175,6 +179,7 @@ def test_json_is_a_store_without_all_types(folder: Path) -> None:
     assert Promise.VALUES in backend_suite(open_json, limits=Limits(), seconds=0, out=io.StringIO()).violated
 
 
+@pytest.mark.slow
 def test_wrappers_keep_what_the_store_claims() -> None:
     server = Factory()
     chunked = lambda *where: MicroBatchIBackingMap(server(*where), 70, 30)  # noqa: E731
