@@ -239,8 +239,8 @@ class Fence:
                 "without its latest data. The batch may be replayed"
             )
         if answer is None:
-            gone = f"the sentinel that was read or laid there ({seen}) is gone; Redis was emptied, was restarted without its "
-            raise StateLossDetected(what, gone + "data, or evicted the key")
+            why = "Redis was emptied, was restarted without its data, or evicted the key"
+            raise StateLossDetected(what, f"the sentinel that was read or written there ({seen}) is gone; {why}")
         assert own is not None
         raise displaced(what, own, self._sentinel(answer), seen)
 

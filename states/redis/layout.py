@@ -26,13 +26,10 @@ from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key
 from trident.storekit import FieldsCodec
 
-__all__ = ["SENTINEL", "KeyGroup", "Layout", "Where", "default_prefix", "escaped", "lay", "pick"]
+__all__ = ["SENTINEL", "KeyGroup", "Layout", "default_prefix", "escaped"]
 
 SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place"))
 """The record of a sentinel, with the number of its renewal as a note."""
-
-Where = slice | list[int]
-"""The positions of some keys in the caller's list."""
 
 _ODD = re.compile(r"[\x00-\x1f%]")
 _GLOB = re.compile(rb"([\\*?\[\]^-])")
@@ -40,11 +37,31 @@ _GLOB = re.compile(rb"([\\*?\[\]^-])")
 
 @dataclass(frozen=True)
 class KeyGroup:
-    """The keys of one call: keys of one bucket, at most as many as a call may have."""
+    """The keys of one call: keys of one bucket, at most as many as a call may have.
+
+    Attributes
+    ----------
+    where
+        Their positions in the caller's list.
+    names
+        What they are called in Redis.
+    """
 
     bucket: int
-    where: Where
+    where: slice | list[int]
     names: list[bytes]
+
+    def of(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values of these keys, from a list of the values of all keys."""
+        return values[self.where] if isinstance(self.where, slice) else [values[place] for place in self.where]
+
+    def put(self, values: Sequence[Any], out: list[Any]) -> None:
+        """Put the values of these keys at their positions of `out`."""
+        if isinstance(self.where, slice):
+            out[self.where] = values
+        else:
+            for place, value in zip(self.where, values, strict=True):
+                out[place] = value
 
 
 class Layout:
@@ -105,17 +122,3 @@ def _percent(found: re.Match[str]) -> str:
 def escaped(name: bytes) -> bytes:
     """Return the glob that matches this name alone."""
     return _GLOB.sub(rb"\\\1", name)
-
-
-def pick(values: Sequence[Any], where: Where) -> Sequence[Any]:
-    """Return the values at some positions."""
-    return values[where] if isinstance(where, slice) else [values[place] for place in where]
-
-
-def lay(out: list[Any], where: Where, values: Sequence[Any]) -> None:
-    """Put values at some positions of `out`."""
-    if isinstance(where, slice):
-        out[where] = values
-    else:
-        for place, value in zip(where, values, strict=True):
-            out[place] = value

@@ -18,7 +18,7 @@ from typing import Any
 from states.redis.evictions import Evictions
 from states.redis.fence import Fence, fenced
 from states.redis.health import greeted
-from states.redis.layout import KeyGroup, default_prefix, lay, pick
+from states.redis.layout import KeyGroup, default_prefix
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
 from states.redis.places import place_of
@@ -123,7 +123,7 @@ class RedisBackingMap:
         if len(keys) != len(values):
             raise ValueError(f"write {len(keys)} keys with {len(values)} values: give one value per key")
         encode = _as_stored if self._values is None else self._values.encode
-        encoded = ((group, encode(pick(keys, group.where), pick(values, group.where))) for group in self._groups(keys))
+        encoded = ((group, encode(group.of(keys), group.of(values))) for group in self._groups(keys))
         puts = (
             (group.bucket, partial(self._put, group.bucket, names, some))
             for group, data in encoded
@@ -207,11 +207,9 @@ class RedisBackingMap:
         values: list[Any] = [None] * len(keys)
 
         def take(group: KeyGroup, answer: list[bytes | None]) -> None:
-            lay(values, group.where, decode(pick(keys, group.where), answer))
+            group.put(decode(group.of(keys), answer), values)
 
-        calls = (
-            Call(group.bucket, partial(self._get, group), partial(take, group), True) for group in self._groups(keys)
-        )
+        calls = (Call(each.bucket, partial(self._get, each), partial(take, each), True) for each in self._groups(keys))
         self._wire.run(f"read {len(keys)} keys of {self._what}", calls)
         return values
 
