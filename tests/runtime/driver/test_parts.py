@@ -115,7 +115,7 @@ def test_what_a_state_opened_before_one_failed_is_closed() -> None:
 @pytest.mark.parametrize(
     ("step", "left"),
     [
-        ("check_capabilities", ["close state 0", "close state 1"]),
+        ("check_states", ["close state 0", "close state 1"]),
         ("record_meaning", ["close state 0", "close state 1", "close log"]),
         ("open_runner", ["close spout", "close state 0", "close state 1", "close log"]),
         ("_committed_operations", CLOSE),

@@ -21,7 +21,7 @@ from trident.coordination.log_file import LogFile
 from trident.coordination.records import DefineRecord
 from trident.coordination.transaction_log import FileLog, LogReader
 from trident.operations import Count
-from trident.runtime.driver import running
+from trident.runtime.driver import log_choice
 from trident.runtime.driver.clock import Clock
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.state import (
@@ -67,7 +67,7 @@ def synced() -> Iterator[None]:
     SyncedFile.durable.clear()
     SyncedFile.before_sync.clear()
     SyncedFile.syncs = 0
-    with mock.patch.object(running, "FileLog", SyncedLog):
+    with mock.patch.object(log_choice, "FileLog", SyncedLog):
         yield
 
 

@@ -24,12 +24,21 @@ __all__ = [
     "check_capabilities",
     "check_pairings",
     "check_reads",
+    "check_states",
     "is_all_in_memory",
     "kinds_of",
     "needs_identical_replay",
 ]
 
 States = Mapping[str, Sequence[Any]]
+
+
+def check_states(plan: Plan, graph: Graph, states: States, allow_inexact: bool) -> None:
+    """Refuse a topology whose states cannot do what it asks, or are not exact together with its spouts and queries."""
+    check_capabilities(plan, states)
+    if not allow_inexact:
+        check_pairings(plan, graph, states)
+        check_reads(plan, graph, states)
 
 
 def check_capabilities(plan: Plan, states: States) -> None:

@@ -98,7 +98,6 @@ def _pools(parts: Parts) -> Lane:
 def _goes_by_size(parts: Parts, plan: Plan) -> bool:
     """Whether the time that a batch takes goes by its size alone: it meets kernels and memory, no code of the user's."""
     emitters = parts.runner.program.emitters.values()
-    at_hand = all(
-        isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters
-    )  # a user's own may wait for its source
+    # A spout of the user's own may wait for its source.
+    at_hand = all(isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters)
     return at_hand and is_all_in_memory(plan) and parts.committer.is_quick and only_kernels(plan)

@@ -15,7 +15,7 @@ from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
 from trident.runtime.commit.committer import Committer, Reach
 from trident.runtime.driver.batch_spouts import SpoutHandle, open_spouts
-from trident.runtime.driver.capabilities import check_capabilities, check_pairings, check_reads, needs_identical_replay
+from trident.runtime.driver.capabilities import check_states, needs_identical_replay
 from trident.runtime.driver.changes import check_meaning, record_meaning
 from trident.runtime.driver.closing import Closers
 from trident.runtime.driver.daemon_pool import DaemonPool
@@ -106,10 +106,7 @@ def open_parts(
     closers = Closers(plan.topology)
     try:
         states = _open_states(plan, config, closers)
-        check_capabilities(plan, states)
-        if not config.allow_inexact:
-            check_pairings(plan, graph, states)
-            check_reads(plan, graph, states)
+        check_states(plan, graph, states, config.allow_inexact)
         log = open_log(states)
         closers.add("log", log.close)
         _bring_together(graph, plan, config, log, states)
@@ -117,13 +114,12 @@ def open_parts(
         runner = _open_runner(plan, config, emitters, closers)
         threads = _open_threads(plan, closers) if in_threads else None
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
+        identical, letters = needs_identical_replay(plan, states), dead_letters_of(config, plan.topology)
+        idents = list if threads is None else threads.idents
+        return Parts(plan, config, log, states, spouts, runner, committer, closers, identical, letters, idents)
     except BaseException:
         closers.close()
         raise
-    return Parts(
-        plan, config, log, states, spouts, runner, committer, closers, needs_identical_replay(plan, states),
-        dead_letters_of(config, plan.topology), list if threads is None else threads.idents,
-    )  # fmt: skip
 
 
 def _open_states(plan: Plan, config: Config, closers: Closers) -> States:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,19 +78,9 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
         They do not belong together and the policy is to refuse. Nothing was written.
     """
     kinds = kinds_of(plan, states)
-    opened: list[Any] = []
-
-    def laid_out(name: str, partitions: Sequence[Any]) -> Sequence[Any]:
-        count = log.state.layouts.get(name, (len(partitions),))[0]
-        if count == len(partitions):
-            return partitions
-        others = [make(name, partition, count) for partition in range(count)]
-        opened.extend(others)
-        return others
-
-    try:
+    with ExitStack() as opened:
         founds = [
-            _compare(log, name, laid_out(name, partitions), partitions)
+            _compare(log, name, _as_recorded(log, name, partitions, make, opened), partitions)
             for name, partitions in states.items()
             if isinstance(partitions[0], SentinelReadable)
         ]
@@ -98,10 +89,19 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
             _lay_out(log, name, kinds[name], partitions, by_name.get(name))
-    finally:
-        for instance in opened:
-            if isinstance(instance, Closable):
-                instance.close()
+
+
+def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Make, opened: ExitStack) -> Sequence[Any]:
+    """Return the partitions of a state that the log knows; where there are more or fewer than wanted they are opened."""
+    count = log.state.layouts.get(name, (len(wanted),))[0]
+    if count == len(wanted):
+        return wanted
+    instances = []
+    for partition in range(count):
+        instances.append(make(name, partition, count))
+        if isinstance(instances[-1], Closable):
+            opened.callback(instances[-1].close)
+    return instances
 
 
 def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Sequence[Any]) -> _Found:

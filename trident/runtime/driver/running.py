@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from trident.config import Config
 from trident.coordination.log_state import LogState
-from trident.coordination.memory_log import MemoryLog, TransactionLog
-from trident.coordination.transaction_log import FileLog
+from trident.coordination.memory_log import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
-from trident.planner import Plan, make_plan
+from trident.planner import make_plan
 from trident.runtime.driver.batch import Observer
-from trident.runtime.driver.capabilities import is_all_in_memory
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.engine_choice import tell_loads
 from trident.runtime.driver.execution import execution_of
+from trident.runtime.driver.log_choice import open_log
 from trident.runtime.driver.loop import BatchLoop
 from trident.runtime.driver.parts import Parts, open_parts
 from trident.runtime.driver.progress import Progress
@@ -231,7 +230,7 @@ def start(
     """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
     plan = make_plan(graph)
     tell_loads(plan, config)
-    parts = open_parts(graph, plan, config, lambda states: _open_log(plan, config, memory_log))
+    parts = open_parts(graph, plan, config, lambda states: open_log(plan, config, memory_log))
     try:
         return RunningTopology(graph, parts, observer)
     except BaseException:
@@ -242,9 +241,3 @@ def start(
 def new_memory_log(topology: str) -> MemoryLog:
     """Return an empty log in memory; `start` continues it each time, so the states in memory keep their log."""
     return MemoryLog(topology)
-
-
-def _open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:
-    if config.log_dir is None and is_all_in_memory(plan):
-        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
-    return FileLog.open(config.log_folder(plan.topology), plan.topology, takeover=config.takeover)

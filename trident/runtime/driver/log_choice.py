@@ -1,0 +1,18 @@
+"""Which log a topology gets: a file, or one in memory where all of its states are."""
+
+from __future__ import annotations
+
+from trident.config import Config
+from trident.coordination.memory_log import MemoryLog, TransactionLog
+from trident.coordination.transaction_log import FileLog
+from trident.planner import Plan
+from trident.runtime.driver.capabilities import is_all_in_memory
+
+__all__ = ["open_log"]
+
+
+def open_log(plan: Plan, config: Config, memory_log: MemoryLog | None) -> TransactionLog:
+    """Take the log, which no other driver may write from now on; `memory_log` is continued if it is the one."""
+    if config.log_dir is None and is_all_in_memory(plan):
+        return MemoryLog(plan.topology) if memory_log is None else memory_log.reopened(config.takeover)
+    return FileLog.open(config.log_folder(plan.topology), plan.topology, takeover=config.takeover)
