@@ -168,12 +168,15 @@ def test_keys_are_typed_as_the_fields_of_the_state(tmp_path: Path) -> None:
 LAID_OUT = """
     import os
     from spouts import FixedBatchSpout
-    from states.delta import DeltaState
+    from tests.harness.sqlite_map import SQLiteMap
     from trident import TridentTopology
     from trident.operations import Count
-    from trident.state import StateSpec
+    from trident.state import CodecSerializer, SerializedMap, map_state
 
-    spec = StateSpec(DeltaState.opaque("table").factory, int(os.environ["PARTITIONS"]))
+    def opened(conf, partition_index, num_partitions):
+        return SerializedMap(SQLiteMap(f"part-{partition_index}", conf.prefix), CodecSerializer())
+
+    spec = map_state(opened, num_partitions=int(os.environ["PARTITIONS"]))
     topology = TridentTopology("laid-out")
     words = topology.new_stream("words", FixedBatchSpout("word: string", 9, *[[letter] for letter in "abcdefgh"]))
     words.group_by("word").persistent_aggregate(spec, Count(), "count")
@@ -183,8 +186,8 @@ LAID_OUT = """
 def test_the_log_says_how_many_partitions_there_are(tmp_path: Path) -> None:
     write_module(tmp_path, "laid_out", LAID_OUT)
     done = trident("run", "laid_out:topology", "--once", *IN_PROCESS, cwd=tmp_path, PARTITIONS="3")
-    assert done.returncode == 0
-    assert len(list((tmp_path / "table").glob("part-*"))) == 3
+    assert done.returncode == 0, done.stderr
+    assert len([*tmp_path.glob("part-?")]) == 3
     read = trident("get", "laid_out:topology", "count", *"abcdefgh", "--json", cwd=tmp_path, PARTITIONS="1")
     assert [pair["value"] for pair in json.loads(read.stdout)["values"]] == [1] * 8
 
