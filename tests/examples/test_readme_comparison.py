@@ -49,7 +49,7 @@ def run(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "program.py").write_text(program, encoding="utf-8")
     return subprocess.run(
         [sys.executable, "program.py"],
-        cwd=folder, env=environment(), capture_output=True, text=True, timeout=100, check=False,
+        cwd=folder, env=environment(), capture_output=True, text=True, timeout=140, check=False,
     )  # fmt: skip
 
 
@@ -61,6 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)  # two starts of Spark
 def test_the_foreach_batch_program_counts_twice_after_a_kill(folder: Path) -> None:
     (program,) = blocks(README, "py")
     killed, places = re.subn(r"# If the job is killed here.*", _KILL, program)
