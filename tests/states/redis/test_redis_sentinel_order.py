@@ -1,47 +1,42 @@
-"""The kit's table of cases for the order of sentinels, put to the Lua of the Redis state on a real server."""
+"""The table of cases for the order of sentinels, where a Redis state keeps them otherwise: beside a hash, in every bucket.
+
+`tests/stores/test_order_of_sentinels.py` puts the table to strings and to a plain hash.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-import redis
 
 from states.redis import RedisBackingMap, RedisOptions
 from tests.harness.servers import Server
+from tests.states.redis.redis_cluster import Cluster
 from tests.storekit.sentinel_cases import SENTINEL_CASES, SentinelCase
 from trident.state.interfaces import StateConf
 from trident.state.txid import Sentinel
 
 pytestmark = pytest.mark.server
 
-LAYOUTS: tuple[dict[str, Any], ...] = ({}, {"hash_key": "tally"}, {"ttl_s": 90_000, "hash_key": "tally"})
+cases = pytest.mark.parametrize("case", SENTINEL_CASES, ids=[case.meaning for case in SENTINEL_CASES])
 
 
-def writer(server: Server, layout: dict[str, Any]) -> RedisBackingMap:
-    return RedisBackingMap(RedisOptions(f"redis://{server.address}", **layout), StateConf("contract", "counts"))
+@cases
+def test_a_hash_that_expires_keeps_the_order(redis_server: Server, case: SentinelCase) -> None:
+    check(case, RedisOptions(f"redis://{redis_server.address}", hash_key="tally", ttl_s=90_000))
 
 
-def fields(sentinel: Sentinel | None) -> tuple[Any, ...] | None:
-    """All five fields: `==` of sentinels compares the commit alone."""
-    return None if sentinel is None else tuple(sentinel)
+@cases
+def test_the_copies_in_a_cluster_keep_the_order(cluster: Cluster, case: SentinelCase) -> None:
+    check(case, RedisOptions(cluster.url))
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["strings", "hash", "hash that expires"])
-@pytest.mark.parametrize("case", SENTINEL_CASES, ids=[case.meaning for case in SENTINEL_CASES])
-def test_a_move_keeps_the_order_of_sentinels(redis_server: Server, case: SentinelCase, layout: dict[str, Any]) -> None:
-    own, other = writer(redis_server, layout), writer(redis_server, layout)
-
-    def put(sentinel: Sentinel | None) -> None:
-        with redis.Redis(port=redis_server.port) as raw:
-            raw.flushall()
-        other.read_sentinel()
-        if sentinel is not None:
-            other.move_sentinel(sentinel, force=True)
-
-    put(case.seen)
+def check(case: SentinelCase, options: RedisOptions) -> None:
+    conf = StateConf("contract", "counts")
+    own, other = RedisBackingMap(options, conf), RedisBackingMap(options, conf)
+    put(other, case.seen)
     assert fields(own.read_sentinel()) == fields(case.seen)
-    put(case.found)
+    put(other, case.found)
     if case.error is None:
         own.move_sentinel(case.own, case.force)
         own.multi_put([("the",)], [b"1"])
@@ -52,3 +47,14 @@ def test_a_move_keeps_the_order_of_sentinels(redis_server: Server, case: Sentine
         assert fields(other.read_sentinel()) == fields(case.found)
     for each in (own, other):
         each.close()
+
+
+def put(backing: RedisBackingMap, sentinel: Sentinel | None) -> None:
+    backing.reset()
+    if sentinel is not None:
+        backing.move_sentinel(sentinel, force=True)
+
+
+def fields(sentinel: Sentinel | None) -> tuple[Any, ...] | None:
+    """All five fields: `==` of sentinels compares the commit alone."""
+    return None if sentinel is None else tuple(sentinel)
