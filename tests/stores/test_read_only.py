@@ -1,0 +1,45 @@
+"""An instance that was opened to be read only writes nothing, whatever it is asked, and says so alike in every store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.stores.catalog import STORES, Home
+from trident.errors import UnsupportedOperation
+from trident.state.txid import Sentinel
+from trident.testing.backend.store_under_test import Store
+
+KEYS = [("the",), ("cow",)]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.server] if store.server else [])
+        for name, store in STORES.items()
+        if store.server is not None or name == "delta"
+    ],
+)
+def test_a_reader_is_refused_each_write(name: str, home_of: Callable[[str], Home]) -> None:
+    home = home_of(name)
+    store = Store(home.empty(), limits=home.store.limits)
+    try:
+        writer = store.writer()
+        writer.commit([(key, 1) for key in KEYS], 1)
+        before = store.map().read_sentinel()  # type: ignore[attr-defined]  # all of these stores keep one
+        reader: Any = store.map(reads=True)
+        for write in (
+            lambda: reader.multi_put(KEYS, reader.multi_get(KEYS)),
+            lambda: reader.multi_delete(KEYS),
+            lambda: reader.move_sentinel(Sentinel("log", 9, 9), True),
+            reader.reset,
+        ):
+            with pytest.raises(UnsupportedOperation, match=r"cannot .*: .* was opened to be read only"):
+                write()
+        assert store.map().read_sentinel() == before  # type: ignore[attr-defined]
+        assert writer.read(KEYS) == [1, 1]
+    finally:
+        store.close()
