@@ -1,1 +1,1 @@
-"""Parts of the fluent surface, each a family of calls; `Stream`, `GroupedStream` and `TridentTopology` have them all."""
+"""The families of calls of the fluent surface; `Stream`, `GroupedStream` and `TridentTopology` have them all."""

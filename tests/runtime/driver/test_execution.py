@@ -16,7 +16,7 @@ from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.driver.batch import LOOP, Lane
 from trident.runtime.driver.execution import BriefInLoop, Execution, OneByOne, Overlapping, execution_of
-from trident.runtime.driver.parts import open_parts
+from trident.runtime.driver.opened_topology import open_topology
 
 SMALL, LARGE = 32 << 10, (32 << 10) + 1
 POOLS = Lane(lambda function: None, lambda function: None)
@@ -76,8 +76,8 @@ def test_a_topology_gets_its_way_of_execution_once(
 ) -> None:
     graph = counting(function, state()).graph()
     config = Config(engine="in_process", max_spout_pending=pending)
-    parts = open_parts(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
+    opened = open_topology(graph, make_plan(graph), config, lambda states: MemoryLog("t"))
     try:
-        assert type(execution_of(parts)) is kind
+        assert type(execution_of(opened)) is kind
     finally:
-        parts.close()
+        opened.close()

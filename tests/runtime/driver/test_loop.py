@@ -39,7 +39,7 @@ from trident.runtime.driver.batch import Lane
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.execution import Overlapping
 from trident.runtime.driver.loop import BatchLoop
-from trident.runtime.driver.parts import open_parts
+from trident.runtime.driver.opened_topology import open_topology
 from trident.runtime.driver.progress import Progress
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state.txid import RETRY_BITS
@@ -169,10 +169,10 @@ class HandClock(Clock):
 def looping(topology: TridentTopology, clock: Clock, points: Points, **conf: Any) -> Iterator[BatchLoop]:
     """Run a loop of the real parts, in process, by a given clock."""
     graph = topology.graph()
-    parts = open_parts(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
+    opened = open_topology(graph, make_plan(graph), Config.of(conf), lambda states: MemoryLog("t"))
     with ThreadPoolExecutor(3) as pool, ThreadPoolExecutor(1) as commits, ThreadPoolExecutor(1) as driver:
         execution = Overlapping(Lane(pool.submit, commits.submit))
-        loop = BatchLoop(parts, execution, Progress("t", 9), clock, points)
+        loop = BatchLoop(opened, execution, Progress("t", 9), clock, points)
         ended = driver.submit(loop.run)
         try:
             yield loop
@@ -474,7 +474,7 @@ def test_rows_that_do_not_fit_the_fields_of_a_batch_spout_are_named(engine: str,
         run_all(topology, engine, max_batch_attempts=1)
 
 
-class Parts:
+class OpenedTopology:
     """A spout whose parts cannot be cut the first time."""
 
     spout_type = SpoutType.OPAQUE
@@ -507,7 +507,7 @@ class Parts:
 
 
 def test_parts_that_cannot_be_cut_fail_the_attempt(engine: str, topology: TridentTopology) -> None:
-    rows = keep(topology.new_stream("s", Parts(2)))
+    rows = keep(topology.new_stream("s", OpenedTopology(2)))
     running = run_all(topology, engine)
     assert rows.rows == [("a",)]
     assert running.status["lastFailure"] == "SpoutError: cannot list the parts"
@@ -516,7 +516,7 @@ def test_parts_that_cannot_be_cut_fail_the_attempt(engine: str, topology: Triden
 def test_the_hint_of_a_stage_and_not_that_of_a_state_says_how_many_parts(topology: TridentTopology) -> None:
     asked: list[int] = []
 
-    class Spy(Parts):
+    class Spy(OpenedTopology):
         def get_coordinator(self, conf: Any) -> Any:
             coordinator = super().get_coordinator(conf)
             cut = coordinator.parts
@@ -573,7 +573,7 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
     loop_logger.addFilter(heard)
     with looping(topology, clock, points, engine="in_process", message_timeout_s=60, max_spout_pending=1) as loop:
         cancelled: list[TransactionAttempt] = []
-        monkeypatch.setattr(loop._parts.runner, "cancel", cancelled.append)
+        monkeypatch.setattr(loop._opened.runner, "cancel", cancelled.append)
         GATES.await_reached(gate)
         clock.settle(loop.drain)
         assert len(points.attempts("defined")) == 1

@@ -12,7 +12,7 @@ from trident.runtime.driver.batch import Batch, Mail, News, Observer
 from trident.runtime.driver.batch_time import now_of
 from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
-from trident.runtime.driver.parts import Parts
+from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.driver.sources import Sources
 from trident.runtime.engine.runners import Part
 from trident.runtime.steps.failures import StepFailed, failure_of
@@ -36,9 +36,9 @@ class Attempts:
     """
 
     def __init__(
-        self, parts: Parts, sources: Sources, execution: Execution, work: Work, observe: Observer, mail: Mail
+        self, opened: OpenedTopology, sources: Sources, execution: Execution, work: Work, observe: Observer, mail: Mail
     ) -> None:
-        self._name, self._runner, self._committer = parts.plan.topology, parts.runner, parts.committer
+        self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
         self._sources, self._execution = sources, execution
         self._work, self._observe, self._tell = work, observe, mail.tell
 

@@ -14,7 +14,7 @@ from trident.planner import Plan
 from trident.runtime.driver.batch import LOOP, Lane
 from trident.runtime.driver.capabilities import is_all_in_memory
 from trident.runtime.driver.daemon_pool import DaemonPool
-from trident.runtime.driver.parts import Parts
+from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.engine.runners import Runner
 from trident.runtime.steps.kernels import only_kernels
 from trident.spout.interfaces import Quick
@@ -76,28 +76,28 @@ class BriefInLoop:
         return self._brief_in_loop if alone else self._brief_in_pools
 
 
-def execution_of(parts: Parts) -> Execution:
+def execution_of(opened: OpenedTopology) -> Execution:
     """Choose how the batches of a topology are executed, and open the threads for it."""
-    pools = _pools(parts)
-    if parts.config.max_spout_pending == 1:
+    pools = _pools(opened)
+    if opened.config.max_spout_pending == 1:
         return OneByOne(pools)
-    return BriefInLoop(pools) if _goes_by_size(parts, parts.plan) else Overlapping(pools)
+    return BriefInLoop(pools) if _goes_by_size(opened, opened.plan) else Overlapping(pools)
 
 
-def _pools(parts: Parts) -> Lane:
+def _pools(opened: OpenedTopology) -> Lane:
     """Open the threads that batches are processed and committed in."""
-    name, config = parts.plan.topology, parts.config
+    name, config = opened.plan.topology, opened.config
     # Each attempt may hang, and the next one needs a thread.
     processing = DaemonPool(config.max_spout_pending * (config.max_batch_attempts + 1), f"trident-{name}-process")
     committing = DaemonPool(1, f"trident-{name}-commit")
-    parts.closers.add("processing", lambda: processing.shutdown(wait=False, cancel_futures=True))
-    parts.closers.add("committing", committing.shutdown)
+    opened.closers.add("processing", lambda: processing.shutdown(wait=False, cancel_futures=True))
+    opened.closers.add("committing", committing.shutdown)
     return Lane(processing.submit, committing.submit)
 
 
-def _goes_by_size(parts: Parts, plan: Plan) -> bool:
+def _goes_by_size(opened: OpenedTopology, plan: Plan) -> bool:
     """Whether the time that a batch takes goes by its size alone: it meets kernels and memory, no code of the user's."""
-    emitters = parts.runner.program.emitters.values()
+    emitters = opened.runner.program.emitters.values()
     # A spout of the user's own may wait for its source.
     at_hand = all(isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters)
-    return at_hand and is_all_in_memory(plan) and parts.committer.is_quick and only_kernels(plan)
+    return at_hand and is_all_in_memory(plan) and opened.committer.is_quick and only_kernels(plan)

@@ -22,7 +22,7 @@ from trident.runtime.driver.batch import Batch, BatchTimes, Definitions, Mail, N
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
-from trident.runtime.driver.parts import Parts
+from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.driver.polling import Polling, Waiting
 from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.retrying import pause_after
@@ -50,16 +50,21 @@ class BatchLoop:
     """
 
     def __init__(
-        self, parts: Parts, execution: Execution, progress: Progress, clock: Clock, observer: Observer | None = None
+        self,
+        opened: OpenedTopology,
+        execution: Execution,
+        progress: Progress,
+        clock: Clock,
+        observer: Observer | None = None,
     ) -> None:
-        config, log = parts.config, parts.log
-        self._parts, self._config, self._log, self._name = parts, config, log, parts.plan.topology
+        config, log = opened.config, opened.log
+        self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
         self._progress, self._clock = progress, clock
         self._observe = observer or (lambda point, attempt: None)
         self._mail = Mail()
-        self._work = Work(parts.commit_threads)
-        self._sources = Sources(parts, clock, self._work)
-        self._attempts = Attempts(parts, self._sources, execution, self._work, self._observe, self._mail)
+        self._work = Work(opened.commit_threads)
+        self._sources = Sources(opened, clock, self._work)
+        self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._mail)
         interval_s = config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, config.max_spout_pending, interval_s)
         self._batches: dict[int, Batch] = {}
@@ -183,8 +188,8 @@ class BatchLoop:
     def _new_batch(self, definitions: Definitions, now: float) -> Batch:
         attempt = self._coordinator.start(now)
         last_try = self._coordinator.failures(attempt.txid) + 1 >= self._config.max_batch_attempts
-        capture = last_try and self._parts.letters.captures
-        batch = Batch(attempt, definitions, BatchTimes(defined=now), self._parts.runner, capture)
+        capture = last_try and self._opened.letters.captures
+        batch = Batch(attempt, definitions, BatchTimes(defined=now), self._opened.runner, capture)
         self._batches[attempt.txid] = batch
         return batch
 
@@ -199,18 +204,18 @@ class BatchLoop:
         attempt = self._coordinator.commit_next()
         if attempt is None:
             return
-        self._parts.gate.pass_through()
+        self._opened.gate.pass_through()
         self._log.check_owner()  # a fenced driver must not begin to write
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
-        txids = txids_of(attempt, self._log.state, self._parts.plan.partitions)
+        txids = txids_of(attempt, self._log.state, self._opened.plan.partitions)
         batch.lane.commit(partial(self._attempts.commit, batch, txids))
 
     def _record(self, batch: Batch, committed: Committed) -> None:
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
-            self._parts.letters.write(attempt, captured, self._log.state.incarnation)
+            self._opened.letters.write(attempt, captured, self._log.state.incarnation)
         counts, at_ms = {"tuples": batch.output.tuples, "dead_letters": len(captured)}, self._clock.wall_ms()
         self._log.append(CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms))
         self._coordinator.committed(attempt)

@@ -21,7 +21,7 @@ from trident.runtime.driver.engine_choice import tell_loads
 from trident.runtime.driver.execution import execution_of
 from trident.runtime.driver.log_choice import open_log
 from trident.runtime.driver.loop import BatchLoop
-from trident.runtime.driver.parts import Parts, open_parts
+from trident.runtime.driver.opened_topology import OpenedTopology, open_topology
 from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.watch import Watch
 from trident.runtime.letters.dead_letters import waiting
@@ -44,16 +44,16 @@ class RunningTopology:
     `TridentTopology.start`.
     """
 
-    def __init__(self, graph: Graph, parts: Parts, observer: Observer | None) -> None:
-        self.name, self.graph, self.config = graph.name, graph, parts.config
+    def __init__(self, graph: Graph, opened: OpenedTopology, observer: Observer | None) -> None:
+        self.name, self.graph, self.config = graph.name, graph, opened.config
         self.run_id = uuid.uuid4().hex
-        self._parts = parts
+        self._opened = opened
         self._progress = Progress(self.name, self.config.progress_kept)
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
-        self._loop = BatchLoop(parts, execution_of(parts), self._progress, Clock(), observer)
+        self._loop = BatchLoop(opened, execution_of(opened), self._progress, Clock(), observer)
         self._watch = Watch(self.name, self.config.message_timeout_s, self._loop, self._ended, self._give_up)
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
 
@@ -137,17 +137,17 @@ class RunningTopology:
     @property
     def log_state(self) -> LogState:
         """What the log says now: an object that changes as batches are committed."""
-        return self._parts.log.state
+        return self._opened.log.state
 
     @property
     def gate(self) -> CommitGate:
         """For readers that commits overtake."""
-        return self._parts.gate
+        return self._opened.gate
 
     @property
     def partitions(self) -> Mapping[str, int]:
         """The number of partitions of each state that the topology updates."""
-        return self._parts.plan.partitions
+        return self._opened.plan.partitions
 
     @property
     def seconds(self) -> float:
@@ -157,7 +157,7 @@ class RunningTopology:
     def state(self, state: TridentState | str) -> StateView:
         """Return a state for reading, at the snapshot of the last committed batch."""
         name = state if isinstance(state, str) else state.state_name
-        return self._parts.view(name)
+        return self._opened.view(name)
 
     def drpc(self, function: str) -> DRPCFunction:
         """Return a DRPC function of the topology: `running.drpc("words").execute("cat dog the man")`.
@@ -176,7 +176,7 @@ class RunningTopology:
                 if self._ended.is_set():
                     raise TridentError(f"topology {self.name!r} has ended, and its DRPC functions with it")
                 self._drpc = LocalDRPC(self)
-                self._parts.closers.add("drpc", self._drpc.close)
+                self._opened.closers.add("drpc", self._drpc.close)
             return self._drpc
 
     def __enter__(self) -> RunningTopology:
@@ -200,7 +200,7 @@ class RunningTopology:
                 self._note(error)
         finally:
             self._watch.stopping()
-            self._parts.close()
+            self._opened.close()
             with self._drpc_lock:
                 self._ended.set()
 
@@ -213,7 +213,7 @@ class RunningTopology:
         self._loop.stop()  # if the thread comes back it must not begin a commit
         self._note(error)
         self._ended.set()
-        self._parts.closers.close("spouts")  # threads that wait for them have waited long enough
+        self._opened.closers.close("spouts")  # threads that wait for them have waited long enough
 
     def _note(self, error: BaseException) -> None:
         self._error = self._error or error
@@ -230,11 +230,11 @@ def start(
     """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
     plan = make_plan(graph)
     tell_loads(plan, config)
-    parts = open_parts(graph, plan, config, lambda states: open_log(plan, config, memory_log))
+    opened = open_topology(graph, plan, config, lambda states: open_log(plan, config, memory_log))
     try:
-        return RunningTopology(graph, parts, observer)
+        return RunningTopology(graph, opened, observer)
     except BaseException:
-        parts.close()
+        opened.close()
         raise
 
 

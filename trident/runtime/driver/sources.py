@@ -15,7 +15,7 @@ from trident.runtime.driver.batch import Batch, Definitions, of_spouts
 from trident.runtime.driver.batch_time import TIME, BatchTime
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.hanging import Work
-from trident.runtime.driver.parts import Parts
+from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
 from trident.runtime.steps.failures import failing_at
@@ -35,16 +35,16 @@ class Sources:
         Watches the calls of the spouts, which may not return.
     """
 
-    def __init__(self, parts: Parts, clock: Clock, work: Work) -> None:
-        self._log, self._spouts, self._clock, self._work = parts.log, parts.spouts, clock, work
-        self._sync = parts.needs_identical_replay
-        self._time = BatchTime.of(parts.plan)
-        self._replays = Replays(parts.plan, parts.letters)
+    def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:
+        self._log, self._spouts, self._clock, self._work = opened.log, opened.spouts, clock, work
+        self._sync = opened.needs_identical_replay
+        self._time = BatchTime.of(opened.plan)
+        self._replays = Replays(opened.plan, opened.letters)
         self._sizes = {
             name: spout.coordinator.size if isinstance(spout.coordinator, KnowsSize) else None
-            for name, spout in parts.spouts.items()
+            for name, spout in opened.spouts.items()
         }
-        self._hints = {name: _largest_hint(parts.plan, name) for name in parts.spouts}
+        self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
     def look_now(self) -> None:
         """Look for requested dead letters before the next batch. For any thread."""

@@ -18,7 +18,7 @@ from trident.planner.guarantees import spout_type_of
 from trident.runtime.driver.batch import LOOP
 from trident.runtime.driver.execution import OneByOne
 from trident.runtime.driver.loop import BatchLoop
-from trident.runtime.driver.parts import open_parts
+from trident.runtime.driver.opened_topology import open_topology
 from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.running import new_memory_log
 from trident.runtime.reading.views import StateView
@@ -162,7 +162,7 @@ class TopologyTestDriver:
         """Return a state for reading, at the snapshot of the last committed batch."""
         self._check_open()
         name = state if isinstance(state, str) else state.state_name
-        return self._parts.view(name)
+        return self._opened.view(name)
 
     def captured(self, stream: str | Stream) -> dict[int, list[Row]]:
         """Return the tuples that a stream gave in each committed batch, by txid."""
@@ -189,7 +189,7 @@ class TopologyTestDriver:
         """Close spouts, states and log; harmless when done already."""
         if not self._closed:
             self._closed = True
-            self._parts.close()
+            self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -204,13 +204,13 @@ class TopologyTestDriver:
 
     def _open(self, first: bool) -> None:
         """Open everything as a start of the topology does, over the same log and states."""
-        opened = open_parts(
+        opened = open_topology(
             self._declared, self._plan, self._config, partial(self._open_log, first), self._points.reach_state, False
         )
         self._log = WatchedLog(opened.log, self._points)
         runner = WatchedRunner(opened.runner, self._points, self._captures)
-        self._parts = replace(opened, log=self._log, runner=runner)
-        self._loop = BatchLoop(self._parts, OneByOne(LOOP), self._progress, self.clock, self._observe)
+        self._opened = replace(opened, log=self._log, runner=runner)
+        self._loop = BatchLoop(self._opened, OneByOne(LOOP), self._progress, self.clock, self._observe)
 
     def _open_log(self, first: bool, states: Mapping[str, Sequence[Any]]) -> TransactionLog:
         if first:
@@ -259,7 +259,7 @@ class TopologyTestDriver:
         """The driver died before the record of a batch was durable; another one continues from its log."""
         attempt = self._last
         assert attempt is not None
-        self._parts.close()
+        self._opened.close()
         self._open(first=False)
         return BatchResult(*attempt, False, "record", str(fault))
 

@@ -1,4 +1,4 @@
-"""Parts: everything that a topology opens to run. It is opened, checked and connected at once, and closed again."""
+"""OpenedTopology: everything that a topology opens to run. It is opened, checked and connected at once, and closed again."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.steps.bounds import Bounds
 from trident.state.abilities import Closable
 
-__all__ = ["Parts", "open_parts"]
+__all__ = ["OpenedTopology", "open_topology"]
 
 _MOST_THREADS = 16  # of one state's commit
 
@@ -38,7 +38,7 @@ States = Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Parts:
+class OpenedTopology:
     """What a running topology opened and has to close.
 
     Attributes
@@ -84,14 +84,14 @@ class Parts:
         self.closers.close()
 
 
-def open_parts(
+def open_topology(
     graph: Graph,
     plan: Plan,
     config: Config,
     open_log: Callable[[States], TransactionLog],
     reach: Reach | None = None,
     in_threads: bool = True,
-) -> Parts:
+) -> OpenedTopology:
     """Open, check and connect states, log, spouts and runner. On an error everything is closed again.
 
     Parameters
@@ -116,7 +116,7 @@ def open_parts(
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
         identical, letters = needs_identical_replay(plan, states), dead_letters_of(config, plan.topology)
         idents = list if threads is None else threads.idents
-        return Parts(plan, config, log, states, spouts, runner, committer, closers, identical, letters, idents)
+        return OpenedTopology(plan, config, log, states, spouts, runner, committer, closers, identical, letters, idents)
     except BaseException:
         closers.close()
         raise

@@ -12,9 +12,9 @@ from trident.coordination.memory_log import MemoryLog
 from trident.errors import ConfigError
 from trident.operations import BaseFunction
 from trident.planner import make_plan
-from trident.runtime.driver import parts as parts_module
+from trident.runtime.driver import opened_topology as module
 from trident.runtime.driver.closing import Closers
-from trident.runtime.driver.parts import Parts, open_parts
+from trident.runtime.driver.opened_topology import OpenedTopology, open_topology
 from trident.spout.interfaces import SpoutType
 
 calls: list[str] = []
@@ -85,12 +85,12 @@ class Log(MemoryLog):
         super().close()
 
 
-def opened(partitions: int = 2) -> Parts:
+def open_one(partitions: int = 2) -> OpenedTopology:
     topology = TridentTopology("t")
     stream = topology.new_stream("s", Spout()).each("x", Prepared(), "y")
     stream.partition_persist(State(), Keep(), "z: string", state_name="rows").parallelism_hint(partitions)
     graph = topology.graph()
-    return open_parts(graph, make_plan(graph), Config(engine="in_process"), lambda states: Log("t"))
+    return open_topology(graph, make_plan(graph), Config(engine="in_process"), lambda states: Log("t"))
 
 
 OPEN = ["open state 0", "open state 1", "open spout", "prepare"]
@@ -98,17 +98,17 @@ CLOSE = ["close spout", "close state 0", "close state 1", "clean up", "close log
 
 
 def test_all_is_closed_once_spouts_first_and_the_log_last() -> None:
-    parts = opened()
+    opened = open_one()
     assert calls == OPEN
-    parts.closers.close("spouts")
-    parts.close()
-    parts.close()
+    opened.closers.close("spouts")
+    opened.close()
+    opened.close()
     assert calls == OPEN + CLOSE
 
 
 def test_what_a_state_opened_before_one_failed_is_closed() -> None:
     with pytest.raises(ConfigError, match="no third partition"):
-        opened(partitions=3)
+        open_one(partitions=3)
     assert calls == ["open state 0", "open state 1", "close state 0", "close state 1"]
 
 
@@ -127,9 +127,9 @@ def test_whatever_fails_all_that_was_opened_is_closed(
     def broken(*arguments: Any) -> Any:
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(parts_module, step, broken)
+    monkeypatch.setattr(module, step, broken)
     with pytest.raises(RuntimeError, match="broken"):
-        opened()
+        open_one()
     assert [call for call in calls if call.startswith(("close", "clean"))] == left
 
 
