@@ -20,27 +20,25 @@ _TRIES = 5
 
 
 class Puts:
-    """Puts of one commit; the last one of a key counts.
-
-    Attributes
-    ----------
-    rows
-        The raw values, unless they are columns.
-    """
+    """Puts of one commit; the last one of a key counts."""
 
     def __init__(self, layout: Layout, rows: Mapping[RawKey, RawValue] | None = None) -> None:
         self._layout = layout
-        self.rows: dict[RawKey, RawValue] = dict(rows or {})
+        self._rows: dict[RawKey, RawValue] = dict(rows or {})
         self._columns: tuple[NumberColumns, NumberColumns] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self.rows) or self._columns is not None
+        return bool(self._rows) or self._columns is not None
 
     def put(self, rows: Mapping[RawKey, RawValue]) -> None:
         """Collect values by raw key."""
+        self.as_rows().update(rows)
+
+    def as_rows(self) -> dict[RawKey, RawValue]:
+        """Collect by raw key from now on; return what was collected."""
         if self._columns is not None:
-            self.rows, self._columns = self._as_rows(*self._columns), None
-        self.rows.update(rows)
+            self._rows, self._columns = self._of_columns(*self._columns), None
+        return self._rows
 
     def put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
         """Collect columns, as the first puts of the commit."""
@@ -50,7 +48,7 @@ class Puts:
     def table(self, seq: int, sentinel: Sentinel | None) -> pa.Table:
         """Return them as rows of the change table."""
         if self._columns is None:
-            return self._layout.table(list(self.rows), list(self.rows.values()), seq, sentinel)
+            return self._layout.table(list(self._rows), list(self._rows.values()), seq, sentinel)
         found, new = self._columns
         return table_of(self._layout, found.place[0], new, seq, sentinel)
 
@@ -60,11 +58,11 @@ class Puts:
             index.put_columns(*self._columns)
             return
         deleted = self._layout.deleted
-        gone = [key for key, raw in self.rows.items() if raw is deleted]
-        index.put({key: raw for key, raw in self.rows.items() if raw is not deleted} if gone else self.rows)
+        gone = [key for key, raw in self._rows.items() if raw is deleted]
+        index.put({key: raw for key, raw in self._rows.items() if raw is not deleted} if gone else self._rows)
         index.delete(gone)
 
-    def _as_rows(self, found: NumberColumns, new: NumberColumns) -> dict[RawKey, Any]:
+    def _of_columns(self, found: NumberColumns, new: NumberColumns) -> dict[RawKey, Any]:
         names = found.place[0]
         names = names.to_pylist() if isinstance(names, pa.Array) else names
         keys = zip(names, strict=True) if len(self._layout.key_columns) == 1 else names

@@ -131,6 +131,18 @@ def test_an_update_after_columns_in_the_same_commit_counts(tmp_path: Path) -> No
     assert opened(tmp_path).multi_get([("a",), ("b",)]) == [6, 2]
 
 
+def test_a_map_shows_and_keeps_what_the_commit_put_by_columns(tmp_path: Path) -> None:
+    state = opened(tmp_path)
+    commit(state, 1, a=1, b=1)
+    backing = state.map_state.backing
+    state.begin_commit(2)
+    assert state.multi_combine([["a"]], np.array([1]), "sum") is not None
+    assert backing.multi_get([("a",), ("b",)]) == [OpaqueValue(2, 0, 1, 2), OpaqueValue(1, 0, None, 1)]
+    backing.multi_delete([("a",), ("b",), ("never",)])
+    state.commit(2)
+    assert opened(tmp_path).map_state.backing.multi_get([("a",), ("b",)]) == [OpaqueValue(2, 0, 1, 2), None]
+
+
 def test_a_later_batch_is_named_and_nothing_is_written(tmp_path: Path) -> None:
     state = opened(tmp_path)
     commit(state, 5, a=1)

@@ -1,0 +1,105 @@
+"""The reading half of the map over one Delta table, for its writer and for instances that only read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from states.delta.change_table import ChangeTable
+from states.delta.index import Index
+from states.delta.layout import Layout
+from states.delta.maintenance import Maintenance
+from states.delta.options import DeltaOptions
+from states.delta.puts import Puts
+from states.delta.reader import Reader
+from trident.redaction import redacted
+from trident.state.columns.number_columns import NumberColumns
+from trident.state.interfaces import Key, StateConf, StateType
+from trident.state.txid import Sentinel
+from trident.storekit import refuse_read_only
+
+__all__ = ["DeltaReads"]
+
+
+class DeltaReads:
+    """A table, and what is known of it: the index of a writer, or the answers of a reader. See `DeltaBackingMap`."""
+
+    gives_copies = True  # each read decodes or copies values for this very call
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        kind: StateType,
+        conf: StateConf | None = None,
+        partition: int = 0,
+        options: DeltaOptions | None = None,
+    ) -> None:
+        conf = StateConf() if conf is None else conf
+        options = DeltaOptions() if options is None else options
+        self._layout = Layout(kind, conf)
+        self._what = f"state {conf.state!r} partition {partition} in {redacted(os.fspath(path))}"
+        self._app = f"trident/{conf.prefix}/{partition}"
+        layout = self._layout
+        self._table = ChangeTable(os.fspath(path), layout.schemas, layout.description, options, conf.read_only)
+        self._maintenance = Maintenance(self._table, self._layout, options, self._what)
+        self._reader = Reader(self._table, self._layout) if conf.read_only else None
+        self._index = Index(self._table, self._layout)
+        self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
+        # The commit: its claim, whether it began, and its puts.
+        self._claim: Sentinel | None = None
+        self._begun = False
+        self._puts = Puts(self._layout)
+
+    def multi_get(self, keys: Sequence[Key]) -> list[Any]:
+        """Read many keys: in a commit as of the version it is based on and with its own puts, else the newest."""
+        raw = self._layout.pack_keys(keys)
+        if self._reader is not None:
+            return self._layout.unpack_values(self._reader.get(raw))
+        self._load_if_free()
+        found, puts = self._index.values.get(raw), self._puts.as_rows()
+        return self._layout.unpack_values(map(puts.get, raw, found) if puts else found)
+
+    def multi_find(self, keys: Sequence[Key]) -> NumberColumns | None:
+        """Read keys as columns; None if there are none."""
+        if not self._layout.takes_columns or self._reader is not None:
+            return None
+        self._load_if_free()
+        return self._index.values.find_keys(self._layout.pack_keys(keys))
+
+    def key_pages(self) -> Iterator[Sequence[Key]]:
+        """Iterate over the keys of the newest version, in a single page."""
+        if self._reader is not None:
+            keys = [key for key, raw in self._reader.everything().items() if raw is not None]
+        else:
+            self._load_if_free()
+            puts, deleted = self._puts.as_rows(), self._layout.deleted
+            keys = [key for key in dict.fromkeys([*self._index.values.keys(), *puts]) if puts.get(key) is not deleted]
+        yield [self._layout.unpack_key(key) for key in keys]
+
+    def _newest_sentinel(self) -> Sentinel | None:
+        if self._reader is not None:
+            return self._reader.sentinel()
+        self._load()
+        return self._index.sentinel
+
+    def _load(self) -> None:
+        if self._index.load():
+            self._maintenance.opened(len(self._table.files()))
+
+    def _load_if_free(self) -> None:
+        # A claim belongs to the version that it was compared in, so the version must not change before its commit.
+        if self._claim is None and not self._begun:
+            self._load()
+
+    def _drop_commit(self) -> None:
+        self._claim, self._begun, self._puts = None, False, Puts(self._layout)
+
+    def _forget(self) -> None:
+        self._index.forget()
+        if self._reader is not None:
+            self._reader.forget()
+        self._table.forget()
+
+    def _refuse_read_only(self, doing: str) -> None:
+        refuse_read_only(self._reader is not None, doing, self._what)
