@@ -245,4 +245,6 @@ class Fence:
         raise displaced(what, own, self._sentinel(answer), seen)
 
     def _sentinel(self, record: bytes) -> Sentinel:
+        if self._own is not None and record == self._record:
+            return self._own
         return SENTINEL.decode(record, f"{self._place} (key {self._layout.sentinel_keys[0]!r})").sentinel
