@@ -11,8 +11,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.errors import BackendError, EnvironmentProblem, StateError
+from trident.errors import BackendError, StateError
 from trident.redaction import redacted
+from trident.storekit import driver_package
 
 __all__ = ["VersionMoved", "columns", "driver", "reading", "short", "writing"]
 
@@ -29,13 +30,9 @@ class VersionMoved(Exception):
 
 def driver() -> Any:
     """Return the package `deltalake`."""
-    try:
+    with driver_package("Delta", "deltalake", "delta"):
         import deltalake
         import deltalake.exceptions
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"a Delta state needs the package deltalake ({error}); pip install 'trident-spark[delta]'"
-        ) from error
     return deltalake
 
 

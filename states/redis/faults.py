@@ -6,7 +6,8 @@ import re
 from functools import cache
 from typing import Any
 
-from trident.errors import BackendError, EnvironmentProblem
+from trident.errors import BackendError
+from trident.storekit import driver_package
 
 __all__ = ["driver", "is_moving", "is_transient", "refused"]
 
@@ -41,13 +42,10 @@ _LOST = "is the server up, can it be reached, and is its address right?"
 @cache
 def driver() -> Any:
     """Return the module `redis`; its C parts (`hiredis`) are checked for as well."""
-    try:
+    with driver_package("Redis", "hiredis", "redis"):
         import hiredis  # noqa: F401
+    with driver_package("Redis", "redis", "redis"):
         import redis
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"a Redis state needs the packages redis and hiredis ({error}); pip install 'trident-spark[redis]'"
-        ) from error
     return redis
 
 
