@@ -144,32 +144,28 @@ def test_what_tests_start_heeds_ctrl_c_also_in_a_suite_that_ignores_it(tmp_path:
 STUCK = """
     import pathlib, time
     from spouts import FixedBatchSpout
-    from states.memory import MemoryMapState
+    from tests.harness.topology_runs import Keep, RowsState
     from trident import TridentTopology
-    from trident.operations import Count
 
-    def wait(line: str) -> str:
-        pathlib.Path("stuck").touch()
-        while True:
-            time.sleep(0.05)
+    class Stuck(RowsState):
+        def commit(self, txid):
+            pathlib.Path("stuck").touch()
+            while True:
+                time.sleep(0.05)
 
     topology = TridentTopology("stuck")
-    (
-        topology.new_stream("lines", FixedBatchSpout("line: string", 1, ["a"]))
-        .each("line", wait, "word: string")
-        .group_by("word")
-        .persistent_aggregate(MemoryMapState(), Count(), "count")
-    )
+    lines = topology.new_stream("lines", FixedBatchSpout("line: string", 1, ["a"]))
+    lines.partition_persist(Stuck(), Keep(), lines.fields, state_name="kept")
 """
 
 
 def test_a_second_signal_ends_a_run_that_is_stuck(tmp_path: Path) -> None:
     write_module(tmp_path, "stuck", STUCK)
     with started("run", "stuck:topology", *IN_PROCESS, cwd=tmp_path) as running:
-        until((tmp_path / "stuck").exists, "an operation is stuck")
+        until((tmp_path / "stuck").exists, "a commit is stuck")
         running.signal(signal.SIGINT)
-        assert running.process.stdout is not None
-        assert any("stopped after batch 0" in line for line in running.process.stdout)
+        assert running.process.stderr is not None
+        assert any("stopping after the commit under way" in line for line in running.process.stderr)
         running.signal(signal.SIGINT)
         code, _, problems = running.end()
     assert code == 130
