@@ -35,7 +35,6 @@ ALLOWED = {
     ("trident/coordination/log_state.py", COMPUTED): FIELDS,
     ("trident/storekit/store_options.py", COMPUTED): FIELDS,
     ("states/cassandra/options.py", COMPUTED): FIELDS,
-    ("states/delta/options.py", COMPUTED): FIELDS,
     ("states/postgres/options.py", COMPUTED): FIELDS,
     ("states/redis/options.py", COMPUTED): FIELDS,
     ("states/redis/connecting.py", COMPUTED): FIELDS,

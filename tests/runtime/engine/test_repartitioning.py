@@ -303,7 +303,7 @@ WRONG: dict[str, tuple[Callable[[Stream], Any], str]] = {
         lambda s: s.apply_assembly(lambda one: numbers(TridentTopology("u"), 1)), "must return a stream of this topology",
     ),
     "an assembly of itself": (lambda s: s.apply_assembly(itself), "applies itself without end"),
-    "what is not an assembly": (lambda s: s.apply_assembly(3), "3 is no assembly"),
+    "what is not an assembly": (lambda s: s.apply_assembly(3), "3 is not an assembly"),
 }  # fmt: skip
 
 
