@@ -513,6 +513,18 @@ def test_parts_that_cannot_be_cut_fail_the_attempt(engine: str, topology: Triden
     assert running.status["lastFailure"] == "SpoutError: cannot list the parts"
 
 
+def test_a_coordinator_without_parts_fails_the_batch_at_its_stream(topology: TridentTopology) -> None:
+    class Spout(Parts):
+        def get_coordinator(self, conf: Any) -> Any:
+            coordinator = super().get_coordinator(conf)
+            del type(coordinator).parts
+            return coordinator
+
+    keep(topology.new_stream("s", Spout(0)))
+    with pytest.raises(BatchFailedError, match="in step 's': AttributeError: 'Coordinator' object has no attribute"):
+        run_all(topology, "in_process")
+
+
 def test_the_hint_of_a_stage_and_not_that_of_a_state_says_how_many_parts(topology: TridentTopology) -> None:
     asked: list[int] = []
 

@@ -137,9 +137,9 @@ class Sources:
         """Cut a batch into parts, for the runner that takes it."""
         parts: list[Part] = []
         for name, definition in of_spouts(batch.definitions):
-            parallelism = self._hints[name] or batch.runner.parallelism
-            cut_into = self._spouts[name].coordinator.parts
             with failing_at(name):
+                parallelism = self._hints[name] or batch.runner.parallelism
+                cut_into = self._spouts[name].coordinator.parts
                 cut = self._work.ask(batch.attempt.txid, name, cut_into, batch.attempt, definition, parallelism)
             parts.extend((name, part, batch.capture) for part in cut)
         if LETTERS in batch.definitions:
