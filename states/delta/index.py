@@ -14,6 +14,7 @@ from states.delta.opened_table import ABSENT, OpenedTable
 from trident.state.columns.kept_values import KeptValues
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.txid import Sentinel
+from trident.state.values import OpaqueValue
 
 __all__ = ["Index", "IndexedValues"]
 
@@ -24,6 +25,7 @@ class IndexedValues:
     def __init__(self, layout: Layout, scan: pa.Table | None = None) -> None:
         self._layout, self._scan = layout, scan
         self._values = KeptValues(layout.takes_columns)
+        self._has_plain_rows = False  # rows of a scan are plain tuples, which no columns take
 
     def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
         """Return a raw value per key, None for an absent one."""
@@ -47,7 +49,11 @@ class IndexedValues:
         if self._scan is not None and self._values.may_be_columns:
             self._values.columns = number_table(self._layout, self._scan)
             self._drop_scan()
-        return self._reduced().find(parts)
+        elif self._has_plain_rows:
+            entries = self._values.entries
+            entries.update(zip(entries, map(OpaqueValue._make, entries.values()), strict=True))
+            self._has_plain_rows = False
+        return self._values.find(parts)
 
     def find_keys(self, keys: Sequence[RawKey]) -> NumberColumns | None:
         """Return what is there for keys; None if there are no columns."""
@@ -60,6 +66,7 @@ class IndexedValues:
     def _reduced(self) -> KeptValues:
         if self._scan is not None:
             self._values.entries.update(self._layout.latest(self._scan))
+            self._has_plain_rows = self._layout.takes_columns
             self._drop_scan()
         return self._values
 

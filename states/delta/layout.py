@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import repeat
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ import pyarrow.compute as pc
 from states.delta.raw_forms import SENTINEL_COLUMN, SEQ_COLUMN, RawForms, RawKey, RawValue, array_of, python_of
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel
-from trident.state.values import OpaqueValue
 
 __all__ = ["SENTINEL_COLUMN", "SEQ_COLUMN", "Layout", "RawKey", "RawValue", "in_order"]
 
@@ -91,10 +89,8 @@ class Layout(RawForms):
         is_mark = pc.is_valid(table[SENTINEL_COLUMN])
         data = table.filter(pc.invert(is_mark)) if pc.any(is_mark).as_py() else table
         keys = self.raw_keys([data[name] for name in self.key_columns])
-        raw: Iterable[RawValue] = zip(*(_column(data[name], name) for name in self.value_columns), strict=True)
-        if self.takes_columns:  # a KeptValues turns nothing else into columns
-            raw = map(tuple.__new__, repeat(OpaqueValue), raw)
-        latest = dict(zip(keys, raw, strict=True))
+        values = zip(*(_column(data[name], name) for name in self.value_columns), strict=True)
+        latest = dict(zip(keys, values, strict=True))
         if data[self.value_columns[0]].null_count:
             latest = {key: value for key, value in latest.items() if value[0] is not None}
         return latest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -40,19 +41,28 @@ def table_of(layout: Layout, names: Any, new: NumberColumns, seq: int, sentinel:
 
 
 def number_table(layout: Layout, scan: pa.Table) -> NumberTable:
-    """Reduce a scan to the latest numbers of each key."""
-    rows = layout.reduced(scan, drop_deleted=True)
-    rows = rows.filter(pc.is_null(rows[SENTINEL_COLUMN]))
-    table = NumberTable(len(layout.key_columns))
+    """Reduce a scan in order to the latest numbers of each key."""
+    rows = scan.filter(pc.is_null(scan[SENTINEL_COLUMN]))
+    parts = [python_of(rows[name]) for name in layout.key_columns]
+    last = dict(zip(parts[0] if len(parts) == 1 else zip(*parts, strict=True), range(rows.num_rows), strict=True))
+    names = list(last)
+    if len(last) < rows.num_rows or rows["txid"].null_count:
+        rows = rows.take(pa.array(last.values(), pa.int64()))
+        there = pc.is_valid(rows["txid"])
+        names = list(compress(names, there.to_pylist()))
+        rows = rows.filter(there)
+    table = NumberTable(len(parts))
+    table.fill(names, _columns(layout, rows))
+    return table
+
+
+def _columns(layout: Layout, rows: pa.Table) -> NumberColumns:
     numbers = np.empty((rows.num_rows, 4), np.int64)
     for at, name in enumerate(layout.value_columns):
         numbers[:, at] = rows[name].fill_null(0).to_numpy().view(np.int64)
     prev, curr = (_is_valid(rows[layout.value_columns[at]]) for at in (PREV, CURR))
     dtype = np.float64 if layout.value_types[CURR] == pa.float64() else np.int64
-    columns = NumberColumns(numbers, prev * np.uint8(HAS_PREV) | curr * np.uint8(HAS_CURR), dtype)
-    parts = [python_of(rows[name]) for name in layout.key_columns]
-    table.put_columns(parts[0] if table.width == 1 else list(zip(*parts, strict=True)), columns)
-    return table
+    return NumberColumns(numbers, prev * np.uint8(HAS_PREV) | curr * np.uint8(HAS_CURR), dtype)
 
 
 def _key_column(name: str, type_: pa.DataType, values: Sequence[Any] | pa.Array) -> pa.Array:

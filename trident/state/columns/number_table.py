@@ -68,11 +68,20 @@ class NumberTable:
         return columns is not None and self.put_columns(self._names(keys), columns)
 
     def put_columns(self, names: Sequence[Any], columns: NumberColumns) -> bool:
-        """Write a value per name of a key (its only field, or the key); of a name that occurs twice the last value is kept."""
+        """Write a value per name of a key (its only part, or the key); of a name that comes twice the last value counts."""
         if not self._takes(columns):
             return False
         self._write(names, self._rows_of(names), columns)
         return True
+
+    def fill(self, names: Sequence[Any], columns: NumberColumns) -> None:
+        """Write the values of distinct names into an empty table."""
+        assert not self._rows, "the table is empty"
+        self.dtype = columns.dtype
+        self._reserve(len(names))
+        self._rows.update(zip(names, range(len(names)), strict=True))
+        self._numbers[: len(names)], self._flags[: len(names)] = columns.numbers, columns.flags
+        self._note(columns.span)
 
     def delete(self, keys: Sequence[Key]) -> None:
         """Delete keys; absent ones are ignored."""
