@@ -474,7 +474,7 @@ def test_rows_that_do_not_fit_the_fields_of_a_batch_spout_are_named(engine: str,
         run_all(topology, engine, max_batch_attempts=1)
 
 
-class OpenedTopology:
+class UncutSpout:
     """A spout whose parts cannot be cut the first time."""
 
     spout_type = SpoutType.OPAQUE
@@ -507,14 +507,14 @@ class OpenedTopology:
 
 
 def test_parts_that_cannot_be_cut_fail_the_attempt(engine: str, topology: TridentTopology) -> None:
-    rows = keep(topology.new_stream("s", OpenedTopology(2)))
+    rows = keep(topology.new_stream("s", UncutSpout(2)))
     running = run_all(topology, engine)
     assert rows.rows == [("a",)]
     assert running.status["lastFailure"] == "SpoutError: cannot list the parts"
 
 
 def test_a_coordinator_without_parts_fails_the_batch_at_its_stream(topology: TridentTopology) -> None:
-    class Spout(Parts):
+    class Spout(UncutSpout):
         def get_coordinator(self, conf: Any) -> Any:
             coordinator = super().get_coordinator(conf)
             del type(coordinator).parts
@@ -528,7 +528,7 @@ def test_a_coordinator_without_parts_fails_the_batch_at_its_stream(topology: Tri
 def test_the_hint_of_a_stage_and_not_that_of_a_state_says_how_many_parts(topology: TridentTopology) -> None:
     asked: list[int] = []
 
-    class Spy(OpenedTopology):
+    class Spy(UncutSpout):
         def get_coordinator(self, conf: Any) -> Any:
             coordinator = super().get_coordinator(conf)
             cut = coordinator.parts
