@@ -27,7 +27,7 @@ from trident.state import (
     SnapshottableMap,
     StateSpec,
 )
-from trident.state.abilities import Closable
+from trident.state.abilities import Closable, place_of
 from trident.state.map_abilities import AtomicMap, GivesCopies, abilities_of
 from trident.state.wrappers.forwarding import MapWrapper, if_offered
 
@@ -119,6 +119,13 @@ def test_what_a_wrapper_does_of_its_own_may_go_on_to_the_map_in_it() -> None:
     counting = Counting(Counting(store))
     counting.reset()
     assert [counting.resets, counting.inner.resets, len(store)] == [1, 1, 0]
+
+
+def test_a_wrapper_may_say_otherwise_than_the_map_in_it() -> None:
+    torn, elsewhere = Plain(MemoryBackingMap[Any]()), SnapshottableMap(OpaqueMap(DictMap()))
+    torn.commits_atomically, elsewhere.place = False, "elsewhere"
+    assert not abilities_of(torn).is_atomic
+    assert place_of(elsewhere) == "elsewhere"
 
 
 def test_a_member_that_is_none_in_the_map_is_not_offered_by_its_wrapper() -> None:

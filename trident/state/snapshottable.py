@@ -5,7 +5,7 @@ It lets one store serve grouped and ungrouped `persistent_aggregate` alike.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from trident.errors import UnsupportedOperation
 from trident.state.abilities import (
@@ -20,7 +20,7 @@ from trident.state.abilities import (
 from trident.state.interfaces import Key, MapState, RemovableMapState, State, StateType, ValueUpdater, kind_of
 from trident.state.map_abilities import FencedMap, ListableMap
 from trident.state.txid import Snapshot
-from trident.state.wrappers.forwarding import passed_on
+from trident.state.wrappers.forwarding import IfOffered, passed_on
 
 __all__ = ["DEFAULT_SNAPSHOT_KEY", "SnapshottableMap"]
 
@@ -63,18 +63,8 @@ class SnapshottableMap:
     keeps_attempts = passed_on(KeepsAttempts.keeps_attempts)
     reset = passed_on(Resettable.reset)
     close = passed_on(Closable.close)
-
-    @property
-    def keeps_columns(self) -> bool:
-        """As the map says; there only if it says so."""
-        keeps: bool = self.inner.keeps_columns
-        return keeps
-
-    @property
-    def place(self) -> str:
-        """What the map is called in its sentinels; there only if it says so."""
-        place: str = self.inner.place
-        return place
+    keeps_columns: bool = cast("bool", IfOffered("keeps_columns"))
+    place: str = cast("str", IfOffered("place"))
 
     @property
     def kind(self) -> StateType | None:

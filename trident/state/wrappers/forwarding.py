@@ -26,7 +26,7 @@ class _Wrapper(Protocol):
 
 
 class IfOffered:
-    """A method of a wrapper, there only if the object that it wraps, `inner`, has one of that name.
+    """A method or value of a wrapper, there only if the object that it wraps, `inner`, has one of that name.
 
     Parameters
     ----------
@@ -83,9 +83,4 @@ class MapWrapper:
     reset = passed_on(Resettable.reset)
     close = passed_on(Closable.close)
     keeps_attempts = passed_on(KeepsAttempts.keeps_attempts)
-
-    @property
-    def commits_atomically(self) -> bool:
-        """As the inner map says; there only if it says so."""
-        atomically: bool = self.inner.commits_atomically
-        return atomically
+    commits_atomically: bool = cast("bool", IfOffered("commits_atomically"))
