@@ -1,7 +1,7 @@
 """Spouts: the sources of topologies, one package a source.
 
 `rows` has sources whose rows are in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`.
-Begin with the module `spout.py` of a source: it has the class that topologies name.
+Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
 from spouts.rows import FeederBatchSpout, FixedBatchSpout

@@ -92,7 +92,7 @@ class MemoryMapState(_MemoryFactory):
     kind
         The rule that values are kept by.
     home
-        The process that the data live in. The state cannot be opened in another one.
+        The process that has the data. The state cannot be opened in another one.
     """
 
     id: str = field(default_factory=_new_id)

@@ -1,4 +1,8 @@
-"""The command `trident`: run a topology, read its states, look into its log, and a demonstration."""
+"""The command `trident`: run a topology, read its states, look into its log, and a demonstration.
+
+Begin with `app.py`, which declares the commands and their arguments; the work of a command is in the module of its name.
+`target.py` finds the topology that the command line names, `console.py` prints and turns errors into messages.
+"""
 
 from trident.cli.app import main
 

@@ -1,4 +1,8 @@
-"""Describes a topology before it runs: as text, as a drawing, and state by state."""
+"""Describes a topology before it runs: as text, as a drawing, and state by state.
+
+Begin with `text.py` (`explain`); `drawing.py` draws, `descriptions.py` has the states and their guarantees. All read the plan
+that would run; `labels.py` has the line for each kind of step.
+"""
 
 from trident.explain.descriptions import describe
 from trident.explain.drawing import to_dot, to_mermaid

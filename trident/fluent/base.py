@@ -1,4 +1,4 @@
-"""What every family of calls on a stream stands on: the stream's node, its name, and adding the next node."""
+"""What every family of calls on a stream needs: the stream's node, its name, and adding the next node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Operations: the interfaces that users implement, and the built-ins."""
+"""Operations: the interfaces that users implement, and the built-ins.
+
+Begin with `interfaces.py`, then `builtin.py` (`Count`, `Sum`, `Split` …). `adapters.py` makes operations of plain functions,
+`vectorised.py` of functions over Arrow arrays; `expressions.py` has `col` and `lit`. How Arrow tables pass through operations
+is in `trident.runtime.steps`.
+"""
 
 from trident.operations.assemblies import Assembly, FirstN
 from trident.operations.builtin import (

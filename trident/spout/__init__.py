@@ -1,4 +1,8 @@
-"""The interfaces of spouts; the spouts themselves are in the package `spouts`."""
+"""The interfaces of spouts; the spouts themselves are in the package `spouts`.
+
+All is in `interfaces.py`: `ITridentSpout` with its `BatchCoordinator` and `Emitter`, `IBatchSpout` for rows in the driver, and
+what each may offer in addition. docs/writing-a-spout.md writes one of each.
+"""
 
 from trident.spout.interfaces import (
     BatchCoordinator,

@@ -1,4 +1,9 @@
-"""State: interfaces, the maps that make a plain key-value store exact, their values, caches and serializers."""
+"""State: interfaces, the maps that make a plain key-value store exact, their values, caches and serializers.
+
+Begin with `interfaces.py` (what a state and a backing map are), then `maps.py` and `values.py` (the rule of each kind), and
+`sentinel.py` (do store and log belong together?). `map_state.py` makes a state of a backing map. `encoding` turns keys and
+values into bytes, `wrappers` has maps around a map, `columns` is for commits of many numbers.
+"""
 
 from trident.state.encoding.codec import decode, decode_keys, encode, encode_keys
 from trident.state.encoding.json_serializers import StormOpaqueSerializer

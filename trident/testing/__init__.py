@@ -6,6 +6,9 @@
         factory = staticmethod(open_map)
 
     backend_suite(open_map).raise_if_violated()
+
+Begin with `topology/driver.py` (`TopologyTestDriver`) to test a topology, with `backend/suite.py` (`backend_suite`) to test a
+store; `backend/faulty_map.py` is the store that fails.
 """
 
 from trident.testing.backend.backing_map_contract import BackingMapContract
