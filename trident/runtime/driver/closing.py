@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ class Closers:
 
     def __init__(self, topology: str) -> None:
         self._topology = topology
-        self._by_kind: dict[str, list[Close]] = {kind: [] for kind in _ORDER}
+        self._by_kind: dict[str, deque[Close]] = {kind: deque() for kind in _ORDER}
 
     def add(self, kind: str, *closers: Close) -> None:
         """Note how something that was just opened is closed."""
@@ -31,9 +32,14 @@ class Closers:
     def close(self, *kinds: str) -> None:
         """Close all, or some kinds only. Each thing is closed once, by the first thread that asks."""
         for kind in kinds or _ORDER:
-            closers = self._by_kind[kind]
-            while closers:
-                close_all(self._topology, [closers.pop(0)])
+            while (close := self._next(kind)) is not None:
+                close_all(self._topology, [close])
+
+    def _next(self, kind: str) -> Close | None:
+        try:
+            return self._by_kind[kind].popleft()  # atomic: two threads may close at once
+        except IndexError:
+            return None
 
 
 def close_all(topology: str, closers: Sequence[Close]) -> None:
