@@ -1,6 +1,6 @@
 """The documentation is true: its programs run, its commands parse, its tables say what the code says.
 
-`python -m tests.test_docs` writes the table of docs/configuration.md anew.
+`python -m tests.test_docs` writes the table of docs/configuration.md again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The wheel is whole: installed into a new environment, away from the sources, the README's programs and commands run.
 
-Only this project is installed anew. What it depends on is that of the environment of the tests, so nothing is fetched.
+Only this project is newly installed. What it depends on is that of the environment of the tests, so nothing is fetched.
 """
 
 from __future__ import annotations
