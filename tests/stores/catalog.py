@@ -145,6 +145,8 @@ class _ByName:
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
         name = f"{self.folder}-{hashlib.blake2b(conf.prefix.encode(), digest_size=8).hexdigest()}"
+        if self.store.partitions == 1:  # several partitions are as many stores
+            name, partition_index, num_partitions = f"{name}-{partition_index}", 0, 1
         return self.store.spec(self.port, self.work, name).factory.make_state(conf, partition_index, num_partitions)
 
 

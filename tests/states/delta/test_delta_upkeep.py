@@ -295,6 +295,10 @@ def test_a_thousand_small_batches_leave_few_files_and_a_table_that_opens_at_once
             state.wait_for_maintenance()
             for found in log_files(tmp_path, ""):
                 os.utime(found, (found.stat().st_mtime - 48 * 3600,) * 2)
+    state.wait_for_maintenance()  # it may be behind
+    commit(state, log, 1001, 1, {"w0": 1})
+    model["w0"] += 1
+    state.wait_for_maintenance()
     state.close()
     assert live_files(tmp_path) <= 40
     assert len(log_files(tmp_path, ".json")) <= 180

@@ -15,10 +15,10 @@ from states.memcached import MemcachedOptions, MemcachedState
 from states.memcached.read_cache import MemcachedCache
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_memcached
-from tests.harness.sqlite_map import sqlite_state
+from tests.harness.sqlite_map import SQLiteMap, sqlite_state
 from tests.states.memcached.test_memcached import add, commit, new_conf, opened, read
 from trident.errors import ConfigError
-from trident.state import Key, OpaqueValue, StateConf, StateSpec, StateType, map_state
+from trident.state import CodecSerializer, Key, OpaqueValue, SerializedMap, StateConf, StateSpec, StateType, map_state
 from trident.state.map_state import MapStateFactory
 from trident.state.wrappers.read_through import ReadThroughMap
 from trident.testing.backend.simulated_log import Log
@@ -143,15 +143,8 @@ def test_evictions_do_no_harm(server: Server, durable: StateSpec) -> None:
 
 @pytest.mark.parametrize("kind", list(StateType))
 def test_any_kind_may_have_a_cache(server: Server, tmp_path: Path, kind: StateType) -> None:
-    factory = sqlite_state(str(tmp_path / "kinds.db")).factory
-    assert isinstance(factory, MapStateFactory)
-
     def backing(conf: StateConf, partition: int, partitions: int) -> Any:
-        from trident.state import CodecSerializer
-
-        opened_map = factory.backing_map_factory(conf, partition, partitions)
-        opened_map.serializer = CodecSerializer(kind)  # type: ignore[attr-defined]
-        return opened_map
+        return SerializedMap(SQLiteMap(str(tmp_path / "kinds.db"), conf.prefix), CodecSerializer(kind))
 
     state, log = opened(MemcachedState.cache_for(map_state(backing, kind), server.address), new_conf()), Log()
     for _ in range(3):
