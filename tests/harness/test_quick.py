@@ -69,5 +69,5 @@ def test_a_quick_test_starts_neither_a_jvm_nor_a_server(tmp_path: Path) -> None:
         "test_mark": "PASSED",
         "test_nothing": "PASSED",
     }, done.stdout
-    assert done.stdout.count("mark it with spark: java") == 2
+    assert done.stdout.count("mark it with spark: java") >= 2  # the summary may repeat it
     assert "test_it.py::test_server starts redis-server; mark it with server" in done.stdout

@@ -114,7 +114,7 @@ def test_a_driver_that_is_killed_in_a_commit_leaves_all_of_it_or_nothing(home: H
 
 def test_ctrl_c_in_a_commit_leaves_a_state_that_goes_on(home: Home) -> None:
     conf, log = home.conf(), Log()
-    state = home.state(conf)
+    state = home.state(conf, timeout_s=60)  # a busy machine may take seconds to see that the statement waits
     commit(state, log, 1, 0, {"cow": 1})
 
     def interrupt() -> None:

@@ -6,7 +6,6 @@ import importlib
 import io
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -79,20 +78,9 @@ def dicts(store: type[DictMap]) -> Any:
     return lambda conf, partition, partitions: store(entries.setdefault(conf.prefix, {}))
 
 
-@dataclass(frozen=True)
-class DeltaTables:
-    """A Delta state in several partitions: a table for each, because a table is one partition."""
-
-    folder: Path
-
-    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        table = DeltaState.opaque(self.folder / str(partition_index), fsync=False)
-        return table.factory.make_state(conf, 0, 1)
-
-
 def delta(folder: Path) -> Any:
     numbers = itertools.count()
-    return lambda: DeltaTables(folder / str(next(numbers)))
+    return lambda: DeltaState.opaque(folder / str(next(numbers)), fsync=False)
 
 
 def check(factory: Any, seconds: float = 2.0, **arguments: Any) -> Any:

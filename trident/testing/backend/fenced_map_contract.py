@@ -86,6 +86,8 @@ class FencedMapContract(SentinelContract):
     @promise(Promise.PARTITIONS)
     def test_partitions_have_a_sentinel_each(self) -> None:
         """They share the store, but not the writer."""
+        if self.store.partitions == 1:
+            return
         writers = [self.store.writer("state", number, 3) for number in range(3)]
         for number, writer in enumerate(writers):
             writer.commit(rows(2, number * 10), number + 1, number)

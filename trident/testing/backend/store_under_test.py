@@ -15,6 +15,7 @@ from trident.state.interfaces import (
     Key,
     StateConf,
     StateFactory,
+    StateSpec,
     StateType,
     kind_of,
 )
@@ -54,6 +55,11 @@ class Store:
         The claims; None: those that the methods of a map make.
     run
         Of the suite; None: one without end.
+
+    Attributes
+    ----------
+    partitions
+        How many partitions a state has, if its `StateSpec` says so; else None, and it is opened with any number.
     """
 
     def __init__(
@@ -62,7 +68,9 @@ class Store:
         self._run = Run() if run is None else run
         self._lasts = not supplies(factory)  # else what is opened is empty each time, and the caller's to throw away
         self._supplied = factory
-        self.factory = opened_factory(factory)
+        given = factory if self._lasts else factory()
+        self.partitions = given.required_num_partitions if isinstance(given, StateSpec) else None
+        self.factory = opened_factory(given)
         self._factories: dict[str, Any] = {}  # by prefix, where states cannot share a store
         self.kind = kind or kind_of(self.factory) or StateType.OPAQUE
         self.topology = f"{RUN_PREFIX}{next(_numbers)}"

@@ -148,7 +148,6 @@ def _run_schedules(report: Report, subject: Subject, progress: Progress, until: 
     """Run random schedules until the time is over, or one fails."""
     factory, kind, limits, run = subject
     exact = kind is not StateType.NON_TRANSACTIONAL
-    partitions = (factory.required_num_partitions if isinstance(factory, StateSpec) else None) or 2
     status = Status.OK if exact else Status.NOT_CLAIMED
     for number in range(_MOST_SCHEDULES if exact else 0):
         if number >= _FEWEST_SCHEDULES and time.monotonic() > until:
@@ -157,7 +156,7 @@ def _run_schedules(report: Report, subject: Subject, progress: Progress, until: 
         store, seed = Store(factory, kind, limits, run), f"{report.seed}/{kind.value}/{number}"
         try:
             run.check_time()
-            Schedule(store, seed, partitions).run()
+            Schedule(store, seed, store.partitions or 2).run()
         except OutOfTime:
             status = Status.OK if number >= _FEWEST_SCHEDULES else Status.NOT_RUN
             break
