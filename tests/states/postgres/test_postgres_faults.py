@@ -112,9 +112,18 @@ def test_a_driver_that_is_killed_in_a_commit_leaves_all_of_it_or_nothing(home: H
     assert values(home.state(conf), "calf", "cow", "bull") == [2, 11, 1]
 
 
+@pytest.fixture
+def heeds_ctrl_c() -> Iterator[None]:
+    """A process of tests beside others ignores SIGINT; not so here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_ctrl_c_in_a_commit_leaves_a_state_that_goes_on(home: Home) -> None:
     conf, log = home.conf(), Log()
-    state = home.state(conf, timeout_s=60)  # a busy machine may take seconds to see that the statement waits
+    state = home.state(conf, timeout_s=60)  # so that it is Ctrl-C that ends the statement
     commit(state, log, 1, 0, {"cow": 1})
 
     def interrupt() -> None:
