@@ -70,7 +70,7 @@ class RecordFence(Generic[N]):
         FencedError, StatePlaceError
             The sentinel may not follow that record.
         """
-        found = self._decoded(self._cell_or_seen())
+        found = self._decoded(self._last_seen())
         before = None if found is None else found.sentinel
         check_move(self._what, sentinel, before, before, force)
         return found
@@ -83,7 +83,7 @@ class RecordFence(Generic[N]):
         FencedError, StateLossDetected, StatePlaceError, BackendError
             Something else is there. Nothing was written.
         """
-        seen, data = self._cell_or_seen(), self._codec.encode(record)
+        seen, data = self._last_seen(), self._codec.encode(record)
         now = self._register.swap(seen, data)
         if now != data:
             raise self._displaced(record.sentinel, now, self._decoded(seen))
@@ -107,7 +107,7 @@ class RecordFence(Generic[N]):
         """Stop being the writer, and forget what was read."""
         self.own, self._own_data, self._seen = None, _UNREAD, _UNREAD
 
-    def _cell_or_seen(self) -> bytes | None:
+    def _last_seen(self) -> bytes | None:
         if self._seen == _UNREAD:
             self._seen = self._register.read()
         return self._seen

@@ -146,6 +146,21 @@ def remains(folder: Path, target: Path, keep_last: bool) -> None:
         segment.write_bytes(kept)
 
 
+def losing_power(
+    folder: Path, point: str, keep_last: bool, entries: dict[Any, Any], left: dict[Any, Any]
+) -> Callable[[str, TransactionAttempt], None]:
+    """Return an observer that copies what a power loss at that point of batch 2 may leave of the log and the store."""
+
+    def lose_power(reached: str, attempt: TransactionAttempt) -> None:
+        if (reached, attempt.txid) == ("committed", 2) and point == "syncing":
+            SyncedFile.before_sync.append(lambda: lose_power("syncing", attempt))
+        elif (reached, attempt.txid) == (point, 2):
+            remains(folder / "log", folder / "left", keep_last)
+            left.update(entries)
+
+    return lose_power
+
+
 def committed_words(log_dir: Path) -> dict[str, int]:
     history = LogReader(log_dir).refresh().history
     return counted(word for record in history for word in record.spouts["s"])
@@ -159,13 +174,7 @@ def test_after_a_power_loss_an_opaque_state_is_exact_though_a_definition_is_lost
     entries: dict[Any, Any] = {}
     left: dict[Any, Any] = {}
 
-    def lose_power(reached: str, attempt: TransactionAttempt) -> None:
-        if (reached, attempt.txid) == ("committed", 2) and point == "syncing":
-            SyncedFile.before_sync.append(lambda: lose_power("syncing", attempt))
-        elif (reached, attempt.txid) == (point, 2):
-            remains(tmp_path / "log", tmp_path / "left", keep_last)
-            left.update(entries)
-
+    lose_power = losing_power(tmp_path, point, keep_last, entries, left)
     count_words(entries, "opaque", FIRST, tmp_path / "log", lose_power)
     recorded = LogReader(tmp_path / "left").refresh().txid == 2
     assert recorded == (point == "recorded")
@@ -183,13 +192,7 @@ def test_after_a_power_loss_a_state_that_stores_no_attempt_is_exact(
     entries: dict[Any, Any] = {}
     left: dict[Any, Any] = {}
 
-    def lose_power(reached: str, attempt: TransactionAttempt) -> None:
-        if (reached, attempt.txid) == ("committed", 2) and point == "syncing":
-            SyncedFile.before_sync.append(lambda: lose_power("syncing", attempt))
-        elif (reached, attempt.txid) == (point, 2):
-            remains(tmp_path / "log", tmp_path / "left", keep_last)
-            left.update(entries)
-
+    lose_power = losing_power(tmp_path, point, keep_last, entries, left)
     count_words(entries, "storm", FIRST, tmp_path / "log", lose_power)
     assert count_words(left, "storm", SECOND, tmp_path / "left") == committed_words(tmp_path / "left")
 
