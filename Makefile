@@ -7,7 +7,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
-LOCK_EXTRAS := dev delta redis memcached cassandra postgres drpc
+LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka drpc
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
 # The name of the stamp says what is installed: another lock or another pyproject.toml is another stamp.
@@ -54,7 +54,7 @@ bench: install java servers ## measure the word count, the stores' commits and D
 soak: install java servers ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
 
-servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/cassandra ## install the servers that tests start
+servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/cassandra build/services/kafka ## install the servers that tests start
 
 lock: build/uv.path ## refresh requirements.lock (without names of hosts, so that any mirror will do)
 	@$$(cat build/uv.path) pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-emit-index-url \
@@ -116,9 +116,9 @@ build/services/redis-server build/services/memcached build/services/postgres bui
 	touch $@
 
 # Copied aside and then moved: a folder that is there is complete.
-build/services/cassandra: tests/services/pom.xml | build/services/mvn
-	@echo "fetching Cassandra into $@" >&2; rm -rf $@ $@.part; \
-	mvn -B -q -Dstyle.color=never -f $< org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
+build/services/cassandra build/services/kafka: build/services/%: tests/services/pom.xml | build/services/mvn
+	@echo "fetching the jars of $* into $@" >&2; rm -rf $@ $@.part; \
+	mvn -B -q -Dstyle.color=never -f $< -P $* org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part >&2; \
 	mv $@.part $@ && touch $@
 

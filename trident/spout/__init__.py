@@ -11,10 +11,13 @@ from trident.spout.interfaces import (
     Emitter,
     IBatchSpout,
     ITridentSpout,
+    KnowsLag,
     KnowsSize,
+    Lag,
     Quick,
     SizedCoordinator,
     SpoutType,
+    Throttled,
     TransactionAttempt,
 )
 
@@ -25,9 +28,12 @@ __all__ = [
     "Emitter",
     "IBatchSpout",
     "ITridentSpout",
+    "KnowsLag",
     "KnowsSize",
+    "Lag",
     "Quick",
     "SizedCoordinator",
     "SpoutType",
+    "Throttled",
     "TransactionAttempt",
 ]

@@ -26,10 +26,13 @@ __all__ = [
     "Emitter",
     "IBatchSpout",
     "ITridentSpout",
+    "KnowsLag",
     "KnowsSize",
+    "Lag",
     "Quick",
     "SizedCoordinator",
     "SpoutType",
+    "Throttled",
     "TransactionAttempt",
 ]
 
@@ -88,6 +91,43 @@ class KnowsSize(Ability, Protocol):
 
     def size(self, definition: Definition) -> int | None:
         """Say about how many bytes the batch has, from its definition alone; None if that cannot be known."""
+
+
+class Lag(NamedTuple):
+    """How much of a source is still to be read.
+
+    Attributes
+    ----------
+    amount
+        A count, at least 0.
+    unit
+        What is counted, in the plural: `"records"`, `"bytes"`, `"files"`, `"versions"`.
+    """
+
+    amount: int
+    unit: str
+
+
+@runtime_checkable
+class KnowsLag(Ability, Protocol):
+    """A coordinator that knows how far it is behind its source, for progress."""
+
+    def lag(self, definition: Definition) -> Lag | None:
+        """Say how much was there beyond the batch with this definition when the source was last asked; None: not known.
+
+        Called for each committed batch in the thread that leads the batches, so it asks no server.
+        """
+
+
+@runtime_checkable
+class Throttled(Ability, Protocol):
+    """A coordinator whose batches can be made smaller, for states that cannot keep up."""
+
+    def throttle(self, share: float) -> None:
+        """Let the batches that are defined from now on hold at most `share` of the limits of the spout, 0 < share <= 1.
+
+        A batch that could hold anything still holds something, so that the source never stands still.
+        """
 
 
 class SizedCoordinator(BatchCoordinator, KnowsSize, Protocol):
