@@ -17,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo test quick check lint format types bench soak servers lock clean install java
+.PHONY: help demo reach test quick check lint format types bench soak servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -25,6 +25,9 @@ help: ## show this list
 
 demo: install java ## count the words of Python's standard library on Spark, and compare them with a plain count
 	@$(BIN)/trident demo
+
+reach: install build/services/redis-server ## answer over HTTP how many people saw a link (examples/reach.py), from a real Redis
+	@$(BIN)/python -m tests.harness.with_servers redis -- examples/reach.py
 
 # A part of the suite is done before a second process of tests and its JVM have started.
 test: install java servers ## run the test suite (ARGS="-k name" for a part of it, in one process)

@@ -12,6 +12,17 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
+BESIDE_SERVERS = {
+    "reach.py": (
+        ["redis"],
+        [
+            "foo.com/blog/1: [[16]]",
+            "engineering.twitter.com/blog/5: [[14]]",
+            "tech.backtype.com/blog/123: [[7]]",
+            "nobody.com: [[0]]",
+        ],
+    ),
+}
 PRINTED = {
     "sqlite_state.py": ["([2, 1, None], 4)", "([3, 1, 1], 6)"],
     "windows.py": ["00:00 hall: 23.0", "00:01 hall: 21.5", "00:00 roof: 20.5", "00:01 roof: 18.5"],
@@ -38,6 +49,18 @@ def test_an_example_prints_what_it_is_to_print(name: str, tmp_path: Path) -> Non
     assert run(name, tmp_path) == PRINTED[name]
 
 
+@pytest.mark.server
+@pytest.mark.parametrize("name", BESIDE_SERVERS)
+def test_an_example_beside_servers_prints_what_it_is_to_print(name: str) -> None:
+    servers, printed = BESIDE_SERVERS[name]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.harness.with_servers", *servers, "--", f"examples/{name}"],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == printed
+
+
 def test_a_second_run_of_the_sqlite_example_counts_nothing_twice(tmp_path: Path) -> None:
     run("sqlite_state.py", tmp_path)
     assert run("sqlite_state.py", tmp_path) == ["([3, 1, 1], 6)", "([3, 1, 1], 6)"]
@@ -45,4 +68,4 @@ def test_a_second_run_of_the_sqlite_example_counts_nothing_twice(tmp_path: Path)
 
 def test_every_example_is_known() -> None:
     elsewhere = {"word_count.py"}  # run by the tests of the command line
-    assert {path.name for path in (ROOT / "examples").glob("[!_]*.py")} - elsewhere == set(PRINTED)
+    assert {path.name for path in (ROOT / "examples").glob("[!_]*.py")} - elsewhere == {*PRINTED, *BESIDE_SERVERS}
