@@ -21,6 +21,9 @@ from trident.runtime.engine.environment import pin_worker_python
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tests.harness.kafka_servers import KafkaCluster
+    from tests.harness.kafka_topics import Topics
+
 pin_worker_python()
 # Tests start some hundred Python processes, which would each compile PySpark and this project for themselves.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -110,3 +113,33 @@ def cassandra_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A PostgreSQL. Who kills it starts it again."""
     yield from _server(start_postgres, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def kafka_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A Kafka of one broker, which is its controller too. Who kills it starts it again."""
+    yield from _kafka(1, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def kafka_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A Kafka of two brokers and two copies of each partition, one of which is enough. Who kills a broker starts it again."""
+    yield from _kafka(2, tmp_path_factory)
+
+
+def _kafka(brokers: int, factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    from tests.harness.kafka_servers import start_kafka
+
+    cluster = start_kafka(factory.mktemp("kafka"), brokers)
+    try:
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="session")
+def kafka_topics(kafka_server: KafkaCluster) -> Topics:
+    """Make, fill and read topics of `kafka_server`; each has a name of its own."""
+    from tests.harness.kafka_topics import Topics
+
+    return Topics(kafka_server.bootstrap)

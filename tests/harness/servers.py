@@ -1,7 +1,8 @@
 """Real servers for tests, on free loopback ports: started, killed, paused, restarted and always stopped by process id.
 
 `make servers` installs what is started here: Redis, Memcached and PostgreSQL from the system's packages, the jars of
-Cassandra in `build/services/cassandra`. A server that is missing is a failure that says so, never a skip.
+Cassandra and Kafka in `build/services`. A server that is missing is a failure that says so, never a skip. Kafka's part is
+in `kafka_servers.py`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,22 @@ import psutil
 
 from tests.harness.quick import refuse_in_quick_tests
 
-__all__ = ["Server", "free_ports", "start_cassandra", "start_memcached", "start_postgres", "start_redis"]
+__all__ = [
+    "CONFIGURATION",
+    "JARS",
+    "Server",
+    "free_ports",
+    "program",
+    "start_cassandra",
+    "start_memcached",
+    "start_postgres",
+    "start_redis",
+]
 
 ROOT = Path(__file__).parents[2]
 CONFIGURATION = ROOT / "tests" / "services"
-CASSANDRA_JARS = ROOT / "build" / "services" / "cassandra"
+JARS = ROOT / "build" / "services"
+CASSANDRA_JARS = JARS / "cassandra"
 _LAST_JAVA_OF_CASSANDRA = 21
 _draw = random.Random()  # of its own: tests seed the shared one
 _reserved: list[BinaryIO] = []  # a lock lasts as long as its file is open
@@ -78,6 +90,11 @@ class Server:
     def address(self) -> str:
         """`host:port`."""
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and neither killed nor stopped since."""
+        return self._process is not None
 
     @property
     def pid(self) -> int:
@@ -206,7 +223,7 @@ def start_redis(work: Path, *arguments: object) -> Server:
     """Start a Redis; without arguments it keeps nothing over a restart."""
     (port,) = free_ports(1)
     persistence = [] if "--appendonly" in arguments or "--save" in arguments else ["--save", "", "--appendonly", "no"]
-    argv = [_program("redis-server"), "--port", port, "--bind", "127.0.0.1", "--dir", work, *persistence, *arguments]
+    argv = [program("redis-server"), "--port", port, "--bind", "127.0.0.1", "--dir", work, *persistence, *arguments]
     return Server("redis-server", argv, port, work, lambda port: b"+PONG" in _ask(port, b"PING\r\n", b"\r\n"))
 
 
@@ -215,7 +232,7 @@ def start_memcached(work: Path, *arguments: object) -> Server:
     (port,) = free_ports(1)
     user = ["-u", "root"] if os.geteuid() == 0 else []
     memory = [] if "-m" in arguments else ["-m", 64]
-    argv = [_program("memcached"), "-l", "127.0.0.1", "-p", port, "-U", 0, "-t", 1, *memory, *user, *arguments]
+    argv = [program("memcached"), "-l", "127.0.0.1", "-p", port, "-U", 0, "-t", 1, *memory, *user, *arguments]
     return Server("memcached", argv, port, work, lambda port: b"VERSION" in _ask(port, b"version\r\n", b"\r\n"))
 
 
@@ -223,7 +240,7 @@ def start_postgres(work: Path, *arguments: object) -> Server:
     """Start a PostgreSQL with a database `postgres` of the user `trident`, who needs no password."""
     (port,) = free_ports(1)
     programs = max(Path("/usr/lib/postgresql").glob("*/bin"), key=_version, default=None)
-    programs = programs or Path(_program("postgres")).parent  # Debian has them where PATH does not lead
+    programs = programs or Path(program("postgres")).parent  # Debian has them where PATH does not lead
     user = None
     if os.geteuid() == 0:  # whom it refuses to run as; and what belongs to root no other user can reach
         user = next(name for name in ("postgres", "nobody") if name in {each.pw_name for each in pwd.getpwall()})
@@ -283,7 +300,8 @@ def start_cassandra(work: Path, durable: bool = True) -> Server:
     return Server("cassandra", argv, cql, work, lambda port: _ask(port) == b"", grace=10, limit=180)
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """Return where a program is; a missing one is an error that says how to install it."""
     found = shutil.which(name)
     if found is None:
         raise RuntimeError(f"{name} is not on PATH; run: make servers")
@@ -292,7 +310,7 @@ def _program(name: str) -> str:
 
 def _java() -> list[str]:
     home = os.environ.get("JAVA_HOME")
-    java = f"{home}/bin/java" if home else _program("java")
+    java = f"{home}/bin/java" if home else program("java")
     printed = subprocess.run([java, "-version"], capture_output=True, text=True, check=True).stderr
     version = int(printed.split('"')[1].split(".")[0])
     if version > _LAST_JAVA_OF_CASSANDRA:
