@@ -1,10 +1,12 @@
 """Spouts: the sources of topologies, one package a source.
 
-`rows` has sources whose rows are in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`.
+`rows` has sources whose rows are in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`,
+`rate` has `RateSpout` for load tests.
 Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
+from spouts.rate import RateSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout
 from spouts.text_files import TextFileSpout
 
-__all__ = ["FeederBatchSpout", "FixedBatchSpout", "TextFileSpout"]
+__all__ = ["FeederBatchSpout", "FixedBatchSpout", "RateSpout", "TextFileSpout"]

@@ -13,7 +13,7 @@ PRODUCT = ("trident", "states", "spouts")
 SPECIAL = ("__init__", "__main__", "conftest")
 # A role that several packages have, each in a module of that name: those of a store, and the interfaces of operations,
 # spouts and states.
-ROLES = ("faults", "fence", "health", "interfaces", "layout", "map", "options", "state")
+ROLES = ("faults", "fence", "health", "interfaces", "layout", "map", "options", "spout", "state")
 
 
 def places(folders: Iterable[Path]) -> dict[str, list[str]]:

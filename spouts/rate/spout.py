@@ -1,0 +1,196 @@
+"""RateSpout: numbered rows at a given rate, for load tests.
+
+A definition is plain data that says all about its rows:
+
+``start``, ``end``
+    The values of the rows: `start` to `end`, without the last.
+``from_row``, ``from_us``, ``rows_per_second``, ``ramp_up_s``
+    When they are due (see `schedule.py`). The schedule is that of the first batch for as long as the rate is the same, so
+    a restart continues it, with the rows that became due while no driver ran. A start with another rate begins a schedule
+    after the last row of the old one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from spouts.rate.schedule import Schedule
+from trident.arrow import schema_of
+from trident.fields import Fields
+from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
+
+__all__ = ["RateSpout"]
+
+_FIELDS = Fields("value: bigint, timestamp: timestamp")
+_ROW_BYTES = 16
+_GREATEST_BATCH = 1_000_000
+_ROWS_PER_PART = 16_384  # below this a Spark task costs more than what it would take over
+_ROWS_PER_TABLE = 131_072
+
+RatePart = tuple[Schedule, int, int]
+
+
+@dataclass(frozen=True)
+class _Limits:
+    rows_per_batch: int
+    rows: int | None
+    tick_us: int
+    partitions: int | None
+
+
+class RateSpout:
+    """Emits the numbers 0, 1, 2 … as `value`, each with the time at which it is due as `timestamp`. Transactional.
+
+    Parameters
+    ----------
+    rows_per_second
+        How many rows are due in a second; may be less than 1. None: a batch is due at once, whenever one is asked for.
+    rows_per_batch
+        The greatest number of rows of one batch; default 1,000,000. Without `rows_per_second` each batch has so many.
+    rows
+        How many rows there are in all; None: there is no end.
+    ramp_up_s
+        The rate grows to `rows_per_second` within this many seconds.
+    tick_s
+        Rows are emitted when a tick ends, all that became due in it; in between the spout is idle.
+    partitions
+        Into how many parts a batch is cut; default: one a task, of 16,384 rows at least.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(
+        self,
+        rows_per_second: float | None = None,
+        *,
+        rows_per_batch: int | None = None,
+        rows: int | None = None,
+        ramp_up_s: float = 0.0,
+        tick_s: float = 1.0,
+        partitions: int | None = None,
+    ) -> None:
+        if rows_per_second is None and rows_per_batch is None:
+            raise ValueError("RateSpout needs a rate: give rows_per_second, rows_per_batch or both")
+        if rows_per_second is not None and not 0 < rows_per_second < float("inf"):
+            raise ValueError(f"rows_per_second is {rows_per_second}; it must be more than 0")
+        for name, count in (("rows_per_batch", rows_per_batch), ("partitions", partitions)):
+            if count is not None and count < 1:
+                raise ValueError(f"{name} is {count}; it must be at least 1")
+        if ramp_up_s and rows_per_second is None:
+            raise ValueError(f"ramp_up_s is {ramp_up_s}, but there is no rate to reach; give rows_per_second")
+        if (rows is not None and rows < 0) or ramp_up_s < 0:
+            raise ValueError(f"rows is {rows} and ramp_up_s is {ramp_up_s}; neither may be negative")
+        if tick_s < 0.001:
+            raise ValueError(f"tick_s is {tick_s}; it must be at least 0.001")
+        self._rate, self._ramp_up_s = float(rows_per_second or 0), float(ramp_up_s)
+        self._limits = _Limits(rows_per_batch or _GREATEST_BATCH, rows, round(tick_s * 1e6), partitions)
+
+    def get_output_fields(self) -> Fields:
+        """Return `value: bigint, timestamp: timestamp`."""
+        return _FIELDS
+
+    def get_coordinator(self, conf: Mapping[str, Any], now: Callable[[], float] = time.time) -> _RateCoordinator:
+        """Open the driver's side. `now` tells the time in seconds since 1970."""
+        return _RateCoordinator(self._rate, self._ramp_up_s, self._limits, now)
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> _RateEmitter:
+        """Return the worker's side."""
+        return _RateEmitter()
+
+
+class _RateCoordinator:
+    """Says which rows make up a batch, by the clock."""
+
+    def __init__(self, rate: float, ramp_up_s: float, limits: _Limits, now: Callable[[], float]) -> None:
+        self._rate, self._ramp_up_s, self._limits, self._now = rate, ramp_up_s, limits, now
+        self._schedule: Schedule | None = None
+        self._share = 1.0
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Take what is due after the batch before; None if that is nothing yet, or all rows were emitted."""
+        start = 0 if previous is None else int(previous["end"])
+        schedule = self._schedule = self._continued(start, previous)
+        end = min(self._end(schedule), start + max(1, int(self._limits.rows_per_batch * self._share)))
+        return {"start": start, "end": end, **asdict(schedule)} if end > start else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[RatePart]:
+        """Cut the rows into parts of equal length."""
+        start, rows = int(definition["start"]), int(definition["end"]) - int(definition["start"])
+        count = min(rows, self._limits.partitions or max(1, min(parallelism, rows // _ROWS_PER_PART)))
+        bounds = [start + rows * k // count for k in range(count + 1)]
+        return [(_schedule_of(definition), *each) for each in pairwise(bounds)]
+
+    def size(self, definition: Definition) -> int:
+        """Say how many bytes the rows take."""
+        return _ROW_BYTES * (int(definition["end"]) - int(definition["start"]))
+
+    def lag(self, definition: Definition) -> Lag | None:
+        """Say how many rows are due after the batch; None if neither a rate nor an end says so."""
+        if not self._rate and self._limits.rows is None:
+            return None
+        return Lag(max(0, self._end(_schedule_of(definition)) - int(definition["end"])), "records")
+
+    def throttle(self, share: float) -> None:
+        """Make the batches smaller; what is due then waits, and lag tells how much that is."""
+        self._share = share
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Nothing is kept for a batch, so nothing is dropped."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _continued(self, start: int, previous: Definition | None) -> Schedule:
+        """Return the schedule of the row `start`: the one before, or a new one if there was none or the rate changed."""
+        if not self._rate:
+            return Schedule(start, self._now_us(), 0.0, 0.0)
+        old = self._schedule if previous is None else _schedule_of(previous)
+        if old is None:
+            return Schedule(start, self._now_us(), self._rate, self._ramp_up_s)
+        if (old.rows_per_second, old.ramp_up_s) == (self._rate, self._ramp_up_s):
+            return old
+        return Schedule(start, old.time_of(start), self._rate, self._ramp_up_s)
+
+    def _end(self, schedule: Schedule) -> int:
+        """Return the number of the first row that is not due, as of the last tick."""
+        last = self._limits.rows
+        if not self._rate:
+            return last if last is not None else schedule.from_row + self._limits.rows_per_batch
+        tick = self._limits.tick_us
+        due = schedule.due(schedule.from_us + (self._now_us() - schedule.from_us) // tick * tick)
+        return due if last is None else min(due, last)
+
+    def _now_us(self) -> int:
+        return int(self._now() * 1_000_000)
+
+
+class _RateEmitter:
+    """Makes the rows of a part."""
+
+    is_quick = True  # it never waits, so the loop may call it
+
+    def emit(self, part: RatePart) -> Iterator[pa.Table]:
+        """Give the rows, in tables of about two megabytes."""
+        schedule, start, end = part
+        schema = schema_of(_FIELDS)
+        for at in range(start, end, _ROWS_PER_TABLE):
+            stop = min(end, at + _ROWS_PER_TABLE)
+            values = pa.array(np.arange(at, stop, dtype=np.int64))
+            times = pa.array(schedule.times_of(at, stop)).cast(schema.field("timestamp").type)
+            yield pa.Table.from_arrays([values, times], schema=schema)
+
+
+def _schedule_of(definition: Definition) -> Schedule:
+    return Schedule(
+        int(definition["from_row"]),
+        int(definition["from_us"]),
+        float(definition["rows_per_second"]),
+        float(definition["ramp_up_s"]),
+    )
