@@ -43,8 +43,10 @@ from trident.operations.adapters import (
     query_types,
 )
 from trident.operations.built_in_types import check_query, check_texts
+from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
 from trident.operations.operation_methods import Applies, Combines, Reduces, Retrieves, UpdatesState
+from trident.operations.struct_queries import spread
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.state.interfaces import StateFactory, StateSpec
 
@@ -184,6 +186,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     def state_query(self, state: TridentState, *args: Any) -> Stream:
         """Look tuples up in a state: `(state, [in,] query_function, out)`; what it emits is appended.
 
+        `MapGet` and `SnapshotGet` of a state of structs (as `Last` of several fields keeps) fill one output field with the
+        struct, or as many as it has fields with these.
+
         Different from Storm: a query in batch t sees an opaque state exactly as after batch t-1, also in a replay. Of any
         other it may see what a failed attempt wrote, so its answers must not feed a state: `start` refuses that
         (`DirtyReadError`), unless the query is behind the state's own update, or no stream updates the state.
@@ -203,7 +208,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
             raise TopologyError(f"stream {self.get_name()!r} queries state {state.state_name!r} of another topology")
         declared = state._state
         check_query(function, inputs, declared.key_fields, declared.value, state.state_name, self.get_name())
-        row_types = (*state._state.key_fields.types, *state._state.value.types)
+        function = spread(function, declared.value, out, self.get_name())
+        row_types = (*declared.key_fields.types, *declared.value.types)
         outputs = query_types(function, row_types, out, self.get_name())
         fields = self.fields.concat(outputs, self.get_name())
         return self._then(
@@ -249,7 +255,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
                 f"got {aggregator!r}, expected an object with combine (CombinerAggregator) or reduce (ReducerAggregator)"
             )
         output = aggregate_type(aggregator, inputs, out, self.get_name())
-        if combines and len(inputs) > 1:
+        if combines and len(inputs) > 1 and not isinstance(aggregator, Last):
             raise TopologyError(f"stream {self.get_name()!r}: a combiner takes one field, got {list(inputs.names)}")
         fields = group.concat(output, self.get_name())
         state_name = name or self._label or output.names[0]

@@ -6,7 +6,7 @@ from typing import Any
 
 from trident.errors import TopologyError
 from trident.fields import Fields, is_nested
-from trident.operations.builtin import Count, MapGet, Max, Min, SnapshotGet, Split, Sum
+from trident.operations.builtin import Count, First, Last, MapGet, Max, Min, SnapshotGet, Split, Sum
 from trident.operations.testing import StringLength
 
 __all__ = ["built_in_type", "check_query", "check_texts"]
@@ -28,15 +28,37 @@ def built_in_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> 
         raise TopologyError(
             f"stream {stream!r}: {type(aggregator).__name__} cannot order field {inputs.names[0]!r}, which is {inputs.types[0]}"
         )
+    if isinstance(aggregator, Last):
+        _check_last(aggregator, inputs, stream)
     own = _type_of(aggregator, inputs, stream)
     if own is None or out.types[0] is None:
         return own
-    if type(aggregator) in (Count, Sum, Min, Max) and _family(out.types[0]) != _family(own):
+    if type(aggregator) in (Count, Sum, Min, Max, First, Last) and _family(out.types[0]) != _family(own):
         raise TopologyError(
             f"stream {stream!r}: {type(aggregator).__name__} gives {own}, but its output field {out.names[0]!r} is declared "
             f"{out.types[0]}; leave the type out, or change it behind the aggregate with select or map"
         )
     return out.types[0]
+
+
+def _check_last(aggregator: Last, inputs: Fields, stream: str) -> None:
+    name, by = type(aggregator).__name__, aggregator.by
+    if not len(inputs):
+        raise TopologyError(f"stream {stream!r}: {name} takes the fields to keep; name at least one before it")
+    if by is None:
+        return
+    if by not in inputs:
+        raise TopologyError(
+            f"stream {stream!r}: {name}(by={by!r}) keeps ({inputs}), which has no field {by!r}; name it among the input "
+            "fields, because it is kept beside the others"
+        )
+    if len(inputs) == 1:
+        raise TopologyError(
+            f"stream {stream!r}: {name}(by={by!r}) keeps nothing but its order; name the fields to keep beside {by!r}, or use "
+            f"{'Min' if isinstance(aggregator, First) else 'Max'}()"
+        )
+    if is_nested(inputs.type_of(by)):
+        raise TopologyError(f"stream {stream!r}: {name} cannot order by {by!r}, which is {inputs.type_of(by)}")
 
 
 def _sum_type(type_: str | None, name: str, stream: str) -> str:
@@ -54,7 +76,15 @@ def _type_of(aggregator: Any, inputs: Fields, stream: str) -> str | None:
         return _sum_type(inputs.types[0], inputs.names[0], stream)
     if isinstance(aggregator, Min):
         return inputs.types[0]
+    if isinstance(aggregator, Last):
+        return _last_type(aggregator, inputs)
     return "bigint" if type(aggregator) is Count else None
+
+
+def _last_type(aggregator: Last, inputs: Fields) -> str | None:
+    if aggregator.by is None and len(inputs) == 1:
+        return inputs.types[0]
+    return "struct<" + ",".join(f"{name}:{type_}" for name, type_ in zip(inputs.names, inputs.types, strict=True)) + ">"
 
 
 def _family(type_: str) -> str:

@@ -13,7 +13,8 @@ from typing import Any
 from trident.operations.interfaces import BaseQueryFunction, CombinerAggregator, Filter, Function
 from trident.tuples import TridentCollector, TridentTuple
 
-__all__ = ["Count", "Debug", "FilterNull", "MapGet", "Max", "Min", "SnapshotGet", "Split", "Sum", "TupleCollectionGet"]
+__all__ = ["Count", "Debug", "FilterNull", "First", "Last", "MapGet", "Max", "Min", "SnapshotGet", "Split", "Sum",
+           "TupleCollectionGet"]  # fmt: skip
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +146,53 @@ class Max(Min):
 def _numbers_first(val1: Any, val2: Any) -> tuple[Any, Any]:
     """Both, a NaN last: `min` and `max` keep the first value where a comparison is neither true nor false."""
     return (val2, val1) if val1 != val1 else (val1, val2)  # only a NaN differs from itself
+
+
+class Last(CombinerAggregator[Any]):
+    """The last value of one field, None skipped; of several fields or with `by`, the last tuple as a struct of the fields.
+
+    `persistent_aggregate(state, "town", Last(), "town")` keeps the newest town of each key,
+    `persistent_aggregate(state, "town, at", Last(by="at"), "latest")` the one with the greatest `at`.
+
+    Parameters
+    ----------
+    by
+        One of the input fields: the tuple with the greatest value in it is the last; of equal ones the one that comes last.
+        Tuples in which it is None or NaN are skipped. Without it the order is that in which tuples come: batch by batch,
+        in a batch part by part, in a part as the spout gives them. A batch's parts (the partitions of a source) have no
+        order of their own, so give `by` where one key may be in several.
+    """
+
+    def __init__(self, by: str | None = None) -> None:
+        if by is not None and (not isinstance(by, str) or not by):
+            raise TypeError(f"{type(self).__name__}(by={by!r}): by is the name of one of the input fields")
+        self.by = by
+
+    def init(self, tuple: TridentTuple) -> Any:
+        """Return the value, or the fields as a dict; None where the tuple is skipped."""
+        if self.by is None:
+            return tuple[0] if len(tuple) == 1 else dict(zip(tuple.fields, tuple, strict=True))
+        at = tuple[self.by]
+        return None if at is None or at != at else dict(zip(tuple.fields, tuple, strict=True))
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        """Return the later one; `val1` came before `val2`."""
+        if val1 is None or val2 is None:
+            return val2 if val1 is None else val1
+        return val2 if self.by is None or val2[self.by] >= val1[self.by] else val1
+
+    def zero(self) -> None:
+        """There is none."""
+
+
+class First(Last):
+    """The first value of one field; as `Last`, but the least value of `by`, and of equal ones the one that comes first."""
+
+    def combine(self, val1: Any, val2: Any) -> Any:
+        """Return the earlier one; `val1` came before `val2`."""
+        if val1 is None or val2 is None:
+            return val2 if val1 is None else val1
+        return val1 if self.by is None or val1[self.by] <= val2[self.by] else val2
 
 
 class MapGet(BaseQueryFunction[Any, Any]):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from trident.graph import Member
-from trident.operations.builtin import Count, Max, Min, Sum
+from trident.operations.builtin import Count, First, Last, Max, Min, Sum
 from trident.operations.interfaces import CombinerAggregator
 from trident.tuples import TridentTuple
 
@@ -41,4 +41,5 @@ def _merging(combiner: Any) -> Any:
     """The combiner of partial results. The built-in ones keep their Arrow kernels: counts are summed."""
     if type(combiner) is Count:
         return Sum()
-    return combiner if type(combiner) in (Sum, Min, Max) else MergedCombiner(combiner)
+    keeps_kernel = type(combiner) in (Sum, Min, Max) or (type(combiner) in (First, Last) and combiner.by is None)
+    return combiner if keeps_kernel else MergedCombiner(combiner)

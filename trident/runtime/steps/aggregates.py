@@ -1,7 +1,7 @@
 """Aggregation of a batch for a state, in two places: partials where the tuples are, and their merge where the state is.
 
 A partial is a table of the grouping columns and one column `output`; the same `combine` merges partials. Count, Sum,
-Min and Max run as Arrow kernels, any other combiner row by row.
+Min, Max, First and Last run as Arrow kernels, any other combiner row by row.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from trident.fields import Fields
 from trident.graph import Aggregation
 from trident.operations import Count, Max, Min, Sum
 from trident.runtime.steps.failures import TupleErrors
+from trident.runtime.steps.first_and_last import is_pick, picked, picked_of_partials
 from trident.runtime.steps.rows import columns_of, iterate
 from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import Key
@@ -52,7 +53,7 @@ _FEW_ROWS = 64
 
 def is_native(aggregator: Any) -> bool:
     """Whether an Arrow kernel does what the aggregator does. A sum that may overflow still runs row by row."""
-    return type(aggregator) in _KERNELS
+    return type(aggregator) in _KERNELS or is_pick(aggregator)
 
 
 def has_kernel(aggregation: Aggregation, table: pa.Table) -> bool:
@@ -74,6 +75,8 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: Tupl
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
         return pa.Table.from_arrays(_value_counts(table.column(aggregation.group.names[0])), schema=schema)
     table = _one_form(table, aggregation)
+    if is_pick(aggregation.aggregator):
+        return picked(aggregation, table)
     if kernel is not None:
         table = _as_declared(table, aggregation, schema.types[-1])
     if kernel is None or _may_overflow(aggregation, table, aggregation.inputs):
@@ -177,7 +180,7 @@ def _keys(table: pa.Table, aggregation: Aggregation) -> list[Key]:
 
 
 def merging_kernel(aggregation: Aggregation) -> str | None:
-    """Return the kernel that merges partials; None if only the aggregator's own `combine` can."""
+    """Return the function of Arrow that merges partials, as a store of columns knows it; None if there is none."""
     kernel = _KERNELS.get(type(aggregation.aggregator))
     return kernel and kernel[1]
 
@@ -188,6 +191,8 @@ def merged(aggregation: Aggregation, parts: list[pa.Table]) -> pa.Table | None:
     if len(parts) < 2:
         return parts[0] if parts else schema_of(aggregation.partial).empty_table()
     kernel, table = merging_kernel(aggregation), pa.concat_tables(parts)
+    if is_pick(aggregation.aggregator):
+        return picked_of_partials(aggregation, table)
     if kernel is None or _may_overflow(aggregation, table, aggregation.output):
         return None
     return _merge_native(aggregation, table, kernel)
