@@ -34,6 +34,10 @@ class Config(Redacted):
         How many batches may be in flight at once. Processing overlaps committing; commits stay one at a time, in order.
     batch_emit_interval_ms
         At most one batch starts per interval; 0 starts batches as fast as they are committed. This is a limit, not a delay.
+    target_batch_s
+        How many seconds a batch may take to be processed and committed. While batches take longer, the spouts that can be
+        throttled read less per batch, and more again when the states keep up; `last_progress` says which share of their
+        limits they use. 0: always all.
     message_timeout_s
         A batch that is not processed within this many seconds fails and is replayed. In three places no replay is possible:
         in this process with `max_spout_pending=1`, in a commit, and in the driver's part of a spout. There the topology
@@ -93,6 +97,7 @@ class Config(Redacted):
 
     max_spout_pending: int = 3
     batch_emit_interval_ms: int = 0
+    target_batch_s: float = 30.0
     message_timeout_s: float = 600.0
     max_batch_attempts: int = 3
     retry_backoff_ms: int = 100
@@ -132,6 +137,7 @@ class Config(Redacted):
             "retry_backoff_ms",
             "retry_backoff_max_ms",
             "poll_interval_ms",
+            "target_batch_s",
         ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")

@@ -15,7 +15,7 @@ from spouts.rows.driver_rows import ArrowPart, RowsEmitter, cut_table, fitted, t
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
 
 __all__ = ["FeederBatchSpout"]
 
@@ -117,6 +117,10 @@ class _Channel:
         with self._changed:
             return self._tables.get(number)
 
+    def fed_after(self, number: int) -> int:
+        with self._changed:
+            return self._fed - number - 1
+
     def commit(self, number: int) -> None:
         with self._changed:
             for done in range(self._committed + 1, number + 1):
@@ -178,6 +182,11 @@ class _FeederCoordinator:
         """Say how many bytes the rows of a feed take; None if this process does not have them."""
         table = self._channel.table(int(definition["feed"])) if definition["feeder"] == self._channel.id else None
         return None if table is None else int(table.nbytes)
+
+    def lag(self, definition: Definition) -> Lag | None:
+        """Say how many batches were fed after this one; None if another process fed it."""
+        own = definition["feeder"] == self._channel.id
+        return Lag(self._channel.fed_after(int(definition["feed"])), "batches") if own else None
 
     def success(self, txid: int, definition: Definition) -> None:
         """Wake up the threads that wait for this feed, and forget its rows."""

@@ -26,7 +26,7 @@ from spouts.rows.driver_rows import (
 from trident.arrow import ipc_of, table_of_ipc
 from trident.errors import ReplayMismatchError, TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
 
 __all__ = ["FixedBatchSpout"]
 
@@ -143,6 +143,10 @@ class _FixedBatchCoordinator:
         start, end = int(definition["start"]), int(definition["end"])
         at = min(bisect_right(self._starts, start), len(self._tables)) - 1
         return self._bytes[at] * (end - start) // max(1, int(self._tables[at].num_rows))
+
+    def lag(self, definition: Definition) -> Lag | None:
+        """Say how many rows come after those of a batch; None if they begin again after the last."""
+        return None if self._cycle else Lag(max(0, self._rows - int(definition["end"])), "records")
 
     def success(self, txid: int, definition: Definition) -> None:
         """Nothing is kept for a batch, so nothing is dropped."""

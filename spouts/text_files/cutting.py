@@ -14,11 +14,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from spouts.text_files.bytes_ahead import BytesAhead
 from spouts.text_files.file_listing import Listed, TextSource
 from spouts.text_files.line_ends import Limits, Rest, check_goes_on, find_range
 from spouts.text_files.positions import Position, Positions
 from spouts.text_files.ranges import Piece, Range, cut, open_error, opened, position_at
-from trident.spout.interfaces import Definition, TransactionAttempt
+from trident.spout.interfaces import Definition, Lag, TransactionAttempt
 
 __all__ = ["Clock", "TextFileCoordinator"]
 
@@ -54,6 +55,7 @@ class TextFileCoordinator:
         self._quiet: dict[str, _Seen] = {}
         self._by_cursor = not follow
         self._loaded, self._last = False, None
+        self._ahead, self._share = BytesAhead(), 1.0
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if no file has anything more.
@@ -72,6 +74,8 @@ class TextFileCoordinator:
             raise
         if made is not None:
             self._last = made
+            size = sum(int(end) - int(start) for _, start, end, _ in made["ranges"])
+            self._ahead.defined(txid, size, is_all=not self._queue)
         return made
 
     def _next(self, previous: Definition | None) -> Definition | None:
@@ -105,7 +109,16 @@ class TextFileCoordinator:
         return size
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Nothing is kept for a batch, so nothing is dropped."""
+        """Nothing of it is ahead any more."""
+        self._ahead.committed(txid)
+
+    def lag(self, definition: Definition) -> Lag:
+        """Say how many bytes the files had beyond what is committed when they were listed, of `.gz` files compressed ones."""
+        return Lag(self._ahead.amount, "bytes")
+
+    def throttle(self, share: float) -> None:
+        """Let batches take this share of `max_batch_bytes`; a line that is longer is still a batch of its own."""
+        self._share = share
 
     def close(self) -> None:
         """Nothing is open."""
@@ -144,13 +157,17 @@ class TextFileCoordinator:
 
     def _enqueue(self, files: dict[str, Listed]) -> None:
         self._queue.clear()
+        ahead = 0
         for path, (size, stamp) in files.items():
             position = self._positions.get(path)
-            if size != (0 if position is None else position.offset):
+            read = 0 if position is None else position.offset
+            if size != read:
                 self._queue.append(path)
+                ahead += max(0, size - read)
             elif position is not None and self._stamps.get(path) != stamp:
                 _check_same(path, size, position)
             self._stamps[path] = stamp
+        self._ahead.listed(ahead)
 
     def _forget_removed(self, files: dict[str, Listed]) -> None:
         # A directory that lost all its files at once may be a volume that is not mounted; its files may come back.
@@ -164,7 +181,7 @@ class TextFileCoordinator:
 
     def _define(self) -> Definition | None:
         ranges: list[Range] = []
-        room = self._limits.max_batch_bytes
+        room = max(1, int(self._limits.max_batch_bytes * self._share))
         while self._queue and room > 0 and len(ranges) < _MAX_RANGES:
             path = self._queue[0]
             found = self._find(path, room, alone=not ranges)

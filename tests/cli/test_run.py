@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from tests.harness.commands import COUNTS, complaints, last_txid, started, trident, until, write_module
-from trident.cli.run import LineDisplay
+from trident.cli.live_lines import LineDisplay
 from trident.coordination.lock import held_by, list_log
 from trident.coordination.transaction_log import FileLog
 
@@ -216,15 +218,83 @@ class Watched:
 
     last_progress = None
 
-    def __init__(self) -> None:
-        self.seconds, self.status = 0.0, {"txid": 0, "tuples": 0, "failures": 0, "deadLetters": 0}
+    def __init__(self, *sources: str) -> None:
+        self.seconds = 0.0
+        self._lags: dict[str, Any] = dict.fromkeys(sources)
+        self.status: dict[str, Any] = {"txid": 0, "failures": 0, "deadLetters": 0, "share": 1.0}
+        self.read(0, dict.fromkeys(sources, 0))
+
+    def read(self, txid: int, rows: dict[str, int], **lags: tuple[int, str]) -> None:
+        self._lags |= {name: {"amount": amount, "unit": unit} for name, (amount, unit) in lags.items()}
+        told = [{"description": one, "numInputRows": rows[one], "lag": lag} for one, lag in self._lags.items()]
+        self.status |= {"txid": txid, "tuples": sum(rows.values()), "sources": told}
 
 
-def test_the_first_line_shows_the_speed_of_the_run_and_an_idle_one_says_so() -> None:
-    out, running = io.StringIO(), Watched()
+def plain_lines(running: Watched) -> list[str]:
+    out = io.StringIO()
     with LineDisplay(Console(file=out), "words", every_s=0) as display:
-        running.status = {**running.status, "txid": 1}
+        display.update(Watched(*(each["description"] for each in running.status["sources"])))  # type: ignore[arg-type]
         display.update(running)  # type: ignore[arg-type]
-        running.seconds, running.status = 2.0, {**running.status, "txid": 3, "tuples": 19_000}
-        display.update(running)  # type: ignore[arg-type]
-    assert out.getvalue().splitlines() == ["words: batch 3, 19,000 tuples, 9,500 tuples/s"]
+    return out.getvalue().splitlines()
+
+
+def test_the_first_line_shows_the_speed_of_the_run() -> None:
+    running = Watched("lines")
+    running.seconds = 2.0
+    running.read(3, {"lines": 19_000})
+    assert plain_lines(running) == ["words: batch 3, 19,000 tuples, 9,500 tuples/s"]
+
+
+@pytest.mark.parametrize(
+    ("lag", "said"),
+    [
+        ((12_300_000, "bytes"), "12.3 MB behind"),
+        ((4_500, "records"), "4,500 records behind"),
+        ((0, "files"), "up to date"),
+    ],
+)
+def test_one_source_says_in_the_same_line_how_far_it_is_behind(lag: tuple[int, str], said: str) -> None:
+    running = Watched("lines")
+    running.read(1, {"lines": 0}, lines=lag)
+    assert plain_lines(running) == [f"words: batch 1, 0 tuples, waiting for tuples, {said}"]
+
+
+def five_sources() -> Watched:
+    running = Watched("orders", "users", "clicks", "refunds", "x")
+    running.seconds = 2.0
+    rows = {"orders": 200_000, "users": 20, "clicks": 4_000, "refunds": 0, "x": 6}
+    running.read(7, rows, orders=(12_345, "records"), users=(0, "records"), clicks=(2_000_000, "bytes"))
+    return running
+
+
+def test_several_sources_have_a_line_each_that_can_be_searched_for() -> None:
+    assert plain_lines(five_sources()) == [
+        "words: batch 7, 204,026 tuples, 102,013 tuples/s",
+        "words/orders: 100,000 tuples/s, 12,345 records behind",
+        "words/users: 10 tuples/s, up to date",
+        "words/clicks: 2,000 tuples/s, 2.0 MB behind",
+        "words/refunds: 0 tuples/s",
+        "words/x: 3 tuples/s",
+    ]
+
+
+def test_on_a_terminal_the_figures_of_several_sources_stand_under_each_other() -> None:
+    out = io.StringIO()
+    with LineDisplay(Console(file=out, force_terminal=True, width=100), "words") as display:
+        display.update(five_sources())  # type: ignore[arg-type]
+    shown = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", out.getvalue()).replace("\r", "\n")
+    assert [line.rstrip() for line in shown.splitlines() if "tuples/s" in line][-6:] == [
+        "⠋ words: batch 7, 204,026 tuples, 102,013 tuples/s",
+        "  orders   100,000 tuples/s  12,345 records behind",
+        "  users         10 tuples/s  up to date",
+        "  clicks     2,000 tuples/s  2.0 MB behind",
+        "  refunds        0 tuples/s",
+        "  x              3 tuples/s",
+    ]
+
+
+def test_batches_that_were_cut_are_told_of() -> None:
+    running = Watched("lines")
+    running.read(2, {"lines": 0})
+    running.status["share"] = 0.0625
+    assert plain_lines(running)[0].endswith("waiting for tuples, batches cut to 6 % because they take long")

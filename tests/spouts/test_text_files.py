@@ -555,3 +555,53 @@ def test_parts_are_read_in_spark_tasks(tmp_path: Path, spark: SparkSession) -> N
         .collect()
     )
     assert found == data.splitlines()
+
+
+def lags(coordinator: TextFileCoordinator, made: list[Definition]) -> list[int]:
+    """Commit batches in order and say after each how many bytes are left."""
+    found = []
+    for txid, definition in enumerate(made, 1):
+        coordinator.success(txid, definition)
+        amount, unit = coordinator.lag(definition)
+        assert unit == "bytes"
+        found.append(amount)
+    return found
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_the_lag_is_what_was_listed_and_is_not_committed_however_far_batches_are_defined(
+    tmp_path: Path, follow: bool
+) -> None:
+    write(tmp_path / "a", b"1\n2\n3\n")
+    write(tmp_path / "b", b"4\n5\n")
+    coordinator = TextFileSpout(tmp_path, max_batch_bytes=4, follow=follow).get_coordinator({})
+    assert lags(coordinator, list(definitions(coordinator))) == [6, 2, 0]
+
+
+def test_what_is_added_is_ahead_once_it_was_listed_and_a_restart_knows_what_is_left(tmp_path: Path) -> None:
+    path = write(tmp_path / "a", b"1\n2\n")
+    spout = TextFileSpout(tmp_path, max_batch_bytes=2)
+    coordinator = spout.get_coordinator({})
+    (first, second) = definitions(coordinator)
+    assert lags(coordinator, [first, second]) == [2, 0]
+    append(path, b"3\n4\n5\n")
+    third = coordinator.initialize_transaction(3, second)
+    coordinator.success(3, third)
+    assert coordinator.lag(third) == (4, "bytes")
+
+    again = spout.get_coordinator({})
+    fourth = again.initialize_transaction(4, third)
+    again.success(4, fourth)
+    assert again.lag(fourth) == (2, "bytes")
+
+
+def test_throttled_batches_are_smaller_but_never_empty(tmp_path: Path) -> None:
+    write(tmp_path / "a", b"1\n" * 6 + b"a long line\n" + b"2\n")
+    spout = TextFileSpout(tmp_path, max_batch_bytes=8)
+    coordinator = spout.get_coordinator({})
+    rows, previous = [], None
+    for txid, share in enumerate([0.5, 1.0, 0.001, 0.001], 1):
+        coordinator.throttle(share)
+        previous = coordinator.initialize_transaction(txid, previous)
+        rows.append([row[0] for row in rows_of(spout, coordinator, previous)])
+    assert rows == [["1", "1"], ["1"] * 4, ["a long line"], ["2"]]

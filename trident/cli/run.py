@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -14,25 +12,20 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from rich.console import Console
-
 from trident.cli.console import problems, say
+from trident.cli.live_lines import LineDisplay
 from trident.config import Config
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
-    from rich.status import Status
-
     from trident.runtime.driver.running import RunningTopology
 
-__all__ = ["Beside", "Display", "LineDisplay", "Outcome", "drive", "run"]
+__all__ = ["Beside", "Display", "Outcome", "drive", "run"]
 
 Beside = Callable[["RunningTopology"], AbstractContextManager[None]]
 """Returns a context that is open while a topology runs."""
 
 _LOOK_S = 0.1
-_LINE_EVERY_S = 5.0
-_RATE_OVER_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -154,72 +147,3 @@ def _signals() -> Iterator[_Signals]:
         if signals.received is None:  # otherwise the process is about to end, and a second signal must end it at once
             for signum, handler in before.items():
                 signal.signal(signum, handler)
-
-
-class LineDisplay:
-    """A live line on a terminal; elsewhere a plain line every few seconds in which something was committed.
-
-    Parameters
-    ----------
-    console
-        Where to.
-    name
-        The topology's name, which begins the line.
-    every_s
-        Seconds between two plain lines.
-    """
-
-    def __init__(self, console: Console, name: str, every_s: float = _LINE_EVERY_S) -> None:
-        self._console, self._name, self._every_s = console, name, every_s
-        self._status: Status | None = None
-        self._seen: deque[tuple[float, int]] = deque()
-        self._line_at = 0.0
-        self._line_of: int | None = None  # the batch that was shown last
-
-    def __enter__(self) -> Self:
-        if self._console.is_terminal:
-            self._status = self._console.status(f"{self._name}: starting")
-            self._status.start()
-        self._line_at = time.monotonic()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._status is not None:
-            self._status.stop()
-
-    def update(self, running: RunningTopology) -> None:
-        """Show the line of this moment."""
-        now, status = time.monotonic(), running.status
-        if self._line_of is None:
-            self._line_of = status["txid"]
-        if self._status is not None:
-            self._status.update(self._line(running, now, status))
-        elif now - self._line_at >= self._every_s and status["txid"] != self._line_of:
-            say(self._line(running, now, status), console=self._console)
-            self._line_at, self._line_of = now, status["txid"]
-
-    def _line(self, running: RunningTopology, now: float, status: dict[str, Any]) -> str:
-        last = running.last_progress
-        lag = (
-            "" if last is None else f", commit lag {last['durationMs']['wait'] + last['durationMs']['commit']:,.0f} ms"
-        )
-        failed = f", {status['failures']} failures (the last: {status['lastFailure']})" if status["failures"] else ""
-        failed += f", {status['deadLetters']:,} dead letters" if status["deadLetters"] else ""
-        return (
-            f"{self._name}: batch {status['txid']:,}, {status['tuples']:,} tuples, "
-            f"{self._speed(running, now, status)}{lag}{failed}"
-        )
-
-    def _speed(self, running: RunningTopology, now: float, status: dict[str, Any]) -> str:
-        """Return the tuples per second of the last seconds (at first: of the whole run), or that no tuples come."""
-        self._seen.append((now, status["tuples"]))
-        while len(self._seen) > 2 and now - self._seen[1][0] > _RATE_OVER_S:
-            self._seen.popleft()
-        since, tuples = self._seen[0]
-        if now - since >= 1:
-            tuples, seconds = status["tuples"] - tuples, now - since
-        else:
-            tuples, seconds = status["tuples"], running.seconds
-        return f"{tuples / max(seconds, 1e-3):,.0f} tuples/s" if tuples else "waiting for tuples"

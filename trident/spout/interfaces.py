@@ -101,7 +101,7 @@ class Lag(NamedTuple):
     amount
         A count, at least 0.
     unit
-        What is counted, in the plural: `"records"`, `"bytes"`, `"files"`, `"versions"`.
+        What is counted, in the plural: `"records"`, `"bytes"`, `"batches"`, `"files"`, `"versions"`.
     """
 
     amount: int

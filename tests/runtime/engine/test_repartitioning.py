@@ -207,7 +207,7 @@ def test_of_several_failures_the_one_that_came_first_in_the_plan_is_named() -> N
     def failed(step: str, level: int) -> TaskOutput:
         return TaskOutput(failure=Failure(step, None, "cause"), level=level)
 
-    outputs = [failed("behind", 2), TaskOutput(tuples=3), failed("first", 1), failed("second", 1)]
+    outputs = [failed("behind", 2), TaskOutput(rows={"spout": 3}), failed("first", 1), failed("second", 1)]
     merged = merge_outputs(outputs)
     assert merged.failure is not None
     assert (merged.failure.step, merged.tuples) == ("first", 0)

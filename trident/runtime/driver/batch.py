@@ -64,6 +64,11 @@ class BatchTimes:
     committing: float = 0.0
     recorded: float = 0.0
 
+    @property
+    def own_s(self) -> float:
+        """Seconds that the batch itself took, without those in which it waited for the commits of earlier ones."""
+        return self.processed - self.defined + self.recorded - self.committing
+
     def durations_ms(self) -> dict[str, float]:
         """Return milliseconds per phase; `wait` is the time from the end of processing to the start of the commit."""
         return {
@@ -84,6 +89,8 @@ class Batch:
         Whether tuples that raise are left out, as dead letters.
     empty
         Whether there are no parts to process.
+    share
+        How much of their limits the spouts could use for it; None if an earlier attempt had defined it.
     waiting
         The events of threads that wait for this batch and no later one.
     """
@@ -96,6 +103,7 @@ class Batch:
     lane: Lane = LOOP
     output: TaskOutput = field(default_factory=TaskOutput)
     empty: bool = False
+    share: float | None = None
     waiting: list[threading.Event] = field(default_factory=list)
 
 

@@ -180,6 +180,7 @@ class BatchLoop:
         if definitions is None:
             return False
         batch = self._new_batch(definitions, now)
+        batch.share = self._sources.throttle.share if asked else None
         self._observe("defined", batch.attempt)
         self._attempts.start(batch, alone=len(self._batches) == 1)
         self._polling.started(batch, asked, waiting, self._clock.monotonic())
@@ -225,7 +226,8 @@ class BatchLoop:
         self._sources.succeeded(batch)
         self._observe("succeeded", attempt)
         self._polling.done(batch.waiting)
-        self._progress.committed(batch, committed, at_ms, len(captured))
+        share = self._sources.throttle.share
+        self._progress.committed(batch, committed, at_ms, len(captured), self._sources.lags, share)
 
     # ---- or fail ----------------------------------------------------------------------------------------------------
 
@@ -234,6 +236,7 @@ class BatchLoop:
         for attempt in self._coordinator.overdue(now, limit)[:1]:
             cause = f"not processed within message_timeout_s={limit:g} seconds"
             self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
+            self._sources.throttle.took(self._batches[attempt.txid].share, limit)
             self._fail(attempt, self._work.hanging(attempt, cause) or Failure("processing", None, cause))
 
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:

@@ -101,9 +101,10 @@ class RunningTopology:
     def status(self) -> dict[str, Any]:
         """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters.
 
-        `deadLetters` counts those of all runs that wait to be put back.
+        `deadLetters` counts those of all runs that wait to be put back. `sources` has the rows of each source in this run, and
+        its lag: an amount and a unit, None if it is not known. `share` is how much of their limits the sources may read.
         """
-        log = self.log_state
+        log, (sources, share) = self.log_state, self._progress.sources()
         message = "running" if self.is_active else ("stopped" if self._error is None else f"failed: {self._error}")
         return {
             "message": message,
@@ -111,6 +112,8 @@ class RunningTopology:
             "txid": log.txid,
             "batches": self._progress.batches,
             "tuples": self._progress.tuples,
+            "sources": sources,
+            "share": share,
             "failures": self._progress.failures,
             "lastFailure": None if self._progress.last_failure is None else self._progress.last_failure.cause,
             "deadLetters": waiting(log),
@@ -120,7 +123,7 @@ class RunningTopology:
     @property
     def last_progress(self) -> dict[str, Any] | None:
         """The last committed batch; None before the first."""
-        return next(reversed(self._progress.recent()), None)
+        return self._progress.last()
 
     @property
     def recent_progress(self) -> list[dict[str, Any]]:

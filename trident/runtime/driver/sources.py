@@ -11,10 +11,12 @@ from typing import Any
 from trident.coordination.letter_records import LETTERS
 from trident.coordination.records import DefineRecord
 from trident.planner import Plan
+from trident.runtime.driver.back_pressure import Throttle
 from trident.runtime.driver.batch import Batch, Definitions, of_spouts
 from trident.runtime.driver.batch_time import TIME, BatchTime
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.hanging import Work
+from trident.runtime.driver.lags import Lags
 from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
@@ -44,6 +46,7 @@ class Sources:
             name: spout.coordinator.size if isinstance(spout.coordinator, KnowsSize) else None
             for name, spout in opened.spouts.items()
         }
+        self.lags, self.throttle = Lags(opened.spouts), Throttle(opened.spouts, opened.config.target_batch_s)
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
     def look_now(self) -> None:
@@ -58,6 +61,7 @@ class Sources:
         What the log has from an earlier attempt is reused.
         """
         logged = self._log.state.definitions.get(txid, {})
+        self.throttle.tell()
         asked = {
             name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_flight))
             for name in self._spouts
@@ -154,6 +158,8 @@ class Sources:
         for name, definition in of_spouts(batch.definitions):
             # A call that does not return delays the next batch; this one is committed.
             self._work.ask(txid + 1, name, self._spouts[name].coordinator.success, txid, definition)
+            self._work.ask(txid + 1, name, self.lags.ask, name, definition)
+        self.throttle.took(batch.share, batch.times.own_s)
 
 
 def _largest_hint(plan: Plan, spout: str) -> int:

@@ -25,8 +25,8 @@ class TaskOutput:
     ----------
     sinks
         The input tables of entries, by the id of the entry.
-    tuples
-        How many tuples the spout emitted.
+    rows
+        How many tuples each spout emitted, by its name.
     failure
         Why the part failed; everything else is then ignored.
     captured
@@ -43,7 +43,7 @@ class TaskOutput:
     """
 
     sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
-    tuples: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
     failure: Failure | None = None
     captured: list[Failure] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
@@ -51,6 +51,11 @@ class TaskOutput:
     task: int = 0
     sources: str = ""
     metrics: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def tuples(self) -> int:
+        """How many tuples all spouts emitted."""
+        return sum(self.rows.values())
 
 
 def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
@@ -60,7 +65,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         return TaskOutput(failure=failed.failure)
     merged = TaskOutput()
     for output in outputs:
-        merged.tuples += output.tuples
+        add_counts(merged.rows, output.rows)
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
         add_counts(merged.metrics, output.metrics)

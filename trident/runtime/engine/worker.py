@@ -141,7 +141,7 @@ def run_part(
 
     def read() -> Iterator[pa.Table]:
         for table in _read(worker.program.emitters[spout], fragment, part):
-            output.tuples += table.num_rows
+            output.rows[spout] = output.rows.get(spout, 0) + table.num_rows
             yield table
 
     run = Run(attempt, TupleErrors(capture, output.captured, worker.bounds, spout, index), worker.state)

@@ -1,0 +1,151 @@
+"""How a run goes, in lines: a live one on a terminal, plain ones elsewhere; several sources have a line each."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from rich import filesize
+from rich.console import Console
+from rich.text import Text
+
+from trident.cli.console import say
+
+if TYPE_CHECKING:
+    from rich.status import Status
+
+    from trident.runtime.driver.running import RunningTopology
+
+__all__ = ["LineDisplay"]
+
+_LINE_EVERY_S = 5.0
+_RATE_OVER_S = 5.0
+
+
+class _Seen(NamedTuple):
+    """How many tuples there were at a moment, of each source and in all."""
+
+    at: float
+    tuples: int
+    rows: Mapping[str, int]
+
+
+class LineDisplay:
+    """Live lines on a terminal; elsewhere plain lines every few seconds in which something was committed.
+
+    Parameters
+    ----------
+    console
+        Where to.
+    name
+        The topology's name, which begins the line.
+    every_s
+        Seconds between two plain lines.
+    """
+
+    def __init__(self, console: Console, name: str, every_s: float = _LINE_EVERY_S) -> None:
+        self._console, self._name, self._every_s = console, name, every_s
+        self._status: Status | None = None
+        self._seen: deque[_Seen] = deque()
+        self._line_at = 0.0
+        self._line_of: int | None = None  # the batch that was shown last
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
+            self._status = self._console.status(f"{self._name}: starting")
+            self._status.start()
+        self._line_at = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def update(self, running: RunningTopology) -> None:
+        """Show the lines of this moment."""
+        now, status = time.monotonic(), running.status
+        if self._line_of is None:
+            self._line_of = status["txid"]
+        if self._status is not None:
+            lines = self._lines(running, now, status)
+            self._status.update(Text("\n".join([lines[0], *_aligned(lines[1:])])))
+        elif now - self._line_at >= self._every_s and status["txid"] != self._line_of:
+            for number, line in enumerate(self._lines(running, now, status)):
+                # Each line by itself says of which topology it is: they stand between those of a log.
+                say(f"{self._name}/{line}" if number else line, console=self._console)
+            self._line_at, self._line_of = now, status["txid"]
+
+    def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
+        """Return the line of the topology; after it one for each source, if there are several."""
+        sources, since = status["sources"], self._look(now, status)
+        total = [f"batch {status['txid']:,}", f"{status['tuples']:,} tuples", _speed(running, now, status, since)]
+        if len(sources) == 1:
+            total += _behind(sources[0])
+        last = running.last_progress
+        if last is not None:
+            total.append(f"commit lag {last['durationMs']['wait'] + last['durationMs']['commit']:,.0f} ms")
+        lines = [f"{self._name}: {', '.join([*total, *_troubles(status)])}"]
+        if len(sources) > 1:
+            lines += [f"{each['description']}: {', '.join(_of_source(each, now, since, running))}" for each in sources]
+        return lines
+
+    def _look(self, now: float, status: dict[str, Any]) -> _Seen:
+        """Note the tuples of this moment; return those of some seconds ago."""
+        rows = {source["description"]: source["numInputRows"] for source in status["sources"]}
+        self._seen.append(_Seen(now, status["tuples"], rows))
+        while len(self._seen) > 2 and now - self._seen[1].at > _RATE_OVER_S:
+            self._seen.popleft()
+        return self._seen[0]
+
+
+def _of_source(source: dict[str, Any], now: float, since: _Seen, running: RunningTopology) -> list[str]:
+    rows, before = source["numInputRows"], since.rows.get(source["description"], 0)
+    return [f"{_rate(rows, before, now - since.at, running.seconds):,.0f} tuples/s", *_behind(source)]
+
+
+def _speed(running: RunningTopology, now: float, status: dict[str, Any], since: _Seen) -> str:
+    rate = _rate(status["tuples"], since.tuples, now - since.at, running.seconds)
+    return f"{rate:,.0f} tuples/s" if rate else "waiting for tuples"
+
+
+def _rate(tuples: int, before: int, in_s: float, run_s: float) -> float:
+    """Return the tuples per second of the last seconds, at first those of the whole run."""
+    count, seconds = (tuples - before, in_s) if in_s >= 1 else (tuples, run_s)
+    return count / max(seconds, 1e-3)
+
+
+def _behind(source: dict[str, Any]) -> list[str]:
+    """Say how much of a source is still to be read, if that is known."""
+    lag = source["lag"]
+    if lag is None:
+        return []
+    if not lag["amount"]:
+        return ["up to date"]
+    amount = filesize.decimal(lag["amount"]) if lag["unit"] == "bytes" else f"{lag['amount']:,} {lag['unit']}"
+    return [f"{amount} behind"]
+
+
+def _troubles(status: dict[str, Any]) -> list[str]:
+    found = []
+    if status["share"] < 1:
+        found.append(f"batches cut to {max(1, round(100 * status['share']))} % because they take long")
+    if status["failures"]:
+        found.append(f"{status['failures']} failures (the last: {status['lastFailure']})")
+    if status["deadLetters"]:
+        found.append(f"{status['deadLetters']:,} dead letters")
+    return found
+
+
+def _aligned(lines: list[str]) -> list[str]:
+    """Put names and rates of several sources under each other."""
+    names, figures = zip(*(line.split(": ", 1) for line in lines), strict=True) if lines else ((), ())
+    rates = [each.partition(", ")[0] for each in figures]
+    rest = [each.partition(", ")[2] for each in figures]
+    wide, wide_rate = max(map(len, names), default=0), max(map(len, rates), default=0)
+    told = zip(names, rates, rest, strict=True)
+    return [f"  {name:<{wide}}  {rate:>{wide_rate}}  {more}".rstrip() for name, rate, more in told]
