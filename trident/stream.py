@@ -6,14 +6,14 @@ Handles are cheap and never change: a stream may be used several times, which fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
 from trident.fluent.aggregating import Aggregating, ChainedAggregatorDeclarer, declare, member_of
 from trident.fluent.base import is_fields, key_of
 from trident.fluent.declaration import Declaration, spec_of
-from trident.fluent.drpc_rules import refuse_state
+from trident.fluent.drpc_rules import refuse_state, refuse_this_batch
 from trident.fluent.repartitioning import Repartitioning
 from trident.fluent.resources import Resourceful, with_cpu, with_memory
 from trident.fluent.selecting import Selecting
@@ -183,7 +183,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         node = self._child("persist", PersistNode, outputs, state=name, inputs=inputs, updater=updater)
         return TridentState(self._topology, declared, node)
 
-    def state_query(self, state: TridentState, *args: Any) -> Stream:
+    def state_query(
+        self, state: TridentState, *args: Any, sees: Literal["batch_before", "this_batch"] = "batch_before"
+    ) -> Stream:
         """Look tuples up in a state: `(state, [in,] query_function, out)`; what it emits is appended.
 
         `MapGet` and `SnapshotGet` of a state of structs (as `Last` of several fields keeps) fill one output field with the
@@ -192,6 +194,13 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         Different from Storm: a query in batch t sees an opaque state exactly as after batch t-1, also in a replay. Of any
         other it may see what a failed attempt wrote, so its answers must not feed a state: `start` refuses that
         (`DirtyReadError`), unless the query is behind the state's own update, or no stream updates the state.
+
+        Parameters
+        ----------
+        sees
+            `"this_batch"`: the query in batch t runs after the state's update of batch t, and sees the state as after t,
+            whichever tuples of the batch came first. That is the same in a replay, also of a transactional state. Not for
+            static states, nor for DRPC requests.
         """
         inputs, function, out = self._operation_args(args)
         if out is None or not isinstance(function, Retrieves) or isinstance(function, type):
@@ -207,14 +216,30 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         if state._topology is not self._topology:
             raise TopologyError(f"stream {self.get_name()!r} queries state {state.state_name!r} of another topology")
         declared = state._state
+        sees_batch = self._sees_batch(state, sees)
         check_query(function, inputs, declared.key_fields, declared.value, state.state_name, self.get_name())
         function = spread(function, declared.value, out, self.get_name())
         row_types = (*declared.key_fields.types, *declared.value.types)
         outputs = query_types(function, row_types, out, self.get_name())
         fields = self.fields.concat(outputs, self.get_name())
         return self._then(
-            "query", QueryNode, fields, state=state.state_name, inputs=inputs, function=function, outputs=outputs
-        )
+            "query", QueryNode, fields, state=state.state_name, inputs=inputs, function=function, outputs=outputs,
+            sees_batch=sees_batch,
+        )  # fmt: skip
+
+    def _sees_batch(self, state: TridentState, sees: str) -> bool:
+        if sees not in ("batch_before", "this_batch"):
+            raise TopologyError(
+                f"stream {self.get_name()!r}: state_query got sees={sees!r}; it is 'batch_before' or 'this_batch'"
+            )
+        if sees == "batch_before":
+            return False
+        if state._node is None:
+            raise TopologyError(
+                f"stream {self.get_name()!r}: state {state.state_name!r} is static: no batch updates it; leave sees out"
+            )
+        refuse_this_batch(self, state.state_name)
+        return True
 
     def _windowed(self) -> tuple[Stream, Fields | None]:
         return self, None
@@ -335,9 +360,11 @@ class GroupedStream(Windowing[Stream]):
         """
         return self._stream._aggregate(self._group, True, state, args, state_name)
 
-    def state_query(self, state: TridentState, *args: Any) -> Stream:
+    def state_query(
+        self, state: TridentState, *args: Any, sees: Literal["batch_before", "this_batch"] = "batch_before"
+    ) -> Stream:
         """Look tuples up in a state, as `Stream.state_query`."""
-        return self._stream.state_query(state, *args)
+        return self._stream.state_query(state, *args, sees=sees)
 
     def _windowed(self) -> tuple[Stream, Fields | None]:
         return self._stream, self._group

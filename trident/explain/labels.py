@@ -76,7 +76,8 @@ def what(node: Node) -> str:
             part = " in part" if node.partial else ""
             return f"aggregate{part}{_by(node.group)}: {', '.join(map(_member, node.members))}"
         case QueryNode():
-            return f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}"
+            seen = ", sees this batch" if node.sees_batch else ""
+            return f"query {node.state}: {_call(node.function, node.inputs)} -> {node.outputs}{seen}"
         case PersistNode():
             return _persisted(node)
         case _:

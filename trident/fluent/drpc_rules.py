@@ -11,7 +11,7 @@ from trident.graph import DrpcNode, Node, SpoutNode
 if TYPE_CHECKING:
     from trident.fluent.base import StreamBase
 
-__all__ = ["check_apart", "refuse_state"]
+__all__ = ["check_apart", "refuse_state", "refuse_this_batch"]
 
 
 def check_apart(call: str, streams: Sequence[StreamBase]) -> None:
@@ -43,6 +43,16 @@ def refuse_state(stream: StreamBase, call: str) -> None:
             raise TopologyError(
                 f"stream {stream.get_name()!r}: {call} cannot take the requests of DRPC function {source.function!r}; they "
                 "only read. Feed states from a stream that has a spout"
+            )
+
+
+def refuse_this_batch(stream: StreamBase, state: str) -> None:
+    """Refuse to show a DRPC request the values of its batch."""
+    for source in _sources(stream):
+        if isinstance(source, DrpcNode):
+            raise TopologyError(
+                f"stream {stream.get_name()!r}: a request of DRPC function {source.function!r} is in no batch that updates "
+                f"state {state!r}; leave sees out, then it sees the newest committed batch"
             )
 
 

@@ -117,12 +117,16 @@ class WindowNode(PersistNode):
 
 @dataclass(frozen=True)
 class QueryNode(Node):
-    """`state_query`: looks tuples up in a state; `outputs` are appended."""
+    """`state_query`: looks tuples up in a state; `outputs` are appended.
+
+    `sees_batch` if it sees what its own batch made of the state, and so runs after the state's update.
+    """
 
     state: str = ""
     inputs: Fields = Fields()
     function: Any = None
     outputs: Fields = Fields()
+    sees_batch: bool = False
 
     @property
     def operations(self) -> tuple[Any, ...]:

@@ -68,12 +68,17 @@ def _commit_order(graph: Graph) -> tuple[PersistNode | QueryNode | ExchangeNode,
     """Parents before children; among those that may run, queries before persists, then as declared.
 
     A state without `prev` shows its latest write, so queries go first and see it as after the batch before. Exchanges go
-    before persists too, because of the queries behind them.
+    before persists too, because of the queries behind them. A query that sees its own batch goes after the state's update.
+    That cannot be a circle: the state that a query names was declared before it, with all that feeds it.
     """
     waiting = [n for n in graph.nodes if isinstance(n, (PersistNode, QueryNode, ExchangeNode)) and is_entry(graph, n)]
     states = {node.id for node in waiting if not isinstance(node, ExchangeNode)}
     waiting = [node for node in waiting if node.id in states or graph.above(node.id) & states]
+    updates = {node.state: node.id for node in waiting if isinstance(node, PersistNode)}
     above = {node.id: graph.above(node.id) & {node.id for node in waiting} for node in waiting}
+    for node in waiting:
+        if isinstance(node, QueryNode) and node.sees_batch:
+            above[node.id].add(updates[node.state])
     order: list[PersistNode | QueryNode | ExchangeNode] = []
     done: set[str] = set()
     while waiting:

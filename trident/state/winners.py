@@ -129,5 +129,8 @@ class _EverythingWon(Winners):
         everything: npt.NDArray[np.bool_] = txids == txids
         return everything
 
+    def with_winner(self, txid: int, attempt: int) -> Winners:
+        return self
+
 
 EVERYTHING_WON: Winners = _EverythingWon()

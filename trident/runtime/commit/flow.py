@@ -63,12 +63,12 @@ class Flow:
         tables: Sequence[pa.Table],
         arrived: list[Frame],
     ) -> pa.Table | None:
-        """Return the answers of a query, which sees the state after the batch before, in a replay as well."""
+        """Return the answers of a query, which sees the state after the batch before, or after its own, in a replay as well."""
         tables = [*tables, *(frame.data for frame in arrived if not frame.step)]  # dead letters of the query itself
         if not tables:
             return None
-        before = Snapshot(txids[0] - 1, txids[0].winners)
-        view = StateView.for_query(states, lambda: before, node.state)
+        snapshot = _snapshot(txids[0], node.sees_batch)
+        view = StateView.for_query(states, lambda: snapshot, node.state)
         answers = apply_query(node.id, node, pa.concat_tables(tables), view, self._run.on_error)
         with failing_at(node.id):
             check_partitions(node.state, states, lambda: txids)
@@ -84,3 +84,10 @@ class Flow:
             with failing_at(node.id):
                 table = apply_exchange(exchange, frames, self._run)
             send(fragment, [table], self._exchanges, self._run, partition, self._waiting, put_backs_of(frames))
+
+
+def _snapshot(txid: Txid, sees_batch: bool) -> Snapshot:
+    """Return the state after the batch before, or after this one, as if this attempt had won: another one may have failed."""
+    if sees_batch:
+        return Snapshot(int(txid), txid.winners.with_winner(int(txid), txid.attempt))
+    return Snapshot(txid - 1, txid.winners)

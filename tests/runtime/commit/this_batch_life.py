@@ -1,0 +1,57 @@
+"""A driver whose query sees its own batch, in a process of its own.
+
+`python -m tests.runtime.commit.this_batch_life FOLDER [POINT TXID]` keeps the newest town of each user in a Delta table, looks each tuple's town up as after its batch, and counts the answers in
+another. At a point of a batch's life it kills itself, without a chance to tidy up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from spouts import FixedBatchSpout
+from states.delta import DeltaState
+from trident import Config, TridentTopology
+from trident.operations import Count, Last, MapGet
+from trident.runtime.driver.running import start
+from trident.spout import TransactionAttempt
+
+__all__ = ["BATCH", "ROWS", "topology_in"]
+
+ROWS = [("abcd"[number * 7 % 4], f"town {number * 5 % 11}") for number in range(60)]
+"""User and town."""
+
+BATCH = 10
+
+
+def topology_in(folder: Path) -> TridentTopology:
+    """Declare the topology, with its states in a folder."""
+
+    def state(name: str) -> Any:
+        return DeltaState.opaque(str(folder / name))
+
+    topology = TridentTopology("life")
+    stream = topology.new_stream("s", FixedBatchSpout("user: string, town: string", BATCH, *ROWS))
+    towns = stream.group_by("user").persistent_aggregate(state("towns"), "town", Last(), "town")
+    asked = stream.project("user").state_query(towns, "user", MapGet(), "town", sees="this_batch")
+    asked.group_by("user", "town").persistent_aggregate(state("seen"), Count(), "seen")
+    return topology
+
+
+def main(folder: Path, point: str = "", txid: str = "0") -> None:
+    """Run until the rows are exhausted, or until the point."""
+
+    def observe(reached: str, attempt: TransactionAttempt) -> None:
+        if (reached, attempt.txid) == (point, int(txid)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    config = Config(engine="in_process", log_dir=str(folder / "log"), takeover=True)
+    with start(topology_in(folder).graph(), config, None, observe) as running:
+        running.process_all_available()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
