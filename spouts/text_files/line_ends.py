@@ -6,119 +6,109 @@ import os
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
-from typing import NamedTuple
 
-from spouts.text_files.positions import Position
-from spouts.text_files.ranges import Range, bytes_before, line_end_after, opened, position_in, too_long
-from trident.errors import ReplayMismatchError
+from spouts.byte_ranges.file_format import Found, Rest
+from spouts.byte_ranges.positions import Position
+from spouts.byte_ranges.ranges import Range, opened
+from spouts.text_files.tail_checks import bytes_before, check_goes_on, position_at, position_in
+from trident.errors import ReplayMismatchError, SpoutError
 
-__all__ = ["Found", "Limits", "Rest", "check_goes_on", "find_range"]
+__all__ = ["LineFiles", "line_end_after", "too_long"]
 
 _WINDOW = 256 << 10
 
 
 @dataclass(frozen=True)
-class Limits:
-    """The greatest number of bytes of one batch, and of one line without its end."""
+class LineFiles:
+    """Files of lines, for the coordinator: ranges end at line ends, and files may grow.
 
-    max_batch_bytes: int
-    max_line_bytes: int
-
-
-class Rest(Enum):
-    """What follows the range that was found."""
-
-    NOTHING = "the file is read to its end"
-    MORE = "the batch is full, and the file has more"
-    HELD = "a last line that is not known to be complete"
-    NO_ROOM = "no line of the file fits what is left of the batch"
-
-
-class Found(NamedTuple):
-    """A range (None: nothing to read now) and what follows it, with the position that is then reached."""
-
-    range: Range | None
-    rest: Rest
-    position: Position | None
-
-
-def find_range(
-    path: str,
-    before: Position | None,
-    room: int,
-    alone: bool,
-    limits: Limits,
-    is_final: Callable[[os.stat_result], bool],
-) -> Found:
-    """Find what a batch takes of a file from where the batches before have come to.
-
-    Parameters
+    Attributes
     ----------
-    room
-        Bytes that the batch may still take. Where not one line fits, a batch that is empty (`alone`) takes one line.
-    is_final
-        Whether a file with this `stat` is complete, so that a last line without a line end is a line.
-
-    Raises
-    ------
-    ReplayMismatchError
-        The file is no longer the one that was read up to `before`.
-    SpoutError
-        It cannot be read, or has a line that is longer than allowed.
-    OSError
-        It cannot be opened.
+    max_line_bytes
+        The greatest length of a line without its end.
+    whole
+        Whether each file is read whole, as `.gz` files always are: one range, and it must not grow.
     """
-    with opened(path) as file:
-        status = os.fstat(file)
-        check_goes_on(path, file, status.st_size, before)
-        start = 0 if before is None else before.offset
-        if path.endswith(".gz"):
-            return _find_whole(path, file, status, start, room, alone, is_final)
-        start = _after_completion(file, start)
-        size = status.st_size
-        if start >= size:
-            return Found(None, Rest.NOTHING, position_in(file, start) if start else None)
-        if start + room < size:
-            return _find_part(path, file, start, size, room, alone, limits, is_final(status))
-        before_end = bytes_before(file, size)
-        if before_end.endswith(b"\n") or is_final(status):
-            position = Position(size, zlib.crc32(before_end))
-            return Found(Range(path, start, size, position.crc), Rest.NOTHING, position)
-        end = _line_end_before(file, start, size)
-        if size - end > limits.max_line_bytes:
-            raise too_long(path, end, limits.max_line_bytes)
-        return _found(path, file, start, end, Rest.HELD)
+
+    max_line_bytes: int
+    whole: bool = False
+
+    def is_whole(self, path: str) -> bool:
+        """Whether a file cannot be cut."""
+        return self.whole or path.endswith(".gz")
+
+    def size(self, path: str, start: int, end: int) -> int | None:
+        """Say how many bytes a range has; None if they are compressed, because what they unpack to is then unknown."""
+        return None if path.endswith(".gz") else end - start
+
+    def check_same(self, path: str, size: int, position: Position) -> None:
+        """Make sure that a file that was read to its end has not been replaced by one of the same size."""
+        with opened(path) as file:
+            check_goes_on(path, file, size, position)
+
+    def position_at(self, path: str, offset: int) -> Position:
+        """Return the position of a file that was read up to `offset`."""
+        return position_at(path, offset)
+
+    def find(
+        self, path: str, before: Position | None, room: int, alone: bool, is_final: Callable[[os.stat_result], bool]
+    ) -> Found:
+        """Find what a batch takes of a file: lines that fit it, and at least one if the batch is empty."""
+        with opened(path) as file:
+            status = os.fstat(file)
+            check_goes_on(path, file, status.st_size, before)
+            start = 0 if before is None else before.offset
+            if self.is_whole(path):
+                return _find_whole(path, file, status, start, room, alone, is_final)
+            start = _after_completion(file, start)
+            size = status.st_size
+            if start >= size:
+                return Found(None, Rest.NOTHING, position_in(file, start) if start else None)
+            if start + room < size:
+                return _find_part(path, file, start, size, room, alone, self.max_line_bytes, is_final(status))
+            before_end = bytes_before(file, size)
+            if before_end.endswith(b"\n") or is_final(status):
+                position = Position(size, zlib.crc32(before_end))
+                return Found(Range(path, start, size, position.crc), Rest.NOTHING, position)
+            end = _line_end_before(file, start, size)
+            if size - end > self.max_line_bytes:
+                raise too_long(path, end, self.max_line_bytes)
+            return _found(path, file, start, end, Rest.HELD)
 
 
-def check_goes_on(path: str, file: int, size: int, before: Position | None) -> None:
-    """Make sure that an open file is still the one that was read up to `before`; `ReplayMismatchError` if not."""
-    if before is None:
-        return
-    if size < before.offset:
-        raise ReplayMismatchError(
-            f"the file {path} was read up to byte {before.offset} and has {size} bytes now: it was truncated or "
-            "replaced. Its lines up to there are counted already; give new content a name of its own"
-        )
-    if zlib.crc32(bytes_before(file, before.offset)) != before.crc:
-        raise ReplayMismatchError(
-            f"the file {path} was read up to byte {before.offset}, and the bytes before that are others now: it was "
-            "replaced. Give new content a name of its own"
-        )
+def line_end_after(file: int, start: int, stop: int) -> int:
+    """Return the position after the first line end within `start` to `stop`; `stop` if there is none."""
+    while start < stop:
+        data = os.pread(file, min(_WINDOW, stop - start), start)
+        if not data:
+            return stop
+        at = data.find(b"\n")
+        if at >= 0:
+            return start + at + 1
+        start += len(data)
+    return stop
+
+
+def too_long(path: str, offset: int, limit: int) -> SpoutError:
+    """Say that a line exceeds the limit."""
+    return SpoutError(
+        f"the line at byte {offset} of {path} is longer than max_line_bytes={limit}. "
+        "Raise max_line_bytes, or leave the file out if it is no text file"
+    )
 
 
 def _find_part(
-    path: str, file: int, start: int, size: int, room: int, alone: bool, limits: Limits, final: bool
+    path: str, file: int, start: int, size: int, room: int, alone: bool, max_line_bytes: int, final: bool
 ) -> Found:
     end = _line_end_before(file, start, start + room)
     if end == start:
         if not alone:
             return Found(None, Rest.NO_ROOM, None)
-        stop = min(size, start + limits.max_line_bytes + 1)  # 1: the line end
+        stop = min(size, start + max_line_bytes + 1)  # 1: the line end
         end = line_end_after(file, start, stop)
         if end == stop and os.pread(file, 1, end - 1) != b"\n":
-            if end < size or end - start > limits.max_line_bytes:
-                raise too_long(path, start, limits.max_line_bytes)
+            if end < size or end - start > max_line_bytes:
+                raise too_long(path, start, max_line_bytes)
             if not final:
                 return Found(None, Rest.HELD, None)
     return _found(path, file, start, end, Rest.MORE if end < size else Rest.NOTHING)
@@ -137,8 +127,8 @@ def _find_whole(
         return Found(None, Rest.NOTHING, None)
     if start:
         raise ReplayMismatchError(
-            f"the compressed file {path} had {start} bytes when it was read and has {status.st_size} now; compressed "
-            "files are read once, whole. Give what is new a name of its own"
+            f"the file {path} had {start} bytes when it was read and has {status.st_size} now; "
+            "such files are read once, whole, and do not grow. Give what is new a name of its own"
         )
     if not is_final(status):
         return Found(None, Rest.HELD, None)

@@ -16,25 +16,23 @@ A definition is plain data:
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
-from spouts.text_files.cutting import Clock, TextFileCoordinator
-from spouts.text_files.file_listing import Paths, TextSource
-from spouts.text_files.line_ends import Limits
+from spouts.byte_ranges.cutting import Clock, FileCoordinator
+from spouts.byte_ranges.file_listing import Paths
+from spouts.byte_ranges.file_settings import ChosenFiles
+from spouts.byte_ranges.ranges import Piece
+from spouts.text_files.line_ends import LineFiles
 from spouts.text_files.lines import LineOptions, read_lines
-from spouts.text_files.ranges import Piece
+from spouts.text_files.text_blocks import TextOptions
 from trident.arrow import schema_of
-from trident.errors import SpoutError
 from trident.fields import Fields
 from trident.spout.interfaces import SpoutType
 
 __all__ = ["TextFileSpout"]
-
-_GREATEST_LINE = 512 << 20
 
 
 class TextFileSpout:
@@ -89,39 +87,32 @@ class TextFileSpout:
         tail_idle_s: float = 1.0,
         allow_empty: bool = False,
     ) -> None:
-        if max_batch_bytes < 1:
-            raise ValueError(f"max_batch_bytes is {max_batch_bytes}; it must be at least 1")
-        if not 1 <= max_line_bytes <= _GREATEST_LINE:
-            raise ValueError(f"max_line_bytes is {max_line_bytes}; it must be from 1 to {_GREATEST_LINE}")
-        if errors not in ("replace", "strict"):
-            raise ValueError(f'errors is {errors!r}; it must be "replace" or "strict"')
-        if tail_idle_s < 0:
-            raise ValueError(f"tail_idle_s is {tail_idle_s}; it must not be negative")
-        self._source = TextSource.of(paths, pattern, recursive)
-        self._limits = Limits(max_batch_bytes, max_line_bytes)
+        self._files = ChosenFiles.of(
+            "text",
+            paths,
+            pattern,
+            max_batch_bytes=max_batch_bytes,
+            recursive=recursive,
+            follow=follow,
+            tail_idle_s=tail_idle_s,
+            allow_empty=allow_empty,
+        )
+        self._text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes))
         source_fields = ("file: string", "offset: bigint") if with_source else ()
         self._fields = Fields(f"{output_field}: string", *source_fields)
-        self._encoding, self._errors, self._with_source = _checked_encoding(encoding), errors, with_source
-        self._follow, self._tail_idle_s, self._allow_empty = follow, tail_idle_s, allow_empty
+        self._with_source = with_source
 
     def get_output_fields(self) -> Fields:
         """Return the fields with their types."""
         return self._fields
 
-    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> TextFileCoordinator:
+    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
         """Open the driver's side; `SpoutError` if there is no file to read."""
-        if not self._source.files() and not self._allow_empty:
-            raise SpoutError(
-                f"no text file to read in {self._source}. Mend the path or the pattern, or give allow_empty=True if "
-                "files will come later"
-            )
-        return TextFileCoordinator(self._source, self._limits, self._follow, self._tail_idle_s, clock or Clock())
+        return self._files.coordinator(self._text.files, clock)
 
     def get_emitter(self, conf: Mapping[str, Any]) -> _TextFileEmitter:
         """Return the worker's side."""
-        return _TextFileEmitter(
-            self._fields, self._encoding, self._errors, self._limits.max_line_bytes, self._with_source
-        )
+        return _TextFileEmitter(LineOptions(self._text, schema_of(self._fields), self._with_source))
 
 
 class _TextFileEmitter:
@@ -129,30 +120,9 @@ class _TextFileEmitter:
 
     is_quick = True  # it never waits, so the loop may call it
 
-    def __init__(self, fields: Fields, encoding: str, errors: str, max_line_bytes: int, with_source: bool) -> None:
-        self._options = LineOptions(encoding, errors, max_line_bytes, schema_of(fields), with_source)
+    def __init__(self, options: LineOptions) -> None:
+        self._options = options
 
     def emit(self, part: Sequence[Piece]) -> Iterator[pa.Table]:
         """Give the lines of a part, in tables of about a megabyte."""
         return read_lines(part, self._options)
-
-
-def _checked_encoding(encoding: str) -> str:
-    try:
-        name = codecs.lookup(encoding).name
-    except LookupError:
-        raise ValueError(f"encoding {encoding!r} is not known") from None
-    if not _is_ascii_superset(name):
-        raise ValueError(
-            f"encoding {encoding!r} does not write ASCII as ASCII, so line ends cannot be found in its bytes; "
-            "convert the files to UTF-8 first"
-        )
-    return "utf-8" if name == "utf-8-sig" else name
-
-
-def _is_ascii_superset(encoding: str) -> bool:
-    ascii_ = bytes(range(128))
-    try:
-        return ascii_.decode(encoding) == ascii_.decode("ascii")
-    except (UnicodeDecodeError, LookupError):  # LookupError: an encoding from bytes to bytes
-        return False

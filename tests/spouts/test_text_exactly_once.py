@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import TextFileSpout
-from spouts.text_files.positions import Position, Positions
+from spouts.byte_ranges.positions import Position, Positions
 from tests.spouts.reading import rows_of
 from tests.spouts.test_text_files import append, write
 from trident.spout import Definition

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts import TextFileSpout
-from spouts.text_files.cutting import Clock, TextFileCoordinator
-from spouts.text_files.ranges import Range, cut
+from spouts.byte_ranges.cutting import Clock, FileCoordinator
+from spouts.byte_ranges.ranges import Range, cut
 from tests.spouts.reading import definitions, is_plain, rows_of
 from trident.spout import Definition, ITridentSpout, SpoutType, TransactionAttempt
 
@@ -235,7 +235,7 @@ def test_a_cut_just_before_or_after_a_line_end_loses_and_repeats_nothing(tmp_pat
 
 def test_compressed_files_are_not_cut_and_the_rest_is_shared_by_the_other_tasks() -> None:
     ranges = [Range("a", 0, 10, 0), Range("b.gz", 0, 6 << 20, 0), Range("c", 0, 1 << 20, 0), Range("d", 5, 1 << 20, 0)]
-    parts = cut(ranges, 8)
+    parts = cut(ranges, 8, lambda path: path.endswith(".gz"))
     assert [(piece.range.path, piece.start, piece.end) for part in parts for piece in part][:2] == [
         ("a", 0, 10),
         ("b.gz", 0, 6 << 20),
@@ -343,7 +343,7 @@ def test_the_end_of_a_line_that_was_taken_without_is_no_line(tmp_path: Path) -> 
             assert rows_of(spout, one, one.initialize_transaction(2, definition)) == [("3",)]
 
 
-def following(path: Path, ticking: TickingClock, idle_s: float = 1.0) -> tuple[TextFileSpout, TextFileCoordinator]:
+def following(path: Path, ticking: TickingClock, idle_s: float = 1.0) -> tuple[TextFileSpout, FileCoordinator]:
     spout = TextFileSpout(path, tail_idle_s=idle_s)
     return spout, spout.get_coordinator({}, ticking.clock())
 
@@ -557,7 +557,7 @@ def test_parts_are_read_in_spark_tasks(tmp_path: Path, spark: SparkSession) -> N
     assert found == data.splitlines()
 
 
-def lags(coordinator: TextFileCoordinator, made: list[Definition]) -> list[int]:
+def lags(coordinator: FileCoordinator, made: list[Definition]) -> list[int]:
     """Commit batches in order and say after each how many bytes are left."""
     found = []
     for txid, definition in enumerate(made, 1):

@@ -1,4 +1,4 @@
-"""Chooses the bytes of files that make up a batch: the driver's side of `TextFileSpout`."""
+"""Chooses the bytes of files that make up a batch: the driver's side of spouts of files."""
 
 # Paths are text from the system, because a Path per file would cost more than its stat.
 # ruff: noqa: PTH116, PTH120
@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from spouts.text_files.bytes_ahead import BytesAhead
-from spouts.text_files.file_listing import Listed, TextSource
-from spouts.text_files.line_ends import Limits, Rest, check_goes_on, find_range
-from spouts.text_files.positions import Position, Positions
-from spouts.text_files.ranges import Piece, Range, cut, open_error, opened, position_at
+from spouts.byte_ranges.bytes_ahead import BytesAhead
+from spouts.byte_ranges.file_format import FileFormat, Rest
+from spouts.byte_ranges.file_listing import FileSource, Listed
+from spouts.byte_ranges.positions import Position, Positions
+from spouts.byte_ranges.ranges import Piece, Range, cut, open_error, plain
 from trident.spout.interfaces import Definition, Lag, TransactionAttempt
 
-__all__ = ["Clock", "TextFileCoordinator"]
+__all__ = ["Clock", "FileCoordinator"]
 
 _log = logging.getLogger(__name__)
 _MAX_RANGES = 1000
@@ -38,24 +38,33 @@ class Clock:
     pause: Callable[[float], None] = time.sleep
 
 
-class TextFileCoordinator:
+class FileCoordinator:
     """Says which byte ranges make up a batch.
 
     The files with something to read are in a queue, by path. They are listed when the queue is empty (without `follow`:
     once). So a call that returns None has looked at every file, and any other call only at those of its batch.
     """
 
-    def __init__(self, source: TextSource, limits: Limits, follow: bool, tail_idle_s: float, clock: Clock) -> None:
-        self._source, self._limits, self._follow = source, limits, follow
+    def __init__(
+        self,
+        format_: FileFormat,
+        source: FileSource,
+        max_batch_bytes: int,
+        follow: bool,
+        tail_idle_s: float,
+        clock: Clock,
+    ) -> None:
+        self._format, self._source, self._follow = format_, source, follow
+        self._max_batch_bytes, self._share = max_batch_bytes, 1.0
         self._tail_idle_s, self._clock = tail_idle_s, clock
         self._positions = Positions()
         self._queue: deque[str] = deque()
         self._stamps: dict[str, tuple[int, int]] = {}  # of each file when it was last read or compared
         self._held: dict[str, _Seen] = {}
         self._quiet: dict[str, _Seen] = {}
-        self._by_cursor = not follow
+        self._by_cursor = not self._follow
         self._loaded, self._last = False, None
-        self._ahead, self._share = BytesAhead(), 1.0
+        self._ahead = BytesAhead()
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if no file has anything more.
@@ -97,28 +106,29 @@ class TextFileCoordinator:
         """Cut the ranges to about equal bytes; less than 512 KiB make one part."""
         base = os.fsdecode(definition["base"])
         ranges = [Range(base + os.fsdecode(path), start, end, crc) for path, start, end, crc in definition["ranges"]]
-        return cut(ranges, parallelism)
+        return cut(ranges, parallelism, self._format.is_whole)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes a batch has; None if some are compressed, because their size is then unknown."""
-        size = 0
+        """Say about how many bytes a batch has; None if that is not known, as of compressed files."""
+        total = 0
         for path, start, end, _ in definition["ranges"]:
-            if path[-3:] in (".gz", b".gz"):
+            size = self._format.size(os.fsdecode(path), int(start), int(end))
+            if size is None:
                 return None
-            size += int(end) - int(start)
-        return size
-
-    def success(self, txid: int, definition: Definition) -> None:
-        """Nothing of it is ahead any more."""
-        self._ahead.committed(txid)
+            total += size
+        return total
 
     def lag(self, definition: Definition) -> Lag:
         """Say how many bytes the files had beyond what is committed when they were listed, of `.gz` files compressed ones."""
         return Lag(self._ahead.amount, "bytes")
 
     def throttle(self, share: float) -> None:
-        """Let batches take this share of `max_batch_bytes`; a line that is longer is still a batch of its own."""
+        """Take less of the files; a batch still has a line, or a row group."""
         self._share = share
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Nothing of it is ahead any more."""
+        self._ahead.committed(txid)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -146,7 +156,7 @@ class TextFileCoordinator:
         for earlier in [one for one in files if one < path]:
             size = files.pop(earlier).size
             if not self._by_cursor and size:
-                self._positions.set(earlier, position_at(earlier, size))
+                self._positions.set(earlier, self._format.position_at(earlier, size))
         self._positions.set(path, position)
 
     def _look_again(self) -> None:
@@ -165,7 +175,8 @@ class TextFileCoordinator:
                 self._queue.append(path)
                 ahead += max(0, size - read)
             elif position is not None and self._stamps.get(path) != stamp:
-                _check_same(path, size, position)
+                with suppress(OSError):  # readers may have no access by now
+                    self._format.check_same(path, size, position)
             self._stamps[path] = stamp
         self._ahead.listed(ahead)
 
@@ -181,25 +192,25 @@ class TextFileCoordinator:
 
     def _define(self) -> Definition | None:
         ranges: list[Range] = []
-        room = max(1, int(self._limits.max_batch_bytes * self._share))
+        room = max(1, int(self._max_batch_bytes * self._share))
         while self._queue and room > 0 and len(ranges) < _MAX_RANGES:
             path = self._queue[0]
             found = self._find(path, room, alone=not ranges)
             if found is None:
                 self._queue.popleft()
                 continue
-            range_, rest = found
+            range_, rest, weight = found
             if rest is Rest.NO_ROOM:
                 break
             if range_ is not None:
                 ranges.append(range_)
-                room -= range_.end - range_.start
+                room -= weight
             if rest is Rest.MORE:
                 break
             self._queue.popleft()
         return self._definition(ranges) if ranges else None
 
-    def _find(self, path: str, room: int, alone: bool) -> tuple[Range | None, Rest] | None:
+    def _find(self, path: str, room: int, alone: bool) -> tuple[Range | None, Rest, int] | None:
         seen: list[_Seen] = []
 
         def is_final(status: os.stat_result) -> bool:
@@ -209,7 +220,7 @@ class TextFileCoordinator:
 
         before = self._positions.get(path)
         try:
-            found = find_range(path, before, room, alone, self._limits, is_final)
+            found = self._format.find(path, before, room, alone, is_final)
         except FileNotFoundError:
             read = "nothing of it was read" if before is None else f"it was read up to byte {before.offset}"
             _log.warning("the file %s was removed: %s", path, read)
@@ -220,18 +231,19 @@ class TextFileCoordinator:
             self._positions.set(path, found.position)
         if found.rest is Rest.HELD:
             self._held[path] = seen[-1]
-        return found.range, found.rest
+        taken = 0 if found.range is None else found.range.end - found.range.start
+        return found.range, found.rest, taken if found.weight is None else found.weight
 
     def _definition(self, ranges: list[Range]) -> Definition:
         folders = {os.path.dirname(one.path) for one in ranges}
         base = (os.path.commonpath(folders) if len(folders) > 1 else folders.pop()).rstrip("/") + "/"
         made: dict[str, Any] = {
-            "base": _plain(base),
-            "ranges": [[_plain(one.path[len(base) :]), one.start, one.end, one.crc] for one in ranges],
+            "base": plain(base),
+            "ranges": [[plain(one.path[len(base) :]), one.start, one.end, one.crc] for one in ranges],
         }
         if self._by_cursor:
             last = ranges[-1]
-            made["at"] = [_plain(last.path), last.end, last.crc]
+            made["at"] = [plain(last.path), last.end, last.crc]
         else:
             made["done"] = self._positions.packed()
         return made
@@ -251,24 +263,9 @@ class TextFileCoordinator:
         self._quiet.update(self._held)
 
 
-def _check_same(path: str, size: int, position: Position) -> None:
-    """Make sure that a file that was read to its end has not been replaced by one of the same size."""
-    with suppress(OSError), opened(path) as file:  # readers may have no access by now
-        check_goes_on(path, file, size, position)
-
-
 def _seen_now(path: str) -> _Seen | None:
     try:
         status = os.stat(path)
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns
-
-
-def _plain(path: str) -> str | bytes:
-    """Return a path as text that can be logged, or as bytes if it is not UTF-8; `os.fsdecode` reads both."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return os.fsencode(path)
-    return path

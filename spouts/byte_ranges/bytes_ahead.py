@@ -1,4 +1,4 @@
-"""How many bytes of text files are still to be read, counted along with the definitions: no file is asked for it."""
+"""How many bytes of files are still to be read, counted along with the definitions: no file is asked for it."""
 
 from __future__ import annotations
 

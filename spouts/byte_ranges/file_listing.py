@@ -1,4 +1,4 @@
-"""Which files a text spout reads: from directories, globs and names to sorted paths with their sizes and stamps."""
+"""Which files a spout reads: from directories, globs and names to sorted paths with their sizes and stamps."""
 
 # Paths are text from the system, because a Path per file would cost more than its stat.
 # ruff: noqa: PTH100, PTH111, PTH112, PTH114, PTH116, PTH119, PTH207
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from trident.errors import SpoutError
 
-__all__ = ["Listed", "Paths", "TextSource"]
+__all__ = ["FileSource", "Listed", "Paths"]
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 _Identity = tuple[int, int]
@@ -29,7 +29,7 @@ class Listed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TextSource:
+class FileSource:
     """What the user named. Every file is listed once, under its own name before that of a symbolic link to it.
 
     Of several names of its own (hard links) it has the one that is known already, else the first by path.
@@ -38,24 +38,24 @@ class TextSource:
     ----------
     roots
         Directories, globs or files.
-    pattern
-        What the names of files inside directories must match; a leading dot only if the pattern has one.
+    patterns
+        What the names of files inside directories must match, one of them; a leading dot only if the pattern has one.
     recursive
         Whether directories inside directories are read, and `**` in globs.
     """
 
     roots: tuple[str, ...]
-    pattern: str
+    patterns: tuple[str, ...]
     recursive: bool
 
     @staticmethod
-    def of(paths: Paths, pattern: str, recursive: bool) -> TextSource:
+    def of(paths: Paths, patterns: str | Sequence[str], recursive: bool) -> FileSource:
         """Check the arguments and make the paths absolute: workers have another working directory."""
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         if not given:
-            raise ValueError("TextFileSpout was given an empty list of paths; name a directory, a glob or a file")
+            raise ValueError("the spout was given an empty list of paths; name a directory, a glob or a file")
         roots = tuple(os.path.abspath(os.path.expanduser(os.fspath(one))) for one in given)
-        return TextSource(roots, pattern, recursive)
+        return FileSource(roots, (patterns,) if isinstance(patterns, str) else tuple(patterns), recursive)
 
     def files(self, known: Container[str] = ()) -> dict[str, Listed]:
         """List all files, sorted by path. One `stat` a file, no file is opened.
@@ -70,7 +70,7 @@ class TextSource:
         SpoutError
             A directory or file that was named is not there, is no regular file, or a directory cannot be listed.
         """
-        walk = _Walk(self.pattern, self.recursive)
+        walk = _Walk(self.patterns, self.recursive)
         for root in self.roots:
             if glob.has_magic(root) and not os.path.lexists(root):
                 for path in glob.iglob(root, recursive=self.recursive):
@@ -80,15 +80,16 @@ class TextSource:
         return walk.finish(known)
 
     def __str__(self) -> str:
-        inside = f" (files that match {self.pattern!r})"
+        inside = f" (files that match {' or '.join(map(repr, self.patterns))})"
         return ", ".join(root + inside if os.path.isdir(root) else root for root in self.roots)
 
 
 class _Walk:
     """One pass over the tree. Links wait until all that is not a link is seen, so real names win and loops end."""
 
-    def __init__(self, pattern: str, recursive: bool) -> None:
-        self._pattern, self._recursive = pattern, recursive
+    def __init__(self, patterns: tuple[str, ...], recursive: bool) -> None:
+        self._patterns, self._recursive = patterns, recursive
+        self._dotted = any(one.startswith(".") for one in patterns)
         self._files: dict[str, Listed] = {}
         self._names: dict[_Identity, set[str]] = {}  # of files that have several, maybe not all of them here
         self._seen_files: set[_Identity] = set()
@@ -103,9 +104,9 @@ class _Walk:
         except FileNotFoundError as error:
             if not named:
                 return
-            raise SpoutError(f"cannot read text files from {path}: there is no such file or directory") from error
+            raise SpoutError(f"cannot read files from {path}: there is no such file or directory") from error
         except OSError as error:
-            raise SpoutError(f"cannot read text files from {path}: {error.strerror}") from error
+            raise SpoutError(f"cannot read files from {path}: {error.strerror}") from error
         if stat.S_ISDIR(found.st_mode):
             if named:
                 self._enter(path, found)
@@ -115,7 +116,7 @@ class _Walk:
             else:
                 self._take(path, found)
         elif named:
-            raise SpoutError(f"cannot read text files from {path}: it is neither a regular file nor a directory")
+            raise SpoutError(f"cannot read files from {path}: it is neither a regular file nor a directory")
 
     def finish(self, known: Container[str]) -> dict[str, Listed]:
         """Walk all that is waiting and return what was found."""
@@ -148,7 +149,7 @@ class _Walk:
             ) from error
 
     def _visit(self, entry: os.DirEntry[str]) -> None:
-        if entry.name.startswith(".") and not self._pattern.startswith("."):
+        if entry.name.startswith(".") and not self._dotted:
             return
         if entry.is_symlink():
             self._links.append((entry.path, True))
@@ -157,7 +158,7 @@ class _Walk:
             if entry.is_dir(follow_symlinks=False):
                 if self._recursive:
                     self._enter(entry.path, entry.stat(follow_symlinks=False))
-            elif fnmatch(entry.name, self._pattern) and entry.is_file(follow_symlinks=False):
+            elif self._matches(entry.name) and entry.is_file(follow_symlinks=False):
                 self._take(entry.path, entry.stat(follow_symlinks=False))
         except FileNotFoundError:
             return
@@ -171,9 +172,12 @@ class _Walk:
             if self._recursive and in_directory:
                 self._enter(path, found)
             return
-        matches = not in_directory or fnmatch(os.path.basename(path), self._pattern)
+        matches = not in_directory or self._matches(os.path.basename(path))
         if stat.S_ISREG(found.st_mode) and matches and (found.st_dev, found.st_ino) not in self._seen_files:
             self._take(path, found)
+
+    def _matches(self, name: str) -> bool:
+        return any(fnmatch(name, pattern) for pattern in self._patterns)
 
     def _enter(self, path: str, found: os.stat_result) -> None:
         identity = (found.st_dev, found.st_ino)
