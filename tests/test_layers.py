@@ -119,7 +119,7 @@ LAYERS = (
     Layer(("states",), FOR_STORES, each_other=False),
     Layer(
         ("spouts",),
-        ("trident.spout", "trident.arrow", "pyarrow", "pandas", "numpy", "pyspark", "confluent_kafka", *VALUES),
+        ("trident.spout", "trident.arrow", "pyarrow", "pandas", "numpy", "pyspark", "py4j", "confluent_kafka", *VALUES),
     ),
     Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich")),
 )

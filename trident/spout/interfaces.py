@@ -29,6 +29,7 @@ __all__ = [
     "KnowsLag",
     "KnowsSize",
     "Lag",
+    "Preparing",
     "Quick",
     "SizedCoordinator",
     "SpoutType",
@@ -128,6 +129,20 @@ class Throttled(Ability, Protocol):
 
         A batch that could hold anything still holds something, so that the source never stands still.
         """
+
+
+@runtime_checkable
+class Preparing(Ability, Protocol):
+    """A coordinator whose batches are made ready by a thread of its own, so that it may have nothing yet, and more to come.
+
+    `initialize_transaction` then returns None at once, and does not hold up the other streams.
+    """
+
+    def look_now(self) -> None:
+        """Note that someone waits for all that the source has at this moment. For any thread."""
+
+    def is_preparing(self) -> bool:
+        """Whether a batch of what the source had at the last `look_now` may still come."""
 
 
 class SizedCoordinator(BatchCoordinator, KnowsSize, Protocol):

@@ -156,7 +156,7 @@ class BatchLoop:
         while self._polling.at <= now and self._coordinator.may_start(now) and not self._is_held():
             if not self._start_next(waiting, now):
                 self._polling.had_nothing(now)
-                if waiting and not self._batches:
+                if waiting and not self._batches and not self._sources.are_preparing():
                     self._log.check_owner()  # a replaced driver does not know what is committed
                     self._polling.done(waiting)
                 return

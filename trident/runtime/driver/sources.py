@@ -21,7 +21,7 @@ from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
 from trident.runtime.steps.failures import failing_at
-from trident.spout.interfaces import Definition, KnowsSize, SpoutType
+from trident.spout.interfaces import Definition, KnowsSize, Preparing, SpoutType
 
 __all__ = ["Sources"]
 
@@ -47,11 +47,20 @@ class Sources:
             for name, spout in opened.spouts.items()
         }
         self.lags, self.throttle = Lags(opened.spouts), Throttle(opened.spouts, opened.config.target_batch_s)
+        self._preparing = [
+            spout.coordinator for spout in opened.spouts.values() if isinstance(spout.coordinator, Preparing)
+        ]
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
     def look_now(self) -> None:
-        """Look for requested dead letters before the next batch. For any thread."""
+        """Look for requested dead letters, and for what the sources have, before the next batch. For any thread."""
         self._replays.look_now()
+        for coordinator in self._preparing:
+            coordinator.look_now()
+
+    def are_preparing(self) -> bool:
+        """Whether a source that has nothing yet may have something soon."""
+        return any(coordinator.is_preparing() for coordinator in self._preparing)
 
     # ---- defining a batch -------------------------------------------------------------------------------------------
 

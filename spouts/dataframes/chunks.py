@@ -1,0 +1,206 @@
+"""Chunks: rows of a DataFrame as files that Spark's tasks write, and that the tasks of a topology read.
+
+The driver gets one line for each chunk and never the rows. A task that Spark runs twice writes its files twice, under
+different names, and only those of the run that counts are named in its result.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.errors import ReplayMismatchError, SpoutError, describe
+from trident.fields import Fields
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+__all__ = ["Chunk", "ChunkEmitter", "ChunkLimits", "ChunkPart", "cut_chunks", "sync_folder", "write_dataframe"]
+
+_COMPRESSION = "zstd"
+_WRITTEN = "partition int, number int, file string, rows bigint, bytes bigint, length bigint, crc bigint"
+
+
+class Chunk(NamedTuple):
+    """A file with rows.
+
+    Attributes
+    ----------
+    file
+        Its name in the folder of all chunks.
+    rows, bytes
+        How many rows it has, and the memory that they take.
+    length, crc
+        The length of the file in bytes, and its CRC-32.
+    """
+
+    file: str
+    rows: int
+    bytes: int
+    length: int
+    crc: int
+
+
+class ChunkLimits(NamedTuple):
+    """The greatest number of rows, and of bytes in memory; a single row may have more bytes."""
+
+    rows: int
+    bytes: int
+
+
+class ChunkPart(NamedTuple):
+    """The part of a batch that one task reads."""
+
+    folder: str
+    chunks: tuple[Chunk, ...]
+
+
+# ---- writing --------------------------------------------------------------------------------------------------------
+
+
+def write_dataframe(df: DataFrame, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
+    """Let Spark write a DataFrame into a folder, which all its machines see; return the chunks in the DataFrame's order.
+
+    Raises
+    ------
+    SpoutError
+        This process does not see what the tasks wrote.
+    """
+    Path(folder).mkdir(parents=True, exist_ok=True)
+
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        return write_chunks(folder, fields, limits, 0 if context is None else context.partitionId(), batches)
+
+    columns = df.select(*(f"`{name}`" for name in fields.names))
+    rows = sorted(columns.mapInArrow(write, _WRITTEN).collect())
+    chunks = [Chunk(*row[2:]) for row in rows]
+    for chunk in chunks:
+        _check_seen(folder, chunk)
+    sync_folder(folder)
+    return chunks
+
+
+def write_chunks(
+    folder: str, fields: Fields, limits: ChunkLimits, partition: int, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Write the rows of one task; give a row that describes each chunk."""
+    run, schema = uuid.uuid4().hex[:12], schema_of(fields)
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    for number, table in zip(count(), _pieces(batches, schema, limits), strict=False):
+        file = f"{partition}-{number}-{run}.arrow"
+        length, crc = _write(Path(folder, file), table)
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array([partition], pa.int32()),
+                pa.array([number], pa.int32()),
+                pa.array([file]),
+                *(pa.array([value], pa.int64()) for value in (table.num_rows, table.nbytes, length, crc)),
+            ],
+            names=["partition", "number", "file", "rows", "bytes", "length", "crc"],
+        )
+
+
+def _pieces(batches: Iterable[pa.RecordBatch], schema: pa.Schema, limits: ChunkLimits) -> Iterator[pa.Table]:
+    """Cut batches of any size into tables within the limits, each as large as they allow."""
+    kept: list[pa.Table] = []
+    rows = size = 0
+    for batch in batches:
+        table = pa.Table.from_batches([batch])
+        rest = table if table.schema.equals(schema) else table.cast(schema)
+        while rest.num_rows:
+            per_row = max(1, rest.nbytes // rest.num_rows)
+            taken = rest.slice(0, max(0 if kept else 1, min(limits.rows - rows, (limits.bytes - size) // per_row)))
+            if taken.num_rows:
+                kept.append(taken)
+                rows, size, rest = rows + taken.num_rows, size + taken.nbytes, rest.slice(taken.num_rows)
+            if rest.num_rows:  # the piece is full
+                yield pa.concat_tables(kept)
+                kept, rows, size = [], 0, 0
+    if kept:
+        yield pa.concat_tables(kept)
+
+
+def _write(path: Path, table: pa.Table) -> tuple[int, int]:
+    """Write a file durably, because a definition will name it; return its length and checksum."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=_COMPRESSION)) as writer:
+        writer.write_table(table)
+    data = sink.getvalue()
+    with path.open("xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return data.size, zlib.crc32(data)
+
+
+def _check_seen(folder: str, chunk: Chunk) -> None:
+    path = Path(folder, chunk.file)
+    if not path.exists():
+        raise SpoutError(
+            f"a task of Spark wrote {path}, but the driver does not see that file. Name a folder that the driver and all "
+            "machines of Spark see under the same path"
+        )
+
+
+def sync_folder(folder: str) -> None:
+    """Make the names in a folder durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+# ---- reading --------------------------------------------------------------------------------------------------------
+
+
+def cut_chunks(folder: str, chunks: Sequence[Chunk], parallelism: int) -> list[ChunkPart]:
+    """Cut chunks into at most `parallelism` parts of about equal size, in their order."""
+    whole, before = sum(chunk.bytes for chunk in chunks) or 1, 0
+    groups: dict[int, list[Chunk]] = {}
+    for chunk in chunks:
+        middle = before + chunk.bytes // 2
+        groups.setdefault(min(parallelism - 1, middle * parallelism // whole), []).append(chunk)
+        before += chunk.bytes
+    return [ChunkPart(folder, tuple(group)) for group in groups.values()]
+
+
+class ChunkEmitter:
+    """Reads the chunks of a part, each checked against what the batch was defined with."""
+
+    is_quick = True  # it never waits, so the loop may call it
+
+    def emit(self, part: ChunkPart) -> Iterator[pa.Table]:
+        """Give the rows of each chunk."""
+        for chunk in part.chunks:
+            yield _read(Path(part.folder, chunk.file), chunk)
+
+
+def _read(path: Path, chunk: Chunk) -> pa.Table:
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise ReplayMismatchError(
+            f"the batch was defined with {chunk.rows} rows in {path}, and this file is gone. Bring it back, or begin again "
+            "with a new folder, a new log_dir and empty states. If Spark runs on several machines, all must see the folder"
+        ) from None
+    except OSError as error:
+        raise SpoutError(f"cannot read {chunk.rows} rows of a DataFrame from {path}: {describe(error)}") from error
+    if (len(data), zlib.crc32(data)) != (chunk.length, chunk.crc):
+        raise ReplayMismatchError(
+            f"{path} is not what it was when its batch was defined: {len(data)} bytes with checksum {zlib.crc32(data):08x} "
+            f"in place of {chunk.length} with {chunk.crc:08x}. Bring the file back, or begin again with a new folder, a new "
+            "log_dir and empty states"
+        )
+    return pa.ipc.open_stream(pa.py_buffer(data)).read_all()
