@@ -169,7 +169,7 @@ def test_a_driver_that_is_killed_between_commit_and_record_leaves_what_a_quiet_o
 
 WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Any], Any], str]] = {
     "unknown": (
-        lambda t, s, state: s.state_query(state, "word", MapGet(), "n", sees="now"),
+        lambda t, s, state: s.state_query(state, "word", MapGet(), "n", sees="now"),  # type: ignore[arg-type]
         "state_query got sees='now'; it is 'batch_before' or 'this_batch'",
     ),
     "static": (

@@ -1,7 +1,8 @@
 """A driver whose query sees its own batch, in a process of its own.
 
-`python -m tests.runtime.commit.this_batch_life FOLDER [POINT TXID]` keeps the newest town of each user in a Delta table, looks each tuple's town up as after its batch, and counts the answers in
-another. At a point of a batch's life it kills itself, without a chance to tidy up.
+`python -m tests.runtime.commit.this_batch_life FOLDER [POINT TXID]` keeps the newest town of each user in a Delta table, looks
+the town of each tuple up as after its batch, and counts the answers in another table. At a point of a batch's life it kills
+itself, without a chance to tidy up.
 """
 
 from __future__ import annotations
