@@ -90,7 +90,8 @@ class Config(Redacted):
     parallelism
         Spark tasks per batch and spout; default: the number of cores Spark has.
     poll_interval_ms
-        How long to wait before an exhausted spout is asked again.
+        How long to wait before an exhausted spout is asked again. Where asking is much work (directories of many thousand
+        files), it is asked less often, so that an idle driver uses a tenth of a core at most.
     progress_kept
         How many entries `recent_progress` keeps.
     """

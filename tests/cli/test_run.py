@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import signal
 from pathlib import Path
@@ -172,6 +173,56 @@ def test_a_second_signal_ends_a_run_that_is_stuck(tmp_path: Path) -> None:
         code, _, problems = running.end()
     assert code == 130
     assert "ended at once" in problems
+
+
+SLOW = """
+    import time
+    from pathlib import Path
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Count
+
+    def kept(x: str) -> str:
+        Path("begun").touch()
+        while not Path("go").exists():
+            time.sleep(0.01)  # what a slow store does
+        return x
+
+    topology = TridentTopology("slow")
+    counts = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"], cycle=True)).group_by("x")
+    new = counts.persistent_aggregate(DeltaState.opaque("table"), Count(), "count").new_values_stream()
+    new.each("x", kept, "y: string").group_by("y").persistent_aggregate(DeltaState.opaque("behind"), Count(), "behind")
+"""
+
+
+def test_ctrl_c_during_a_slow_commit_waits_for_it_and_what_it_wrote_is_recorded(tmp_path: Path) -> None:
+    write_module(tmp_path, "slow", SLOW)
+    with started("run", "slow:topology", *IN_PROCESS, cwd=tmp_path) as running:
+        until((tmp_path / "begun").exists, "the first commit has begun")
+        running.signal(signal.SIGINT)
+        assert running.process.stderr is not None
+        assert any("stopping after the commit under way" in line for line in running.process.stderr)
+        assert running.process.poll() is None
+        (tmp_path / "go").touch()
+        code, out, problems = running.end()
+    txid = last_txid(tmp_path / "trident-log" / "slow")
+    assert (code, out) == (130, f"stopped after batch {txid}; the next run continues from there\n")
+    assert complaints(problems) == []
+    read = trident("get", "slow:topology", "behind", "a", "b", "--json", cwd=tmp_path)
+    assert f'"txid": {txid}, ' in read.stdout
+    told = json.loads(read.stdout)["values"]
+    assert [one["value"] or 0 for one in told] == [(txid + 1) // 2, txid // 2]
+
+
+def test_ctrl_c_ends_an_idle_run(folder: Path) -> None:
+    log_dir = folder / "trident-log" / "counts"
+    with started("run", "counts:topology", *IN_PROCESS, cwd=folder) as idle:
+        until(lambda: last_txid(log_dir) == 3, "all there is is committed")
+        idle.signal(signal.SIGINT)
+        code, out, problems = idle.end()
+    assert (code, out) == (130, "stopped after batch 3; the next run continues from there\n")
+    assert complaints(problems) == ["", "stopping after the commit under way (once more: at once)"]
 
 
 def test_a_log_that_is_held_is_refused_and_a_takeover_ends_its_holder(folder: Path) -> None:

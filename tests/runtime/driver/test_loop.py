@@ -151,6 +151,9 @@ class HandClock(Clock):
     def wall_ms(self) -> int:
         return 86_400_000
 
+    def cpu(self) -> float:
+        return 0.0
+
     def advance(self, seconds: float) -> None:
         with self._changed:
             self._now += seconds

@@ -14,6 +14,10 @@ class Clock:
         """Seconds from an arbitrary start, never going back."""
         return time.monotonic()
 
+    def cpu(self) -> float:
+        """Seconds that the calling thread has computed."""
+        return time.thread_time()
+
     def wall_ms(self) -> int:
         """Milliseconds since 1970."""
         return int(time.time() * 1000)

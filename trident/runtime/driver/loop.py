@@ -154,8 +154,9 @@ class BatchLoop:
         now = self._clock.monotonic()
         waiting = self._polling.begin(now)
         while self._polling.at <= now and self._coordinator.may_start(now) and not self._is_held():
+            before = self._clock.cpu()
             if not self._start_next(waiting, now):
-                self._polling.had_nothing(now)
+                self._polling.had_nothing(now, self._clock.cpu() - before)
                 if waiting and not self._batches and not self._sources.are_preparing():
                     self._log.check_owner()  # a replaced driver does not know what is committed
                     self._polling.done(waiting)

@@ -10,6 +10,9 @@ __all__ = ["Polling", "Waiting"]
 
 Waiting = list[threading.Event]
 
+_IDLE_LOAD = 0.1
+"""This share of a core may go into asking spouts that have nothing: looking at 20,000 files takes most of a second."""
+
 _EMPTY_IS_ALL = 10
 """After this many empty batches in a row the spouts are treated as exhausted, because they cannot say so themselves."""
 
@@ -51,9 +54,9 @@ class Polling:
         """Ask the spouts at once, because a batch failed and will be defined again."""
         self.at = float("-inf")
 
-    def had_nothing(self, now: float) -> None:
-        """Note that the spouts were asked and had nothing."""
-        self.at = now + self._interval_s
+    def had_nothing(self, now: float, cost_s: float = 0.0) -> None:
+        """Note that the spouts were asked and had nothing; `cost_s`: how long that kept a core busy."""
+        self.at = now + max(self._interval_s, cost_s / _IDLE_LOAD)
 
     def started(self, batch: Batch, asked: bool, waiting: Waiting, now: float) -> None:
         """Check whether a batch that was just started shows that the spouts have no more.

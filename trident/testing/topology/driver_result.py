@@ -31,6 +31,10 @@ class HandClock(Clock):
         """Milliseconds since 1970; this clock starts there."""
         return int(self._now * 1000)
 
+    def cpu(self) -> float:
+        """No time: what a step costs on this machine changes nothing."""
+        return 0.0
+
 
 @dataclass(frozen=True)
 class BatchResult:
