@@ -28,6 +28,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.ForeignLogError: {"path": "logs/t", "found": "topology 'a'", "expected": "topology 'b'"},
     errors.CorruptLogError: {"path": "logs/t", "offset": 4096, "reason": "checksum differs"},
     errors.StaleTransactionError: {"state": "counts", "key": ("the", 1), "txid": 8, "stored_txid": 9},
+    errors.PartitionLostError: {"spout": "Ledger", "txid": 7, "lost": "'b'", "there": "'a'"},
     errors.StatePlaceError: {"what": "state 'a' partition 1", "own": "t/a", "found": "t/b"},
     errors.StateReadError: {
         "state": "counts", "partition": 3, "expected": "batch 7", "found": "nothing", "wrong": "it was emptied"

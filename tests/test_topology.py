@@ -255,7 +255,7 @@ TOPOLOGY: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no spout": (
         lambda: TridentTopology("t").new_stream("a", NoSpout()),  # type: ignore[arg-type]
-        "stream 'a' got NoSpout, which is no spout: it has neither the methods of ITridentSpout nor those of IBatchSpout",
+        "stream 'a' got NoSpout, which is no spout. It has none of the methods of ITridentSpout, IBatchSpout or IRichSpout",
     ),
     "spout without types": (
         lambda: TridentTopology("t").new_stream("a", Shapeless()),

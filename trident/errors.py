@@ -31,7 +31,8 @@
     │   ├── UnsupportedOperation     the store cannot do this
     │   └── BackendError             the store did not answer, or refused
     └── SpoutError
-        └── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
+        ├── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
+        └── PartitionLostError   a partition of a batch that must be replayed is not there
 
 Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
 on its way from a worker.
@@ -56,6 +57,7 @@ __all__ = [
     "InexactPairingError",
     "LogError",
     "LogHeldError",
+    "PartitionLostError",
     "ReplayMismatchError",
     "ReportedFailedException",
     "RetriesUsedUpError",
@@ -424,6 +426,27 @@ class SpoutError(TridentError):
 
 class ReplayMismatchError(SpoutError):
     """A spout that promised identical replay cannot give the same batch again."""
+
+
+class PartitionLostError(SpoutError):
+    """A partition that a batch must be replayed from is not there. When it is back, the topology continues with this batch.
+
+    Attributes
+    ----------
+    spout, txid, lost, there
+        The spout, the batch, the partitions that are missing, and those that are there, as text.
+    """
+
+    def __init__(self, spout: str, txid: int, lost: str, there: str) -> None:
+        super().__init__(spout, txid, lost, there)
+        self.spout, self.txid, self.lost, self.there = spout, txid, lost, there
+
+    def __str__(self) -> str:
+        return (
+            f"{self.spout}: batch {self.txid} has rows of {self.lost}, which the source does not have now (there: "
+            f"{self.there}). A transactional spout gives the same rows again: bring the source back and start again, the "
+            "topology continues with this batch; or make it an opaque spout, which goes on with what is there"
+        )
 
 
 def _with_article(noun: str) -> str:

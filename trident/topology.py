@@ -12,7 +12,7 @@ from trident.fluent.combining import merge, multi_reduce
 from trident.fluent.declaration import Declaration, is_name, spec_of
 from trident.fluent.joining import join
 from trident.graph import DrpcNode, SpoutNode
-from trident.spout.interfaces import IBatchSpout, ITridentSpout
+from trident.spout.spout_kinds import AnySpout, fields_of_spout
 from trident.state.interfaces import StateFactory, StateSpec
 from trident.stream import Stream, TridentState
 
@@ -53,16 +53,11 @@ class TridentTopology(Declaration):
         super().__init__(name)
         self._memory_log: Any = None
 
-    def new_stream(self, name: str, spout: ITridentSpout | IBatchSpout) -> Stream:
+    def new_stream(self, name: str, spout: AnySpout) -> Stream:
         """Declare a stream from a spout. `name` identifies the spout's progress in the log: keep it across restarts."""
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a stream; use letters, digits, '_', '.' and '-'")
-        if not isinstance(spout, (ITridentSpout, IBatchSpout)):
-            raise TopologyError(
-                f"stream {name!r} got {type(spout).__name__}, which is no spout: it has neither the methods of "
-                "ITridentSpout nor those of IBatchSpout (trident.spout)"
-            )
-        fields = spout.get_output_fields()
+        fields = fields_of_spout(name, spout)
         unknown = [field for field, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
         if unknown:
             raise TopologyError(f"stream {name!r}: the spout does not say the type of its field {unknown[0]!r}")

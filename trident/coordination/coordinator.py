@@ -5,6 +5,7 @@ A state machine without a clock, a thread or I/O of its own: the driver loop (an
 ::
 
     start(t) ──► PROCESSING ──processed──► PROCESSED ──commit_next──► COMMITTING ──committed──► gone
+                     │ └─dropped──► gone, if t had nothing and is the newest
                      └──────────────── failed: t and all later ones go, to be started again ───────────┘
 
 - R1  txids are +1 steps; t+1 is never started before t.
@@ -113,6 +114,20 @@ class MasterBatchCoordinator:
             return False
         self._active[attempt.txid].status = AttemptStatus.PROCESSED
         return True
+
+    def dropped(self, attempt: TransactionAttempt) -> None:
+        """The newest attempt turned out to have nothing, before it was processed: it is as if it had not been started."""
+        active = self._active.get(attempt.txid)
+        is_newest = attempt.txid == self.next_txid - 1
+        if (
+            active is None
+            or active.attempt != attempt
+            or active.status is not AttemptStatus.PROCESSING
+            or not is_newest
+        ):
+            raise CommitOrderError(f"batch {attempt} cannot be dropped: it has come further, or another one follows it")
+        del self._active[attempt.txid]
+        self._newest = attempt.txid - 1
 
     def commit_next(self) -> TransactionAttempt | None:
         """Return the attempt that is to be committed now, None if there is none (or one is being committed)."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from trident.ability import Ability
 from trident.fields import Fields
+from trident.spout.completing import PartitionRead
 from trident.tuples import TridentCollector
 
 if TYPE_CHECKING:
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchCoordinator",
+    "CommitterCoordinator",
     "DeclaresSpoutType",
     "Definition",
     "Emitter",
     "IBatchSpout",
+    "ICommitterTridentSpout",
     "ITridentSpout",
     "KnowsLag",
     "KnowsSize",
@@ -152,9 +155,10 @@ class SizedCoordinator(BatchCoordinator, KnowsSize, Protocol):
 class Emitter(Protocol):
     """The worker's side of a spout. Pickled to the worker; opens what it needs there."""
 
-    def emit(self, part: Any) -> Iterable[pa.RecordBatch | pa.Table]:
+    def emit(self, part: Any) -> Iterable[pa.RecordBatch | pa.Table | PartitionRead]:
         """Read one part: Arrow data whose columns are the output fields, in order.
 
+        Where processing completes the definitions (`CompletedByProcessing`), it also gives what the reading returned.
         Raise `SpoutError` (what was tried, what was found) if the source cannot be read, and `ReplayMismatchError` if
         it can be read but is no longer what the definition says.
         """
@@ -176,6 +180,26 @@ class ITridentSpout(Protocol):
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
         """Return the worker's side."""
+
+
+@runtime_checkable
+class CommitterCoordinator(Ability, Protocol):
+    """What the coordinator of an `ICommitterTridentSpout` has besides."""
+
+    def commit(self, attempt: TransactionAttempt, definition: Definition) -> None:
+        """Commit an attempt in the source: the states have committed it, and its record is written next.
+
+        If it raises, the attempt fails and the batch is tried again. After a crash before the record it is called for the
+        same batch again, with another attempt: so it must have no further effect the second time.
+        """
+
+
+class ICommitterTridentSpout(ITridentSpout, Protocol):
+    """A spout that takes part in the commit of its batches: its coordinator is a `CommitterCoordinator` too.
+
+    Different from Storm: there an emitter's task commits beside the states of the batch, and any of them may be first;
+    here the coordinator commits in the driver when all states have.
+    """
 
 
 @runtime_checkable

@@ -15,7 +15,19 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Definition, TransactionAttempt
 
-__all__ = ["LOOP", "Batch", "BatchTimes", "Definitions", "Lane", "Mail", "News", "Observer", "of_spouts"]
+__all__ = [
+    "LOOP",
+    "Batch",
+    "BatchTimes",
+    "Defined",
+    "Definitions",
+    "Lane",
+    "Mail",
+    "News",
+    "Observer",
+    "Undecided",
+    "of_spouts",
+]
 
 Observer = Callable[[str, TransactionAttempt], None]
 """Called with the name of each point of a batch's life and its attempt, in the thread that reaches it.
@@ -25,6 +37,34 @@ The points are `defined`, `processed`, `committing`, `committed` (states), `reco
 
 Definitions = Mapping[str, Definition]
 """The contents of a batch: the definition of each spout, and under names of their own its time and its dead letters."""
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """What only reading tells of a batch.
+
+    Attributes
+    ----------
+    spouts
+        The spouts whose definitions are incomplete.
+    asked
+        What each other spout said, None included.
+    time_if_read, time_if_not
+        The time of the batch if these spouts have rows, and if not.
+    """
+
+    spouts: tuple[str, ...]
+    asked: Definitions
+    time_if_read: Definition | None
+    time_if_not: Definition | None
+
+
+@dataclass(frozen=True)
+class Defined:
+    """A batch as it is defined before anything is read; `undecided` is None if nothing is left to reading."""
+
+    definitions: Definitions
+    undecided: Undecided | None = None
 
 
 @dataclass(frozen=True)
@@ -93,6 +133,10 @@ class Batch:
         How much of their limits the spouts could use for it; None if an earlier attempt had defined it.
     waiting
         The events of threads that wait for this batch and no later one.
+    undecided
+        What only its processing tells; None once that is known.
+    asked_for
+        The events that were waited for when the spouts were asked.
     """
 
     attempt: TransactionAttempt
@@ -105,6 +149,14 @@ class Batch:
     empty: bool = False
     share: float | None = None
     waiting: list[threading.Event] = field(default_factory=list)
+    undecided: Undecided | None = None
+    asked_for: list[threading.Event] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, attempt: TransactionAttempt, defined: Defined, now: float, runner: Runner, capture: bool) -> Batch:
+        """Return the batch of an attempt that was defined at time `now`."""
+        times = BatchTimes(defined=now)
+        return cls(attempt, defined.definitions, times, runner, capture, undecided=defined.undecided)
 
 
 @dataclass(frozen=True)

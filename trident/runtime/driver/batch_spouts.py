@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from trident.arrow import table_of
 from trident.config import Config
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import ReplayMismatchError
 from trident.fields import Fields
 from trident.planner import Plan
 from trident.planner.guarantees import spout_type_of
 from trident.runtime.driver.closing import Closers
+from trident.runtime.driver.partitioned_spouts import PartitionedTridentSpoutExecutor
+from trident.runtime.driver.rich_spouts import RichSpoutBatchExecutor
+from trident.runtime.driver.row_batches import TableEmitter, checksum, slices, table_of_emitted
 from trident.spout.interfaces import (
     BatchCoordinator,
     Definition,
@@ -24,6 +25,7 @@ from trident.spout.interfaces import (
     SpoutType,
     TransactionAttempt,
 )
+from trident.spout.spout_kinds import is_partitioned
 
 __all__ = ["BatchSpoutExecutor", "SpoutHandle", "as_trident_spout", "open_spouts"]
 
@@ -42,16 +44,20 @@ def open_spouts(plan: Plan, config: Config, closers: Closers) -> tuple[dict[str,
     settings = config.as_mapping()
     handles, emitters = {}, {}
     for node in plan.spouts:
-        spout = as_trident_spout(node.spout)
+        spout = as_trident_spout(node.spout, node.id)
         handle = handles[node.id] = SpoutHandle(node.id, spout.get_coordinator(settings), spout_type_of(spout))
         closers.add("spouts", handle.coordinator.close)
         emitters[node.id] = spout.get_emitter(settings)
     return handles, emitters
 
 
-def as_trident_spout(spout: Any) -> ITridentSpout:
-    """Return the spout itself, or an `IBatchSpout` in its executor."""
-    return BatchSpoutExecutor(spout) if not isinstance(spout, ITridentSpout) else spout
+def as_trident_spout(spout: Any, stream: str = "") -> ITridentSpout:
+    """Return the spout itself, or one of another kind in its executor; `stream` is the name of its stream."""
+    if is_partitioned(spout):
+        return PartitionedTridentSpoutExecutor(spout)
+    if isinstance(spout, ITridentSpout):
+        return spout
+    return BatchSpoutExecutor(spout) if isinstance(spout, IBatchSpout) else RichSpoutBatchExecutor(spout, stream)
 
 
 class _Rows:
@@ -85,9 +91,9 @@ class BatchSpoutExecutor:
         self._spout.open(conf)
         return self
 
-    def get_emitter(self, conf: Mapping[str, Any]) -> _TableEmitter:
+    def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
         """Return the worker's side; parts are tables already."""
-        return _TableEmitter()
+        return TableEmitter()
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Let the spout emit the batch."""
@@ -109,8 +115,7 @@ class BatchSpoutExecutor:
             self._check_replay(attempt.txid, definition, self._definition(again))
             self._rows[attempt.txid] = again
         table = self._rows[attempt.txid]
-        size = max(1, -(-table.num_rows // max(1, parallelism)))
-        return [table.slice(start, size) for start in range(0, table.num_rows, size)]
+        return slices(table, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
         """Forget the batch and tell the spout."""
@@ -125,11 +130,12 @@ class BatchSpoutExecutor:
         """Let the spout emit a batch; return its rows, and whether it says that this is the batch even without rows."""
         collector = _Rows()
         stands = self._spout.emit_batch(txid, collector)
-        return self._table(txid, collector.rows), stands is True
+        call = f"{type(self._spout).__name__}.emit_batch({txid})"
+        return table_of_emitted(call, self.get_output_fields(), collector.rows), stands is True
 
     def _definition(self, table: pa.Table) -> dict[str, int]:
         counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
-        return counted | {"crc": _checksum(table)} if self.spout_type is SpoutType.TRANSACTIONAL else counted
+        return counted | {"crc": checksum(table)} if self.spout_type is SpoutType.TRANSACTIONAL else counted
 
     def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
         # Earlier versions recorded less.
@@ -141,31 +147,6 @@ class BatchSpoutExecutor:
                 "spout_type = SpoutType.OPAQUE"
             )
 
-    def _table(self, txid: int, rows: list[Sequence[Any]]) -> pa.Table:
-        try:
-            return table_of(self.get_output_fields(), rows)
-        except (pa.ArrowException, TypeError, ValueError) as error:
-            name = type(self._spout).__name__
-            raise SpoutError(
-                f"{name}.emit_batch({txid}) emitted rows that do not fit its fields ({self.get_output_fields()}): {error}"
-            ) from error
-
 
 def _said(definition: dict[str, int]) -> str:
     return f"{definition['rows']} rows" + (f" with checksum {definition['crc']:08x}" if "crc" in definition else "")
-
-
-def _checksum(table: pa.Table) -> int:
-    crc = 0
-    for column in table.columns:
-        for buffer in column.chunk(0).buffers():
-            crc = crc if buffer is None else zlib.crc32(buffer, crc)
-    return crc
-
-
-class _TableEmitter:
-    is_quick = True  # it never waits, so the loop may call it
-
-    def emit(self, part: pa.Table) -> Iterator[pa.Table]:
-        """Yield the part."""
-        yield part

@@ -18,14 +18,14 @@ from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.attempts import Attempts, txids_of
-from trident.runtime.driver.batch import Batch, BatchTimes, Definitions, Mail, News, Observer
+from trident.runtime.driver.batch import Batch, Defined, Mail, News, Observer
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.driver.polling import Polling, Waiting
 from trident.runtime.driver.progress import Progress
-from trident.runtime.driver.retrying import pause_after
+from trident.runtime.driver.retrying import Retrying
 from trident.runtime.driver.sources import Sources
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure, StepFailed
@@ -67,11 +67,11 @@ class BatchLoop:
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._mail)
         interval_s = config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, config.max_spout_pending, interval_s)
+        self._retrying = Retrying(self._name, config, self._coordinator)
         self._batches: dict[int, Batch] = {}
         self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
         self._stopping = threading.Event()
         self._look_at = float("-inf")
-        self._fatal: BatchFailedError | None = None
 
     # ---- from other threads -----------------------------------------------------------------------------------------
 
@@ -123,8 +123,7 @@ class BatchLoop:
 
     def raise_fatal(self) -> None:
         """Raise what ends the topology: a batch failed for good and all before it are committed."""
-        if self._fatal is not None and self._log.state.txid + 1 == self._fatal.txid:
-            raise self._fatal
+        self._retrying.raise_fatal(self._log.state.txid)
 
     def _wait_s(self) -> float:
         now, start_time = self._clock.monotonic(), self._coordinator.start_time()
@@ -140,12 +139,19 @@ class BatchLoop:
             raise news.error
         if not self._coordinator.is_live(news.attempt):
             logger.debug("topology %s: ignoring news of dead attempt %s", self._name, news.attempt)
-        elif news.failure is not None:
-            self._fail(news.attempt, news.failure)
+            return
+        try:
+            self._go_on(self._batches[news.attempt.txid], news)
+        except StepFailed as error:  # a spout raised
+            self._fail(news.attempt, error.failure)
+
+    def _go_on(self, batch: Batch, news: News) -> None:
+        if news.failure is not None:
+            self._fail(batch.attempt, news.failure)
         elif news.committed is not None:
-            self._record(self._batches[news.attempt.txid], news.committed)
+            self._record(batch, news.committed)
         elif news.output is not None:
-            self._processed(self._batches[news.attempt.txid], news.output)
+            self._processed(batch, news.output)
 
     # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
 
@@ -165,7 +171,9 @@ class BatchLoop:
 
     def _is_held(self) -> bool:
         """Whether the next batch has to wait: it has failed for good, or all in flight will end in no time."""
-        if self._fatal is not None and self._coordinator.next_txid >= self._fatal.txid:
+        if self._retrying.excludes(self._coordinator.next_txid):
+            return True
+        if any(batch.undecided for batch in self._batches.values()):  # the next one begins where this one ends
             return True
         return bool(self._batches) and all(batch.lane.brief for batch in self._batches.values())
 
@@ -174,31 +182,44 @@ class BatchLoop:
         txid = self._coordinator.next_txid
         asked = txid not in self._log.state.definitions
         try:
-            definitions = self._sources.define(txid, self._batches)
+            defined = self._sources.define(txid, self._batches)
         except StepFailed as error:  # an attempt that fails at once
-            self._fail(self._new_batch({}, now).attempt, error.failure)
+            self._fail(self._new_batch(Defined({}), now).attempt, error.failure)
             return True
-        if definitions is None:
+        if defined is None:
             return False
-        batch = self._new_batch(definitions, now)
+        batch = self._new_batch(defined, now)
         batch.share = self._sources.throttle.share if asked else None
         self._observe("defined", batch.attempt)
         self._attempts.start(batch, alone=len(self._batches) == 1)
         self._polling.started(batch, asked, waiting, self._clock.monotonic())
         return True
 
-    def _new_batch(self, definitions: Definitions, now: float) -> Batch:
+    def _new_batch(self, defined: Defined, now: float) -> Batch:
         attempt = self._coordinator.start(now)
-        last_try = self._coordinator.failures(attempt.txid) + 1 >= self._config.max_batch_attempts
-        capture = last_try and self._opened.letters.captures
-        batch = Batch(attempt, definitions, BatchTimes(defined=now), self._opened.runner, capture)
+        capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
+        batch = Batch.of(attempt, defined, now, self._opened.runner, capture)
         self._batches[attempt.txid] = batch
         return batch
 
     def _processed(self, batch: Batch, output: TaskOutput) -> None:
-        self._coordinator.processed(batch.attempt)
         batch.output, batch.times.processed = output, self._clock.monotonic()
+        if batch.undecided:
+            if not self._sources.complete(batch):
+                self._drop(batch)
+                return
+            self._polling.completed(batch, batch.times.processed)
+        self._coordinator.processed(batch.attempt)
         self._observe("processed", batch.attempt)
+
+    def _drop(self, batch: Batch) -> None:
+        """End an attempt that read nothing: nothing of it is logged or committed."""
+        self._coordinator.dropped(batch.attempt)
+        del self._batches[batch.attempt.txid]
+        self._log.check_owner()  # a replaced driver does not know what is committed
+        if self._sources.are_preparing():  # the end of what the spouts have is not reached
+            batch.asked_for = []
+        self._polling.dropped(batch, self._batches, batch.times.processed)
 
     # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
@@ -215,6 +236,7 @@ class BatchLoop:
 
     def _record(self, batch: Batch, committed: Committed) -> None:
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
+        self._sources.commit(batch)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
@@ -244,12 +266,7 @@ class BatchLoop:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""
         self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
         self._progress.failed(attempt, failure)
-        tries, pause = self._coordinator.failures(attempt.txid) + 1, 0.0
-        try:
-            may_retry = self._coordinator.retries_left > 0
-            pause = pause_after(self._name, self._config, attempt, failure, tries, may_retry)
-        except BatchFailedError as fatal:
-            self._fatal = fatal  # raised once the batches before it are committed
+        pause = self._retrying.pause_after(attempt, failure)
         for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
             batch = self._batches.pop(dead.txid)
             if dead != attempt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from trident.runtime.driver.batch import Batch, of_spouts
 
@@ -33,6 +34,9 @@ class Polling:
         self._interval_s = interval_s
         self._counted_from = txid  # the batch after which empty ones are counted, while a thread waits
         self._events: Waiting = []
+        self._promised: set[threading.Event] = (
+            set()
+        )  # set when a batch in flight is committed; asking would be of no use to them
         self._lock = threading.Lock()
 
     def add(self) -> threading.Event:
@@ -46,13 +50,14 @@ class Polling:
         """Return the events that are waited for; if there are any, the spouts are asked at once."""
         with self._lock:
             waiting = list(self._events)
-        if waiting:
+        if any(event not in self._promised for event in waiting):
             self.at = now
         return waiting
 
     def ask_at_once(self) -> None:
         """Ask the spouts at once, because a batch failed and will be defined again."""
         self.at = float("-inf")
+        self._promised.clear()
 
     def had_nothing(self, now: float, cost_s: float = 0.0) -> None:
         """Note that the spouts were asked and had nothing; `cost_s`: how long that kept a core busy."""
@@ -66,7 +71,9 @@ class Polling:
         asked
             Whether the spouts were asked: the log may say "nothing" for a spout that has more by now.
         """
-        if not batch.empty:
+        if batch.undecided:  # reading shows it
+            batch.asked_for = waiting
+        elif not batch.empty:
             self._counted_from = batch.attempt.txid
         elif asked and not any(of_spouts(batch.definitions)):  # only a window was due
             batch.waiting = waiting
@@ -78,6 +85,21 @@ class Polling:
             if is_end or not waiting:
                 self._counted_from = batch.attempt.txid
 
+    def completed(self, batch: Batch, now: float) -> None:
+        """As `started`, of a batch of which only reading told what it has."""
+        self.started(batch, True, batch.asked_for, now)
+
+    def dropped(self, batch: Batch, in_flight: Mapping[int, Batch], now: float) -> None:
+        """Note that the spouts had nothing, as reading has shown. What they had before is in flight, or committed."""
+        self.had_nothing(now)
+        waiting = batch.asked_for
+        if in_flight:
+            newest = in_flight[max(in_flight)]
+            newest.waiting = [*newest.waiting, *waiting]
+            self._promised.update(waiting)
+        else:
+            self.done(waiting)
+
     def done(self, waiting: Waiting) -> None:
         """Set these events, because everything that they wait for is committed."""
         if not waiting:
@@ -86,3 +108,4 @@ class Polling:
             for event in waiting:
                 event.set()
             self._events = [event for event in self._events if not event.is_set()]
+        self._promised.difference_update(waiting)

@@ -5,13 +5,50 @@ from __future__ import annotations
 import logging
 
 from trident.config import Config
+from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.errors import BatchFailedError, RetriesUsedUpError
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["pause_after"]
+__all__ = ["Retrying", "pause_after"]
 
 logger = logging.getLogger(__name__)
+
+
+class Retrying:
+    """What follows the failures of a topology's batches, and the error that ends it.
+
+    Attributes
+    ----------
+    fatal
+        The error of the batch that is not tried again; None while there is none.
+    """
+
+    def __init__(self, topology: str, config: Config, coordinator: MasterBatchCoordinator) -> None:
+        self._topology, self._config, self._coordinator = topology, config, coordinator
+        self.fatal: BatchFailedError | None = None
+
+    def is_last_try(self, txid: int) -> bool:
+        """Whether another failure of this batch ends the topology."""
+        return self._coordinator.failures(txid) + 1 >= self._config.max_batch_attempts
+
+    def pause_after(self, attempt: TransactionAttempt, failure: Failure) -> float:
+        """Return how many seconds pass before the next attempt; if there is none, note why the topology ends."""
+        tries, may_retry = self._coordinator.failures(attempt.txid) + 1, self._coordinator.retries_left > 0
+        try:
+            return pause_after(self._topology, self._config, attempt, failure, tries, may_retry)
+        except BatchFailedError as fatal:
+            self.fatal = fatal
+            return 0.0
+
+    def excludes(self, txid: int) -> bool:
+        """Whether this batch is not to be started: it has failed for good, or one before it."""
+        return self.fatal is not None and txid >= self.fatal.txid
+
+    def raise_fatal(self, committed: int) -> None:
+        """Raise what ends the topology, once all batches before the one that failed are committed."""
+        if self.fatal is not None and committed + 1 == self.fatal.txid:
+            raise self.fatal
 
 
 def pause_after(

@@ -5,14 +5,14 @@ All of it happens in the loop's thread, which owns the spouts' coordinators.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trident.coordination.letter_records import LETTERS
 from trident.coordination.records import DefineRecord
 from trident.planner import Plan
 from trident.runtime.driver.back_pressure import Throttle
-from trident.runtime.driver.batch import Batch, Definitions, of_spouts
+from trident.runtime.driver.batch import Batch, Defined, Definitions, Undecided, of_spouts
 from trident.runtime.driver.batch_time import TIME, BatchTime
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.hanging import Work
@@ -21,7 +21,8 @@ from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
 from trident.runtime.steps.failures import failing_at
-from trident.spout.interfaces import Definition, KnowsSize, Preparing, SpoutType
+from trident.spout.completing import CompletedByProcessing
+from trident.spout.interfaces import CommitterCoordinator, Definition, KnowsSize, Preparing, SpoutType
 
 __all__ = ["Sources"]
 
@@ -50,6 +51,17 @@ class Sources:
         self._preparing = [
             spout.coordinator for spout in opened.spouts.values() if isinstance(spout.coordinator, Preparing)
         ]
+        self._completes = {
+            name: spout.coordinator.is_complete
+            for name, spout in opened.spouts.items()
+            if isinstance(spout.coordinator, CompletedByProcessing)
+        }
+        self._committers = {
+            name: spout.coordinator.commit
+            for name, spout in opened.spouts.items()
+            if isinstance(spout.coordinator, CommitterCoordinator)
+        }
+        self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
 
     def look_now(self) -> None:
@@ -64,7 +76,7 @@ class Sources:
 
     # ---- defining a batch -------------------------------------------------------------------------------------------
 
-    def define(self, txid: int, in_flight: Mapping[int, Batch]) -> Definitions | None:
+    def define(self, txid: int, in_flight: Mapping[int, Batch]) -> Defined | None:
         """Fix what batch `txid` contains; None if no spout has anything and no window is due.
 
         What the log has from an earlier attempt is reused.
@@ -75,34 +87,62 @@ class Sources:
             name: logged[name] if name in logged else self._ask(name, txid, self._earlier(name, txid, in_flight))
             for name in self._spouts
         }
-        given: dict[str, Any] = {name: definition for name, definition in asked.items() if definition is not None}
-        letters = logged.get(LETTERS) if logged else self._replays.next(self._log.state, self._clock.monotonic())
-        if letters is not None:
-            given[LETTERS] = letters
-        time = self._time_of(logged, self._earlier(TIME, txid, in_flight), bool(given))
-        if not given and time is None and not logged:  # a logged batch runs even if empty, to drop it from the log
+        next_letters = self._replays.next
+        asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
+        before, now = self._earlier(TIME, txid, in_flight), self._clock.wall_ms()
+        undecided = tuple(name for name, is_complete in self._completes.items() if _is_open(asked[name], is_complete))
+        decided = {name: one for name, one in asked.items() if name not in undecided} if undecided else asked
+        time = self._time_of(now, logged, before, _any(decided))
+        definitions = self._settle(txid, logged, decided, time)
+        if not undecided:
+            return None if definitions is None else Defined(definitions)
+        time_if_read = self._time_of(now, logged, before, True)
+        return Defined(
+            _given(asked, time_if_read), Undecided(undecided, decided, time_if_read=time_if_read, time_if_not=time)
+        )
+
+    def complete(self, batch: Batch) -> bool:
+        """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
+        undecided, txid = batch.undecided, batch.attempt.txid
+        if undecided is None:
+            return True
+        read = {}
+        for name in undecided.spouts:
+            with failing_at(name):
+                coordinator: Any = self._spouts[name].coordinator
+                read[name] = coordinator.complete(batch.definitions[name], batch.output.metadata.get(name, {}))
+        logged = self._log.state.definitions.get(txid, {})
+        time = undecided.time_if_read if _any(read) else undecided.time_if_not
+        definitions = self._settle(txid, logged, {**undecided.asked, **read}, time)
+        if definitions is None:
+            return False
+        batch.definitions, batch.undecided, batch.empty = definitions, None, not batch.output.tuples
+        return True
+
+    def _settle(
+        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: dict[str, Any] | None
+    ) -> Definitions | None:
+        """Log what is known of a batch and return it; None, and nothing is logged, if it is nothing."""
+        if (
+            not _any(asked) and time is None and not logged
+        ):  # a logged batch runs even if empty, to drop it from the log
             return None
-        self._write(txid, logged, asked, letters, time)
-        return given if time is None else {**given, TIME: time}
+        self._write(txid, logged, asked, time)
+        return _given(asked, time)
 
     def _ask(self, spout: str, txid: int, earlier: Definition | None) -> Definition | None:
         with failing_at(spout):
             return self._work.ask(txid, spout, self._spouts[spout].coordinator.initialize_transaction, txid, earlier)
 
-    def _time_of(self, logged: Definitions, earlier: Definition | None, given: bool) -> dict[str, Any] | None:
+    def _time_of(self, now: int, logged: Definitions, earlier: Definition | None, given: bool) -> dict[str, Any] | None:
         if self._time is None:
             return None
-        return self._time.define(self._clock.wall_ms(), logged.get(TIME), earlier, given, is_begun=bool(logged))
+        return self._time.define(now, logged.get(TIME), earlier, given, is_begun=bool(logged))
 
     def _write(
-        self,
-        txid: int,
-        logged: Definitions,
-        asked: Mapping[str, Definition | None],
-        letters: Definition | None,
-        time: dict[str, Any] | None,
+        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: dict[str, Any] | None
     ) -> None:
-        """Log what a replay has to repeat, before anything reads a source.
+        """Log what a replay has to repeat, before anything reads a source, or before what has been read is committed.
 
         That is the definitions of transactional spouts, "nothing" included, the letters and the time; other spouts are asked
         again for each attempt. It is made durable here if a state needs identical replays; otherwise with the commit of the
@@ -111,10 +151,8 @@ class Sources:
         repeated = {
             name: definition
             for name, definition in asked.items()
-            if self._spouts[name].spout_type is SpoutType.TRANSACTIONAL
+            if (definition is not None if name == LETTERS else self._is_repeated[name])
         }
-        if letters is not None:
-            repeated[LETTERS] = letters
         if time is not None:
             repeated[TIME] = {"now": time["now"]}
         for name, definition in repeated.items():
@@ -161,6 +199,14 @@ class Sources:
                 parts.extend((entry, part, batch.capture) for entry, part in put_back)
         return parts
 
+    def commit(self, batch: Batch) -> None:
+        """Let the spouts that take part commit a batch that all states have committed."""
+        for name, commit in self._committers.items():
+            if name in batch.definitions:
+                self._log.check_owner()  # a fenced driver must not commit anywhere
+                with failing_at(name):
+                    self._work.ask(batch.attempt.txid, name, commit, batch.attempt, batch.definitions[name])
+
     def succeeded(self, batch: Batch) -> None:
         """Tell the spouts that a batch is committed."""
         txid = batch.attempt.txid
@@ -169,6 +215,20 @@ class Sources:
             self._work.ask(txid + 1, name, self._spouts[name].coordinator.success, txid, definition)
             self._work.ask(txid + 1, name, self.lags.ask, name, definition)
         self.throttle.took(batch.share, batch.times.own_s)
+
+
+def _is_open(definition: Definition | None, is_complete: Callable[[Definition], bool]) -> bool:
+    return definition is not None and not is_complete(definition)
+
+
+def _any(asked: Mapping[str, Definition | None]) -> bool:
+    return any(definition is not None for definition in asked.values())
+
+
+def _given(asked: Mapping[str, Definition | None], time: Definition | None) -> Definitions:
+    """Return the definitions of those that have something, and the time."""
+    given = {name: definition for name, definition in asked.items() if definition is not None}
+    return given if time is None else {**given, TIME: time}
 
 
 def _largest_hint(plan: Plan, spout: str) -> int:

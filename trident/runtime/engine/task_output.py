@@ -10,6 +10,7 @@ import pyarrow as pa
 from trident.operations.metrics import add_counts
 from trident.runtime.engine.routing import Frame
 from trident.runtime.steps.failures import Failure
+from trident.spout.completing import PartitionRead
 
 __all__ = [
     "TaskOutput",
@@ -35,6 +36,8 @@ class TaskOutput:
         Rows for exchanges that have not run yet.
     metrics
         What operations counted, as `operation/counter`.
+    metadata
+        What emitters returned besides rows, by spout and partition. It comes from the run of the task that gave the rows.
     level, task
         The level that it comes from (0: a spout) and the number of the task in it. Outputs are merged in this order, in
         whatever order they arrive, and the failure of the lowest one is the cause.
@@ -51,6 +54,7 @@ class TaskOutput:
     task: int = 0
     sources: str = ""
     metrics: dict[str, int] = field(default_factory=dict)
+    metadata: dict[str, dict[str, PartitionRead]] = field(default_factory=dict)
 
     @property
     def tuples(self) -> int:
@@ -69,6 +73,8 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
         add_counts(merged.metrics, output.metrics)
+        for spout, read in output.metadata.items():
+            merged.metadata.setdefault(spout, {}).update(read)
         for target, tables in output.sinks.items():
             merged.sinks.setdefault(target, []).extend(tables)
     return merged

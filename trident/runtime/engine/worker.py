@@ -22,6 +22,7 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at, failure_of
 from trident.runtime.steps.rows import Run
+from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
 
@@ -140,7 +141,7 @@ def run_part(
     fragment = worker.program.fragments[spout]
 
     def read() -> Iterator[pa.Table]:
-        for table in _read(worker.program.emitters[spout], fragment, part):
+        for table in _read(worker.program.emitters[spout], fragment, part, output):
             output.rows[spout] = output.rows.get(spout, 0) + table.num_rows
             yield table
 
@@ -229,10 +230,13 @@ def send(
         output.frames.extend(route(sink, exchanges[sink.target], parts, (fragment.entry, index, at), run))
 
 
-def _read(emitter: Any, fragment: Fragment, part: Any) -> Iterator[pa.Table]:
+def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput) -> Iterator[pa.Table]:
     schema = schema_of(fragment.fields)
     with failing_at(fragment.entry):
         for data in emitter.emit(part):
+            if isinstance(data, PartitionRead):
+                output.metadata.setdefault(fragment.entry, {})[data.partition] = data
+                continue
             table = pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
             same = table.schema.equals(schema)
             if not same and table.schema.names != schema.names:

@@ -1,0 +1,471 @@
+"""Partitioned spouts: what a batch is, what a replay is, what idleness costs."""
+
+from __future__ import annotations
+
+import datetime
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import WAIT_S, Points, RowsSpout, dict_state, keep, run_all, start
+from tests.spout.partition_source import Emitter, Source, Transactional
+from trident import BatchFailedError, TopologyError, TridentTopology
+from trident.coordination.transaction_log import LogReader
+from trident.operations import Sum
+from trident.runtime.driver.batch_spouts import as_trident_spout
+from trident.spout import IPartitionedTridentSpout, KnowsLag, Lag, SpoutType
+
+BOTH = [SpoutType.TRANSACTIONAL, SpoutType.OPAQUE]
+
+
+def totals(source: Source) -> dict[Any, int]:
+    return {(name,): sum(rows) for name, rows in source.rows.items() if rows}
+
+
+def summed(source: Source, kind: SpoutType, entries: dict[Any, Any] | None = None) -> TridentTopology:
+    """Return a topology that sums the rows of each partition."""
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", source.spout(kind))
+    state = MemoryMapState() if entries is None else dict_state(entries)
+    stream.group_by("partition").persistent_aggregate(state, "n", Sum(), "sum", state_name="sums")
+    return topology
+
+
+def sums(running: Any, source: Source) -> dict[Any, int]:
+    keys = [(name,) for name in source.rows]
+    return {key: value for key, value in zip(keys, running.state("sums").multi_get(keys), strict=True) if value}
+
+
+# ---- batches --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arrow", [False, True])
+@pytest.mark.parametrize("pending", [1, 3])
+@pytest.mark.parametrize("kind", BOTH)
+def test_each_row_is_in_one_batch_and_a_partition_keeps_its_order(kind: SpoutType, pending: int, arrow: bool) -> None:
+    source = Source({"a": list(range(10)), "b": list(range(100, 104)), "none": []}, arrow=arrow)
+    topology = TridentTopology("t")
+    rows = keep(topology.new_stream("s", source.spout(kind)))
+    running = run_all(topology, "in_process", max_spout_pending=pending)
+    assert [row for row in rows.rows if row[0] == "a"] == [("a", n) for n in range(10)]
+    assert [row for row in rows.rows if row[0] == "b"] == [("b", n) for n in range(100, 104)]
+    assert running.txid == 4
+    assert [sum(row[0] == "a" for row in rows.batches[txid]) for txid in range(1, 5)] == [3, 3, 3, 1]
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_partition_is_given_what_its_last_reading_returned(kind: SpoutType) -> None:
+    source = Source({"a": [1, 2, 3, 4], "b": [5]})
+    run_all(summed(source, kind), "in_process")
+    assert source.of("new") == [
+        (1, "a", None),
+        (1, "b", None),
+        (2, "a", {"start": 0, "end": 3}),
+        (2, "b", {"start": 0, "end": 1}),
+        (3, "a", {"start": 3, "end": 4}),
+        (3, "b", {"start": 0, "end": 1}),
+    ]
+    assert source.told == [
+        (1, {"a": {"start": 0, "end": 3}, "b": {"start": 0, "end": 1}}),
+        (2, {"a": {"start": 3, "end": 4}, "b": {"start": 0, "end": 1}}),
+    ]
+    assert source.closed == 1
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_next_batch_begins_where_the_one_before_ends_which_may_be_committing_still(kind: SpoutType) -> None:
+    source = Source({"a": list(range(9))})
+    points = Points()
+    running = start(summed(source, kind), "in_process", points, max_spout_pending=3)
+    with running:
+        running.process_all_available()
+    order = [(point, attempt.txid) for point, attempt in points.reached if point in ("defined", "processed")]
+    assert order[:6] == [(point, txid) for txid in (1, 2, 3) for point in ("defined", "processed")]
+    assert sums(running, source) == totals(source)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_the_next_batch_is_read_while_the_one_before_commits(kind: SpoutType) -> None:
+    source, seen = Source({"a": list(range(6))}), []
+    points = Points()
+
+    def observe(point: str, attempt: Any) -> None:
+        points(point, attempt)
+        if point == "committing" and attempt.txid == 1:  # in the thread of commits
+            deadline = time.monotonic() + WAIT_S
+            while "processed" not in points.of(2) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            seen.append("processed" in points.of(2))
+
+    with start(summed(source, kind), "in_process", observe, max_spout_pending=2) as running:
+        running.process_all_available()
+    assert seen == [True]
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_restart_goes_on_where_the_log_ends(kind: SpoutType, tmp_path: Path) -> None:
+    source = Source({"a": [1, 2, 3, 4]})
+    entries: dict[Any, Any] = {}
+    run_all(summed(source, kind, entries), "in_process", log_dir=str(tmp_path))
+    source.rows["a"] += [5, 6]
+    source.rows["new"] = [7]
+    running = run_all(summed(source, kind, entries), "in_process", log_dir=str(tmp_path))
+    assert [call for call in source.of("new") if call[0] == 3][-2:] == [
+        (3, "a", {"start": 3, "end": 4}),
+        (3, "new", None),
+    ]
+    assert sums(running, source) == totals(source)
+
+
+def test_a_throttled_spout_reads_a_share() -> None:
+    source = Source({"a": list(range(40))}, limit=20)
+    coordinator: Any = as_trident_spout(source.spout(SpoutType.OPAQUE)).get_coordinator({})
+    coordinator.throttle(0.25)
+    (part,) = coordinator.parts((1, 1), coordinator.initialize_transaction(1, None), 4)
+    emitter: Any = as_trident_spout(source.spout(SpoutType.OPAQUE)).get_emitter({})
+    table, read = emitter.emit(part)
+    assert (table.num_rows, read.metadata, read.rows) == (5, {"start": 0, "end": 5}, 5)
+
+
+def test_the_lag_is_that_of_the_users_coordinator() -> None:
+    class Knows(Source):
+        def lag(self, metadata: Any) -> Lag:
+            return Lag(sum(len(rows) for rows in self.rows.values()) - metadata["a"]["end"], "rows")
+
+    knowing = as_trident_spout(Transactional(Knows({"a": list(range(10))}))).get_coordinator({})
+    assert isinstance(knowing, KnowsLag)
+    assert knowing.lag({"read": {"a": {"meta": {"start": 0, "end": 3}, "rows": 3}}, "kept": {}}) == (7, "rows")
+    assert not isinstance(as_trident_spout(Transactional(Source())).get_coordinator({}), KnowsLag)
+
+
+# ---- nothing to read ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+@pytest.mark.parametrize("kind", BOTH)
+def test_an_idle_source_makes_no_batches_and_is_asked_after_a_pause(
+    kind: SpoutType, pending: int, tmp_path: Path
+) -> None:
+    source = Source({"a": [1], "b": []})
+    entries: dict[Any, Any] = {}
+    with start(
+        summed(source, kind, entries),
+        "in_process",
+        max_spout_pending=pending,
+        poll_interval_ms=20,
+        log_dir=str(tmp_path),
+    ) as running:
+        running.process_all_available()
+        size = sum(path.stat().st_size for path in tmp_path.rglob("*.log"))
+        before, begun = len(source.calls), time.monotonic()
+        while len(source.calls) < before + 10:
+            time.sleep(0.001)
+        assert time.monotonic() - begun > 0.06  # five looks at two partitions: four pauses of 20 ms at least
+        assert running.txid == 1
+        assert sum(path.stat().st_size for path in tmp_path.rglob("*.log")) == size
+        source.rows["b"].append(8)
+        running.process_all_available()
+        assert (running.txid, sums(running, source)) == (2, totals(source))
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_where_nothing_is_ready_nobody_reads(kind: SpoutType) -> None:
+    source = Source({"a": [1]}, ready=False)
+    with start(summed(source, kind), "in_process") as running:
+        running.process_all_available()
+        assert (source.calls, running.txid) == ([], 0)
+        source.ready = True
+        running.process_all_available()
+        assert running.txid == 1
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_source_without_partitions_has_nothing(kind: SpoutType) -> None:
+    source = Source()
+    assert run_all(summed(source, kind), "in_process").txid == 0
+    assert source.calls == []
+
+
+class Moving(Emitter):
+    """Gets on without rows, as behind a filter of the server."""
+
+    def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
+        self.source.calls.append(("new", attempt, partition, last_metadata))
+        return (last_metadata or 0) + 1
+
+
+class MovingSpout(Transactional):
+    def get_emitter(self, conf: Any) -> Emitter:
+        return Moving(self.source)
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+def test_progress_without_rows_is_committed_and_ten_such_batches_are_the_end(pending: int) -> None:
+    source, topology = Source({"a": []}), TridentTopology("t")
+    keep(topology.new_stream("s", MovingSpout(source)))
+    with start(topology, "in_process", max_spout_pending=pending, poll_interval_ms=60_000) as running:
+        running.process_all_available()
+        assert 10 <= running.txid <= 12 + pending
+        assert source.told[-1] == (running.txid, {"a": running.txid})
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_an_idle_partitioned_spout_holds_up_no_other_spout(kind: SpoutType) -> None:
+    source, topology = Source({"a": [1]}), TridentTopology("t")
+    rows = keep(topology.new_stream("s", source.spout(kind)), "one")
+    others = RowsSpout("x: string", {})
+    other = keep(topology.new_stream("other", others), "other")
+    with start(topology, "in_process") as running:
+        running.process_all_available()
+        others.batches = {2: [["late"]]}
+        running.process_all_available()
+        assert (running.txid, rows.rows, other.rows) == (2, [("a", 1)], [("late",)])
+        source.rows["a"].append(2)
+        running.process_all_available()
+        assert (running.txid, rows.rows) == (3, [("a", 1), ("a", 2)])
+
+
+# ---- replays --------------------------------------------------------------------------------------------------------------
+
+
+class Fails:
+    """Raises at the calls with these numbers, counted from 1."""
+
+    def __init__(self, *at: int) -> None:
+        self.at, self.count = at, 0
+
+    def __call__(self, *args: Any) -> None:
+        self.count += 1
+        if self.count in self.at:
+            raise OSError("not now")
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+@pytest.mark.parametrize("kind", BOTH)
+def test_an_attempt_that_fails_while_it_reads_is_read_again_as_if_it_had_not_been(
+    kind: SpoutType, pending: int
+) -> None:
+    source = Source({"a": [1, 2, 3, 4], "b": [5, 6, 7, 8]}, before=Fails(2, 6))
+    running = run_all(summed(source, kind), "in_process", max_spout_pending=pending)
+    assert source.of("again") == []
+    assert source.of("new")[:4] == [(1, "a", None), (1, "b", None), (1, "a", None), (1, "b", None)]
+    assert sums(running, source) == totals(source)
+
+
+class FailingPoints:
+    """Fails the commit of one batch once; an observer in the thread of commits."""
+
+    def __init__(self, txid: int) -> None:
+        self.txid, self.done = txid, False
+
+    def __call__(self, point: str, attempt: Any) -> None:
+        if point == "committing" and attempt.txid == self.txid and not self.done:
+            self.done = True
+            raise OSError("not now")
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+def test_a_batch_whose_metadata_are_logged_is_emitted_again_from_them(pending: int) -> None:
+    source = Source({"a": [1, 2, 3, 4], "b": [5], "none": []})
+    with start(summed(source, BOTH[0]), "in_process", FailingPoints(1), max_spout_pending=pending) as running:
+        source.rows["a"] += [9]
+        running.process_all_available()
+    again = [call for call in source.of("again") if call[0] == 1]
+    assert again == [(1, "a", {"start": 0, "end": 3}), (1, "b", {"start": 0, "end": 1})]
+    assert sums(running, source) == totals(source)
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+def test_an_opaque_batch_that_failed_in_its_commit_is_read_again_and_may_be_another(pending: int) -> None:
+    source, failing = Source({"a": [1, 2, 3, 4], "b": [5]}), FailingPoints(1)
+
+    def observe(point: str, attempt: Any) -> None:
+        if point == "committing" and not failing.done:
+            source.gone.add("b")
+            source.limit = 2
+        failing(point, attempt)
+
+    with start(summed(source, SpoutType.OPAQUE), "in_process", observe, max_spout_pending=pending) as running:
+        running.process_all_available()
+        assert sums(running, source) == {("a",): 10}
+        source.gone.clear()
+        running.process_all_available()
+        assert sums(running, source) == totals(source)
+    assert source.of("again") == []
+
+
+def test_a_replay_with_other_rows_is_refused() -> None:
+    source = Source({"a": [1, 2, 3]})
+
+    def observe(point: str, attempt: Any) -> None:
+        if point == "committing":
+            source.rows["a"][1] = 7
+            raise OSError("not now")
+
+    with (
+        pytest.raises(
+            BatchFailedError,
+            match=r"ReplayMismatchError: Transactional: emit_partition_batch of partition 'a' gave "
+            r"other rows than when batch 1 was read first: 3 rows with checksum \w{8} in place of 3 rows",
+        ),  # fmt: skip
+        start(summed(source, BOTH[0]), "in_process", observe) as running,
+    ):
+        running.process_all_available()
+    assert running.txid == 0
+
+
+def test_a_replay_of_a_lost_partition_waits_for_it(tmp_path: Path) -> None:
+    source = Source({"a": [1, 2, 3, 4], "b": [5, 6]})
+    entries: dict[Any, Any] = {}
+
+    def observe(point: str, attempt: Any) -> None:
+        if point == "committing" and attempt.txid == 1:
+            source.gone.add("b")
+            raise OSError("not now")
+
+    expected = (
+        r"PartitionLostError: Transactional: batch 1 has rows of 'b', which the source does not have now \(there: 'a'\)"
+    )
+    with (
+        pytest.raises(BatchFailedError, match=expected),
+        start(summed(source, BOTH[0], entries), "in_process", observe, log_dir=str(tmp_path)) as running,
+    ):
+        running.process_all_available()
+    with pytest.raises(BatchFailedError, match="bring the source back"):
+        run_all(summed(source, BOTH[0], entries), "in_process", log_dir=str(tmp_path))
+    assert not {("a",), ("b",)} & entries.keys()
+    source.gone.clear()
+    running = run_all(summed(source, BOTH[0], entries), "in_process", log_dir=str(tmp_path))
+    assert sums(running, source) == totals(source)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_partition_that_was_away_goes_on_where_it_was(kind: SpoutType, tmp_path: Path) -> None:
+    source = Source({"a": [1], "b": [5, 6]})
+    entries: dict[Any, Any] = {}
+    run_all(summed(source, kind, entries), "in_process", log_dir=str(tmp_path))
+    source.gone.add("b")
+    source.rows["a"].append(2)
+    source.rows["b"].append(7)
+    run_all(summed(source, kind, entries), "in_process", log_dir=str(tmp_path))
+    source.gone.clear()
+    running = run_all(summed(source, kind, entries), "in_process", log_dir=str(tmp_path))
+    assert (3, "b", {"start": 0, "end": 2}) in source.of("new")
+    assert sums(running, source) == totals(source)
+
+
+# ---- mistakes -------------------------------------------------------------------------------------------------------------
+
+
+def returning(metadata: Any, rows: int = 1) -> TridentTopology:
+    class Returns(Emitter):
+        def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
+            for n in range(rows):
+                collector.emit([partition, n])
+            return metadata
+
+    class Spout(Transactional):
+        def get_emitter(self, conf: Any) -> Emitter:
+            return Returns(self.source)
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", Spout(Source({"a": []}))))
+    return topology
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        (datetime.date(2026, 1, 2), "metadata is a date"),
+        ({"at": [1, (2, 3)]}, r"metadata\['at'\]\[1\] is a tuple"),
+        ({"at": {3: 4}}, r"metadata\['at'\] has the key 3, a int"),
+        (1 << 64, "metadata is an int of more than 64 bits"),
+    ],
+)
+def test_metadata_that_is_no_plain_data_is_an_error(metadata: Any, said: str) -> None:
+    with pytest.raises(
+        BatchFailedError, match=f"SpoutError: Spout: emit_partition_batch_new of partition 'a' .*{said}"
+    ):
+        run_all(returning(metadata), "in_process")
+
+
+def test_rows_without_metadata_are_an_error() -> None:
+    with pytest.raises(
+        BatchFailedError, match="emitted 2 rows and returned None: the next batch would begin where this"
+    ):
+        run_all(returning(None, 2), "in_process")
+
+
+@pytest.mark.parametrize("metadata", [None, {}, [1, {"a": b"\xff", "b": [None, True, 1.5, "x"]}], -(1 << 63)])
+def test_any_plain_metadata_comes_back(metadata: Any, tmp_path: Path) -> None:
+    run_all(returning(metadata, rows=0), "in_process", log_dir=str(tmp_path))
+    logged = LogReader(tmp_path).refresh().spouts
+    assert logged == ({} if metadata is None else {"s": {"read": {}, "kept": {"a": metadata}, "bytes": 0}})
+
+
+@pytest.mark.parametrize(
+    ("emit", "said"),
+    [
+        (lambda collector: collector.emit(["a"]), "emitted rows that do not fit its fields"),
+        (lambda collector: collector.emit(["a", "x"]), "emitted rows that do not fit its fields"),
+        (lambda collector: collector.emit_arrow(pa.table({"n": [1]})), r"columns \['n'\], but the fields are"),
+    ],
+)
+def test_rows_that_do_not_fit_are_an_error(emit: Any, said: str) -> None:
+    class Wrong(Emitter):
+        def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
+            emit(collector)
+            return 1
+
+    class Spout(Transactional):
+        def get_emitter(self, conf: Any) -> Emitter:
+            return Wrong(self.source)
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", Spout(Source({"a": []}))))
+    with pytest.raises(
+        BatchFailedError, match=f"SpoutError: Spout: emit_partition_batch_new of partition 'a' .*{said}"
+    ):
+        run_all(topology, "in_process")
+
+
+@pytest.mark.parametrize(
+    ("partitions", "said"),
+    [([1], r"gave 1 \(int\)"), (["a", "b", "a"], r"named \['a'\] more than once")],
+)
+def test_partitions_are_distinct_names(partitions: Any, said: str) -> None:
+    class Wrong(Source):
+        def get_partitions_for_batch(self) -> list[str]:
+            return partitions  # type: ignore[no-any-return]
+
+    with pytest.raises(BatchFailedError, match=f"get_partitions_for_batch {said}"):
+        run_all(summed(Wrong(), BOTH[1]), "in_process")
+
+
+def test_an_emitter_that_cannot_emit_again_is_refused_where_it_must() -> None:
+    class OnlyNew:
+        def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
+            """Has nothing."""
+
+    class Spout(Transactional):
+        def get_emitter(self, conf: Any) -> Any:
+            return OnlyNew()
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", Spout(Source())))
+    with pytest.raises(
+        TopologyError, match=r"Spout.get_emitter\(\) returned a OnlyNew, which lacks emit_partition_batch "
+    ):
+        run_all(topology, "in_process")
+
+
+def test_a_partitioned_spout_without_its_methods_cannot_be_made() -> None:
+    class Spout(IPartitionedTridentSpout):
+        """Has nothing."""
+
+    with pytest.raises(TypeError, match="get_coordinator"):
+        Spout()  # type: ignore[abstract]

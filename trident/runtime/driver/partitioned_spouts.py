@@ -1,0 +1,239 @@
+"""Partitioned spouts as the driver loop sees them.
+
+A complete definition is plain data:
+
+``read``
+    By partition with rows in this batch, `{"meta": metadata, "rows": number}`; of a transactional spout also `crc`, the
+    checksum of the rows.
+``kept``
+    The last metadata of all other partitions that were ever read, so that each finds its place when it is back.
+``bytes``
+    The size of the rows.
+
+Where reading costs a Spark job, the driver looks by itself whether an idle source has anything, so that idleness costs none: it
+reads all partitions, and what it finds is shipped as the next batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from trident.ability import missing
+from trident.errors import PartitionLostError, SpoutError, TopologyError
+from trident.fields import Fields
+from trident.runtime.engine.partition_reader import NewPart, PartitionReader, ReplayedPart, RowsPart
+from trident.spout.completing import PartitionRead
+from trident.spout.interfaces import Definition, KnowsLag, Lag, SpoutType, TransactionAttempt
+from trident.spout.partitioned import (
+    ClosesWithTopology,
+    GatesBatches,
+    HearsSuccess,
+    IOpaquePartitionedTridentSpout,
+    IPartitionedTridentSpout,
+    OpaquePartitionedEmitter,
+    PartitionedCoordinator,
+    PartitionedEmitter,
+)
+
+__all__ = ["PartitionedTridentSpoutExecutor"]
+
+_LOOK = 0
+"""The attempt number while the driver looks; no attempt has this number."""
+
+Metadata = dict[str, Any]
+
+
+class PartitionedTridentSpoutExecutor:
+    """A partitioned spout, transactional or opaque, as an `ITridentSpout`.
+
+    Different from Storm: a transactional spout's metadata of all partitions is one record in the log, written before the
+    commit begins; an opaque spout's is part of the commit record. The list of partitions is the coordinator's, asked for each
+    attempt that reads; tasks are given partitions batch by batch, so nothing has to be refreshed.
+    """
+
+    def __init__(self, spout: IPartitionedTridentSpout | IOpaquePartitionedTridentSpout) -> None:
+        self._spout, self._name = spout, type(spout).__name__
+        self.spout_type = spout.spout_type
+
+    def get_output_fields(self) -> Fields:
+        """Return the spout's fields."""
+        return self._spout.get_output_fields()
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionsCoordinator:
+        """Open the driver's side."""
+        coordinator = self._spout.get_coordinator(conf)
+        _check(self._name, "get_coordinator", coordinator, PartitionedCoordinator)
+        return PartitionsCoordinator(self._name, coordinator, self.get_emitter(conf), _looks(conf))
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> PartitionReader:
+        """Return the worker's side."""
+        identical = self.spout_type is SpoutType.TRANSACTIONAL
+        emitter = self._spout.get_emitter(conf)
+        _check(self._name, "get_emitter", emitter, PartitionedEmitter if identical else OpaquePartitionedEmitter)
+        return PartitionReader(self._name, emitter, self.get_output_fields(), identical)
+
+
+def _check(name: str, method: str, given: object, kind: type) -> None:
+    lacking = ", ".join(missing(given, kind))
+    if lacking:
+        raise TopologyError(
+            f"{name}.{method}() returned a {type(given).__name__}, which lacks {lacking} ({kind.__name__})"
+        )
+
+
+class _Looking:
+    """Whether the driver reads the next batch.
+
+    Parameters
+    ----------
+    most_bytes
+        How large a batch may be for the driver to read the next one too.
+    """
+
+    def __init__(self, most_bytes: int, begins: bool) -> None:
+        self._most_bytes, self.now = most_bytes, begins
+
+    def read(self, size: int) -> None:
+        """Note the size of what was read, 0 if that was nothing."""
+        self.now = size <= self._most_bytes
+
+
+def _looks(conf: Mapping[str, Any]) -> _Looking:
+    """Look where a worker's look would cost a Spark job; with `engine="auto"`, read all small batches, which need no Spark."""
+    if conf.get("engine") == "auto":
+        return _Looking(conf["auto_bytes"], begins=True)
+    return _Looking(0 if conf.get("engine") == "spark" else -1, begins=False)
+
+
+class PartitionsCoordinator:
+    """The driver's side of any partitioned spout; runs that of the user. Completed by processing."""
+
+    def __init__(
+        self, name: str, coordinator: PartitionedCoordinator, reader: PartitionReader, looking: _Looking
+    ) -> None:
+        self._name, self._coordinator, self._reader, self._looking = name, coordinator, reader, looking
+        self._gate = coordinator if isinstance(coordinator, GatesBatches) else None
+        self._hears = coordinator if isinstance(coordinator, HearsSuccess) else None
+        self._share = 1.0
+        self._tables: dict[int, dict[str, pa.Table]] = {}  # what the driver has read, by batch and partition
+        if isinstance(coordinator, KnowsLag):
+            self.lag = lambda definition: _lag(coordinator, definition)
+
+    lag: Callable[[Definition], Lag | None] | None = None
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Say where reading begins; what was read completes the definition."""
+        self._tables.pop(txid, None)
+        if self._gate is not None and not self._gate.is_ready(txid):
+            return None
+        partitions = self._partitions()
+        if not partitions:
+            return None
+        begun = {"partitions": partitions, "last": last_metadata(previous)}
+        return self._look(txid, begun) if self._looking.now else begun
+
+    def is_complete(self, definition: Definition) -> bool:
+        """Whether all partitions have been read."""
+        return "read" in definition
+
+    def complete(self, definition: Definition, read: Mapping[str, PartitionRead]) -> Definition | None:
+        """Return the definition with the metadata of all partitions; None if there are neither rows nor new metadata."""
+        last: Metadata = definition["last"]
+        unread = [name for name in definition["partitions"] if name not in read]
+        if unread:
+            raise SpoutError(f"{self._name}: the workers returned no metadata of the partitions {unread}")
+        given = [read[name] for name in definition["partitions"]]
+        size = sum(one.size for one in given)
+        self._looking.read(size)
+        if not any(one.rows or one.metadata != last.get(one.partition) for one in given):
+            return None
+        entries = {one.partition: _entry(one) for one in given if one.rows}
+        kept = {**last, **{one.partition: one.metadata for one in given}}
+        others = {name: one for name, one in kept.items() if name not in entries and one is not None}
+        return {"read": entries, "kept": others, "bytes": size}
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
+        """Return a part for each partition, so that one task reads it in order."""
+        if not self.is_complete(definition):
+            last = definition["last"]
+            return [NewPart(attempt, name, last.get(name), self._share) for name in definition["partitions"]]
+        if attempt.txid in self._tables:
+            return [RowsPart(table) for table in self._tables[attempt.txid].values()]
+        entries = definition["read"]
+        there = self._partitions() if entries else []
+        lost = [name for name in entries if name not in there]
+        if lost:
+            raise PartitionLostError(self._name, attempt.txid, _listed(lost), _listed(there))
+        return [
+            ReplayedPart(attempt, name, entry["meta"], entry["rows"], entry.get("crc"))
+            for name, entry in entries.items()
+        ]
+
+    def size(self, definition: Definition) -> int | None:
+        """Say how many bytes the rows take; None before they are read."""
+        size: int | None = definition.get("bytes")
+        return size
+
+    def throttle(self, share: float) -> None:
+        """Tell the emitters, through their collector."""
+        self._share = share
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Forget the batch and tell the user's coordinator."""
+        self._tables.pop(txid, None)
+        if self._hears is not None:
+            self._hears.success(txid, last_metadata(definition))
+
+    def close(self) -> None:
+        """Close the user's coordinator."""
+        if isinstance(self._coordinator, ClosesWithTopology):
+            self._coordinator.close()
+
+    def _partitions(self) -> list[str]:
+        names = list(self._coordinator.get_partitions_for_batch())
+        wrong = next((name for name in names if type(name) is not str), None)
+        if wrong is not None:
+            kind = type(wrong).__name__
+            raise SpoutError(
+                f"{self._name}: a partition is a str, its name, but get_partitions_for_batch gave {wrong!r} ({kind})"
+            )
+        if len(set(names)) < len(names):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            raise SpoutError(f"{self._name}: get_partitions_for_batch named {twice} more than once")
+        return names
+
+    def _look(self, txid: int, begun: Definition) -> Definition | None:
+        """Read all partitions here; what was found is a batch whose definition is complete from the beginning."""
+        attempt, read, tables = TransactionAttempt(txid, _LOOK), {}, {}
+        for part in self.parts(attempt, begun, 1):
+            found, read[part.partition] = self._reader.read(part)
+            if found:
+                tables[part.partition] = pa.concat_tables(found)
+        definition = self.complete(begun, read)
+        if definition is not None:
+            self._tables[txid] = tables
+        return definition
+
+
+def last_metadata(definition: Definition | None) -> Metadata:
+    """Return the last metadata of each partition up to the batch with this definition; None: there is no such batch."""
+    if definition is None:
+        return {}
+    return {**definition["kept"], **{name: entry["meta"] for name, entry in definition["read"].items()}}
+
+
+def _listed(names: Sequence[str]) -> str:
+    said = ", ".join(map(repr, names[:5])) or "none"
+    return said if len(names) <= 5 else f"{said} and {len(names) - 5} more"
+
+
+def _entry(read: PartitionRead) -> dict[str, Any]:
+    entry = {"meta": read.metadata, "rows": read.rows}
+    return entry if read.crc is None else {**entry, "crc": read.crc}
+
+
+def _lag(coordinator: KnowsLag, definition: Definition) -> Lag | None:
+    return coordinator.lag(last_metadata(definition))

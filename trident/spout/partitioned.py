@@ -1,0 +1,163 @@
+"""Partitioned spouts: a source in partitions, each read by one task, whose metadata is what the reading returned.
+
+A partition is a name. Its *metadata* says what one batch read of it and where that ended: an offset, a cursor, a page
+token. It is plain data (None, bool, int, float, str, bytes, list, dict with texts as keys), small, and goes to the
+transaction log: that of all partitions in one record, before the batch is committed.
+
+Partitions may appear (their first metadata is None), vanish (their last metadata is kept) and come back.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from trident.ability import Ability
+from trident.fields import Fields
+from trident.spout.interfaces import SpoutType, TransactionAttempt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+__all__ = [
+    "ClosesWithTopology",
+    "GatesBatches",
+    "HearsSuccess",
+    "IOpaquePartitionedTridentSpout",
+    "IPartitionedTridentSpout",
+    "OpaquePartitionedEmitter",
+    "PartitionCollector",
+    "PartitionedCoordinator",
+    "PartitionedEmitter",
+]
+
+
+class PartitionCollector(Protocol):
+    """Takes what an emitter reads, in order.
+
+    Attributes
+    ----------
+    share
+        How much of its usual limit the emitter may read, 0 < share <= 1: less than 1 while the states cannot keep up.
+    """
+
+    share: float
+
+    def emit(self, values: Sequence[Any]) -> None:
+        """Emit a row: a value for each field, in order."""
+
+    def emit_arrow(self, data: pa.Table | pa.RecordBatch) -> None:
+        """Emit many rows at once: columns named as the fields, in order."""
+
+
+@runtime_checkable
+class PartitionedCoordinator(Ability, Protocol):
+    """The driver's side of a partitioned spout. Called from one thread."""
+
+    def get_partitions_for_batch(self) -> Sequence[str]:
+        """Return the names of the partitions that are there now, in any fixed order. Asked for each batch."""
+
+
+@runtime_checkable
+class OpaquePartitionedEmitter(Ability, Protocol):
+    """The worker's side of a partitioned spout. Pickled to the worker; opens what it needs there."""
+
+    def emit_partition_batch_new(
+        self, attempt: TransactionAttempt, collector: PartitionCollector, partition: str, last_metadata: Any | None
+    ) -> Any:
+        """Emit what follows in a partition, a bounded amount, and return its metadata.
+
+        It never waits for rows: if there are none, it emits nothing and returns `last_metadata`, and is asked again
+        later. The topology then makes no batch.
+
+        Parameters
+        ----------
+        attempt
+            The batch. `attempt.attempt` is 0 where the driver looks whether there is anything.
+        last_metadata
+            What the last call for this partition returned, in the batches before; None if it was never read.
+        """
+
+
+@runtime_checkable
+class PartitionedEmitter(OpaquePartitionedEmitter, Protocol):
+    """The worker's side of a transactional partitioned spout, which can emit a batch again."""
+
+    def emit_partition_batch(
+        self, attempt: TransactionAttempt, collector: PartitionCollector, partition: str, metadata: Any
+    ) -> None:
+        """Emit again exactly what `emit_partition_batch_new` emitted when it returned `metadata`.
+
+        The number of rows and their checksum are compared with those of the first time.
+        """
+
+
+class IPartitionedTridentSpout(ABC):
+    """A transactional source in partitions: a replay of a batch has the same rows. Subclass it.
+
+    Different from Storm: a partition is its name; the metadata of all partitions is logged in one record, so that a crash
+    cannot leave some with and some without; a reading that returned nothing new makes no batch.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    @abstractmethod
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+
+    @abstractmethod
+    def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionedCoordinator:
+        """Open the driver's side. `conf` holds the settings of the topology."""
+
+    @abstractmethod
+    def get_emitter(self, conf: Mapping[str, Any]) -> PartitionedEmitter:
+        """Return the worker's side."""
+
+
+class IOpaquePartitionedTridentSpout(ABC):
+    """An opaque source in partitions: a replay may have other rows, and goes on with the partitions that are there.
+
+    Subclass it. Every row is in exactly one batch that is committed.
+    """
+
+    spout_type = SpoutType.OPAQUE
+
+    @abstractmethod
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+
+    @abstractmethod
+    def get_coordinator(self, conf: Mapping[str, Any]) -> PartitionedCoordinator:
+        """Open the driver's side. `conf` holds the settings of the topology."""
+
+    @abstractmethod
+    def get_emitter(self, conf: Mapping[str, Any]) -> OpaquePartitionedEmitter:
+        """Return the worker's side."""
+
+
+# ---- what a coordinator may offer besides ---------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class GatesBatches(Ability, Protocol):
+    """A coordinator of a partitioned spout that says when there is nothing, so that nothing is read."""
+
+    def is_ready(self, txid: int) -> bool:
+        """Whether batch `txid` may be read now."""
+
+
+@runtime_checkable
+class HearsSuccess(Ability, Protocol):
+    """A coordinator of a partitioned spout that is told what is committed."""
+
+    def success(self, txid: int, metadata: Mapping[str, Any]) -> None:
+        """Batch `txid` is committed, and with it everything up to these metadata, by partition."""
+
+
+@runtime_checkable
+class ClosesWithTopology(Ability, Protocol):
+    """A coordinator of a partitioned spout that holds something."""
+
+    def close(self) -> None:
+        """Release everything."""

@@ -1,0 +1,139 @@
+"""IRichSpout, the spout of Storm's core: tuples one by one, each with an id that is acknowledged or failed.
+
+In a Trident topology it is at-least-once: the tuples of a batch are acknowledged once the batch is committed, and failed
+when an attempt at it has ended, so that their queue hands them out again. A tuple may then be counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+from trident.ability import Ability
+from trident.errors import TopologyError
+from trident.fields import Fields, FieldsLike
+
+__all__ = [
+    "Activated",
+    "DeclaresOutputFields",
+    "IRichSpout",
+    "LimitsBatches",
+    "OutputFieldsDeclarer",
+    "SpoutOutputCollector",
+    "TopologyContext",
+    "fields_of_rich_spout",
+]
+
+
+@dataclass(frozen=True)
+class TopologyContext:
+    """Where a spout runs.
+
+    Attributes
+    ----------
+    component
+        The name of its stream.
+    task, tasks
+        The number of this instance, from 0, and how many there are.
+    """
+
+    component: str
+    task: int = 0
+    tasks: int = 1
+
+
+class SpoutOutputCollector(Protocol):
+    """Takes what `next_tuple` emits."""
+
+    def emit(self, values: Sequence[Any], message_id: Any = None, stream_id: str = "default") -> None:
+        """Emit a tuple. With a `message_id`, which may be any object, `ack` or `fail` is called with it later."""
+
+
+class OutputFieldsDeclarer:
+    """Takes the fields of a spout, as Storm does."""
+
+    def __init__(self) -> None:
+        self.fields: Fields | None = None
+
+    def declare(self, *fields: FieldsLike) -> None:
+        """Declare the fields with their types, as in `declarer.declare("word: string")`."""
+        self.fields = Fields(*fields)
+
+
+@runtime_checkable
+class IRichSpout(Ability, Protocol):
+    """Emits tuples one by one and is told, by message id, what became of them. All calls come from one thread.
+
+    It also has `get_output_fields()`, or `declare_output_fields(declarer)`. At-least-once, so its promise is that of a
+    non-transactional spout.
+    """
+
+    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Connect; called once, before the first tuple."""
+
+    def next_tuple(self) -> None:
+        """Emit the next tuple, or several; emit nothing if there is none now, without waiting for one."""
+
+    def ack(self, msg_id: Any) -> None:
+        """The batch with this tuple is committed: never again."""
+
+    def fail(self, msg_id: Any) -> None:
+        """An attempt at the batch with this tuple has ended: emit it again."""
+
+    def close(self) -> None:
+        """Release everything."""
+
+
+# ---- what it may offer besides --------------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class DeclaresOutputFields(Ability, Protocol):
+    """A spout that declares its fields in Storm's way."""
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Call `declarer.declare`."""
+
+
+@runtime_checkable
+class GivesOutputFields(Ability, Protocol):
+    """A spout that returns its fields."""
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+
+
+@runtime_checkable
+class Activated(Ability, Protocol):
+    """A spout that is told when tuples are asked for."""
+
+    def activate(self) -> None:
+        """From now on `next_tuple` is called."""
+
+    def deactivate(self) -> None:
+        """It is not called any more."""
+
+
+@runtime_checkable
+class LimitsBatches(Ability, Protocol):
+    """A spout that says how many tuples of it a batch has at most; otherwise that is 1,000, as in Storm."""
+
+    @property
+    def max_batch_size(self) -> int:
+        """At least 1."""
+
+
+def fields_of_rich_spout(spout: Any) -> Fields:
+    """Return the fields that a spout gives or declares."""
+    if isinstance(spout, GivesOutputFields):
+        return spout.get_output_fields()
+    declarer = OutputFieldsDeclarer()
+    if isinstance(spout, DeclaresOutputFields):
+        spout.declare_output_fields(declarer)
+    if declarer.fields is None:
+        raise TopologyError(
+            f"{type(spout).__name__} does not say its fields: give it get_output_fields(), which returns them, or "
+            'declare_output_fields(declarer), which calls declarer.declare("word: string")'
+        )
+    return declarer.fields
