@@ -25,11 +25,12 @@ def is_partitioned(spout: Any) -> bool:
 
 def fields_of_spout(stream: str, spout: Any) -> Fields:
     """Return the output fields of any spout; `TopologyError` that names what is missing if it is none."""
-    if is_partitioned(spout) or isinstance(spout, (ITridentSpout, IBatchSpout)):
-        fields: Fields = spout.get_output_fields()
-        return fields
-    if isinstance(spout, IRichSpout):
-        return fields_of_rich_spout(spout)
+    if not isinstance(spout, type):
+        if is_partitioned(spout) or isinstance(spout, (ITridentSpout, IBatchSpout)):
+            fields: Fields = spout.get_output_fields()
+            return fields
+        if isinstance(spout, IRichSpout):
+            return fields_of_rich_spout(spout)
     raise TopologyError(
         f"stream {stream!r} got {type(spout).__name__}, which is no spout. {_lacks(spout)} (trident.spout)"
     )

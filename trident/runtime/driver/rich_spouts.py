@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from trident.errors import SpoutError
+from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
 from trident.runtime.driver.row_batches import TableEmitter, slices, table_of_emitted
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
@@ -46,7 +46,7 @@ class RichSpoutBatchExecutor:
         self._fields = fields_of_rich_spout(spout)
         self._most = spout.max_batch_size if isinstance(spout, LimitsBatches) else _MAX_BATCH_SIZE
         if self._most < 1:
-            raise SpoutError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
+            raise TopologyError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
         self._share = 1.0
         self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
         self._batches: dict[int, _Batch] = {}
