@@ -12,14 +12,16 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
-from trident import TridentTopology
+from trident import Fields, TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
+from trident.runtime.driver.batch_spouts import as_trident_spout
 from trident.runtime.engine.hops import Sent, destinations_of, hops_of
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task
 from trident.runtime.engine.worker import Program
+from trident.spout import IOpaquePartitionedTridentSpout
 from trident.spout.interfaces import TransactionAttempt
 
 Items = list[tuple[int, Sent]]
@@ -35,8 +37,9 @@ def salt(id_: int) -> int:
 class Job:
     """A job as Spark runs it: the bodies of its tasks, each perhaps more than once, and what each run reads."""
 
-    def __init__(self, exchanges: int) -> None:
-        topology, spout = TridentTopology("t"), FixedBatchSpout("id: int", IDS, *[(at,) for at in range(IDS)])
+    def __init__(self, exchanges: int, source: Any = None) -> None:
+        topology = TridentTopology("t")
+        spout = as_trident_spout(source or FixedBatchSpout("id: int", IDS, *[(at,) for at in range(IDS)]))
         stream = topology.new_stream("in", spout)
         for name in [f"salt{at}" for at in range(exchanges)]:
             stream = stream.each("id", salt, f"{name}: int").partition_by(name)
@@ -127,3 +130,47 @@ def test_runs_are_told_apart_over_several_levels() -> None:
     failure = job.last(2, [[*middle[:2], newer]] * WIDTH).failure
     assert failure is not None
     assert failure.cause.startswith("stage 1 lost output")
+
+
+class Restless(IOpaquePartitionedTridentSpout):
+    """Two partitions that give other rows whenever they are read; rows and metadata say by which reading."""
+
+    def get_output_fields(self) -> Fields:
+        return Fields("id: int")
+
+    def get_coordinator(self, conf: Any) -> Restless:
+        return self
+
+    def get_emitter(self, conf: Any) -> Restless:
+        return self
+
+    def get_partitions_for_batch(self) -> list[str]:
+        return ["0", "1"]
+
+    def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> int:
+        reading = next(salts)
+        for row in range(100):
+            collector.emit([reading * 1000 + row])
+        return reading
+
+
+@pytest.mark.parametrize("exchanges", [1, 2])
+def test_rows_and_metadata_of_a_batch_are_of_the_same_run_of_each_task(exchanges: int) -> None:
+    job = Job(exchanges, Restless())
+    first, lost, second = job.read(0), job.read(1), job.read(1)
+
+    def output(*runs: Items) -> TaskOutput:
+        before: Any = [list(runs)] * WIDTH
+        for level in range(1, exchanges):
+            before = [[job.level(level, task, before[task]) for task in range(WIDTH)]] * WIDTH
+        return job.last(exchanges, before)
+
+    for run in (lost, second):
+        given = output(first, run)
+        readings = {row // 1000 for row in counted(given)}
+        assert {read.metadata for read in given.metadata["in"].values()} == readings
+        assert [read.rows for read in given.metadata["in"].values()] == [100, 100]
+    if exchanges == 1:
+        mixed = job.last(1, [[first, lost], [first, second], [first, lost]])
+        assert mixed.failure is not None
+        assert mixed.metadata == {}
