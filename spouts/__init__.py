@@ -1,13 +1,23 @@
 """Spouts: the sources of topologies, one package a source.
 
 `rows` has sources whose rows are in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`,
-`rate` has `RateSpout` for load tests, `dataframes` has `DataFrameSpout`, whose rows stay in Spark.
+`kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `rate` has `RateSpout` for load tests,
+`dataframes` has `DataFrameSpout`, whose rows stay in Spark.
 Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
 from spouts.dataframes import DataFrameSpout
+from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.rate import RateSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout
 from spouts.text_files import TextFileSpout
 
-__all__ = ["DataFrameSpout", "FeederBatchSpout", "FixedBatchSpout", "RateSpout", "TextFileSpout"]
+__all__ = [
+    "DataFrameSpout",
+    "FeederBatchSpout",
+    "FixedBatchSpout",
+    "OpaqueTridentKafkaSpout",
+    "RateSpout",
+    "TextFileSpout",
+    "TransactionalTridentKafkaSpout",
+]

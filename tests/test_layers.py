@@ -120,6 +120,7 @@ LAYERS = (
     Layer(
         ("spouts",),
         ("trident.spout", "trident.arrow", "pyarrow", "pandas", "numpy", "pyspark", "py4j", "confluent_kafka", *VALUES),
+        deferred=("fastavro",),
     ),
     Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich")),
 )

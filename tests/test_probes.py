@@ -36,6 +36,7 @@ ALLOWED = {
     ("trident/storekit/store_options.py", COMPUTED): FIELDS,
     ("states/cassandra/options.py", COMPUTED): FIELDS,
     ("states/postgres/options.py", COMPUTED): FIELDS,
+    ("spouts/kafka/options.py", COMPUTED): FIELDS,
     ("states/redis/options.py", COMPUTED): FIELDS,
     ("states/redis/connecting.py", COMPUTED): FIELDS,
     (

@@ -1,0 +1,18 @@
+"""Records of Kafka topics, each exactly once; `pip install 'trident-spark[kafka]'`.
+
+Begin with `spout.py` (the two spouts), then `batch_ranges.py` (what a definition is), `range_coordinator.py` (the driver's
+side: which offsets make up a batch) and `range_reader.py` (the workers' side: reads them). Formats of values are in
+`value_formats.py`.
+"""
+
+from spouts.kafka.spout import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from spouts.kafka.value_formats import Avro, ByColumns, ByRecord, Json
+
+__all__ = [
+    "Avro",
+    "ByColumns",
+    "ByRecord",
+    "Json",
+    "OpaqueTridentKafkaSpout",
+    "TransactionalTridentKafkaSpout",
+]

@@ -1,0 +1,247 @@
+"""What the driver sees of a Kafka cluster: topics with their ids and leaders, and where partitions begin and end."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.client_settings import Reports, admin_of, consumer_settings, error_of, kafka_error, kafka_package
+from spouts.kafka.options import KafkaOptions
+from trident.errors import SpoutError
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+__all__ = ["Bounds", "BrokerView", "TopicView"]
+
+_log = logging.getLogger(__name__)
+_ASK_S = 3.0
+_START_S = 5.0
+
+
+class Bounds(NamedTuple):
+    """Where a partition begins and ends, the end as the isolation level sees it; `epoch` is its leader's."""
+
+    low: int
+    end: int
+    epoch: int
+
+
+@dataclass(frozen=True)
+class TopicView:
+    """A topic: its id, and by partition whether it has a leader."""
+
+    id: str
+    led: Mapping[int, bool] = field(default_factory=dict)
+
+
+class BrokerView:
+    """Asks the brokers. Every call raises `SpoutError` if they do not answer."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        kafka_package()
+        self._options, self._reports = options, Reports()
+        self._settings = consumer_settings(
+            options.bootstrap_servers, options.isolation, options.group_id, options.config
+        )
+        self._admin = admin_of(self._settings, self._reports)
+        self._opened: Consumer | None = None
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    # ---- topics -------------------------------------------------------------------------------------------------------
+
+    def wait_for_brokers(self) -> None:
+        """Return when a broker answers; `SpoutError` after some seconds."""
+        from confluent_kafka import KafkaException
+
+        try:
+            self._admin.list_topics(timeout=_START_S)
+        except KafkaException as error:
+            self._admin.poll(0)  # passes on what is in the client's log
+            raise self._failed(f"within {_START_S:g} seconds no broker answered", error) from error
+
+    def topics(self, more: Iterable[str]) -> dict[str, TopicView]:
+        """Return the topics that are to be read, and `more`, as far as they are there."""
+        choice = self._options.topics
+        names = {*choice.names, *more, *self._matching(choice.pattern)}
+        return self._describe(sorted(names)) if names else {}
+
+    def _matching(self, pattern: str | None) -> list[str]:
+        from confluent_kafka import KafkaException
+
+        if pattern is None:
+            return []
+        try:
+            found = self._admin.list_topics(timeout=_ASK_S).topics
+        except KafkaException as error:
+            raise self._failed("listing the topics", error) from error
+        matches = re.compile(pattern)
+        return [name for name in found if matches.fullmatch(name) and not name.startswith("__")]
+
+    def _describe(self, names: list[str]) -> dict[str, TopicView]:
+        from confluent_kafka import KafkaException, TopicCollection
+
+        views: dict[str, TopicView] = {}
+        for name, future in self._admin.describe_topics(TopicCollection(names), request_timeout=_ASK_S).items():
+            try:
+                topic = future.result()
+            except KafkaException as error:
+                if error_of(error).name() == "UNKNOWN_TOPIC_OR_PART":
+                    continue
+                raise self._failed(f"asking for topic {name!r}", error) from error
+            led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
+            views[name] = TopicView(str(topic.topic_id), led)
+        return views
+
+    def compacted(self, names: Iterable[str]) -> list[str]:
+        """Return the topics that are compacted, as far as the user may know."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
+
+        asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
+        found = []
+        for resource, future in (self._admin.describe_configs(asked, request_timeout=_ASK_S) if asked else {}).items():
+            try:
+                policy = future.result()["cleanup.policy"].value
+            except KafkaException as error:
+                _log.debug("asking for the settings of topic %r: %s", resource.name, error_of(error).str())
+                continue
+            if "compact" in policy:
+                found.append(resource.name)
+        return found
+
+    # ---- offsets ------------------------------------------------------------------------------------------------------
+
+    def bounds(self, spots: Iterable[Spot]) -> dict[Spot, Bounds]:
+        """Return where partitions begin and end; those that do not answer are not in the result."""
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        wanted = list(spots)
+        low = self._ask(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+        end = self._ask(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+        lows = low()
+        return {spot: Bounds(lows[spot][0], *found) for spot, found in end().items() if spot in lows}
+
+    def high(self, spot: Spot) -> int | None:
+        """Return where a partition ends, records of open transactions included; None if it does not answer."""
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        found = self._ask([spot], latest, "read_uncommitted")()
+        return found[spot][0] if spot in found else None
+
+    def at(self, spots: Iterable[Spot], ms: int) -> dict[Spot, int]:
+        """Return the first offset whose record is from then or later; -1 if there is none."""
+        from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+
+        return {spot: found[0] for spot, found in self._ask(list(spots), OffsetSpec.for_timestamp(ms))().items()}
+
+    def _ask(
+        self, spots: list[Spot], spec: OffsetSpec, isolation: str = ""
+    ) -> Callable[[], dict[Spot, tuple[int, int]]]:
+        from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+
+        levels = {
+            "read_committed": IsolationLevel.READ_COMMITTED,
+            "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
+        }
+        asked = {TopicPartition(*spot): spec for spot in spots}
+        futures = self._admin.list_offsets(
+            asked, isolation_level=levels[isolation or self._options.isolation], request_timeout=_ASK_S
+        )  # the answers come in threads of the client's
+
+        def answers() -> dict[Spot, tuple[int, int]]:
+            found: dict[Spot, tuple[int, int]] = {}
+            for where, future in futures.items():
+                try:
+                    result = future.result()
+                except KafkaException as error:
+                    _log.debug("asking for offsets of %s: %s", where, error_of(error).str())
+                    continue
+                epoch = -1 if result.leader_epoch is None else result.leader_epoch
+                found[Spot(where.topic, where.partition)] = (result.offset, epoch)
+            return found
+
+        return answers if spots else dict
+
+    # ---- records and groups -------------------------------------------------------------------------------------------
+
+    def committed(self, spots: Iterable[Spot]) -> dict[Spot, int]:
+        """Return the offsets that the group committed; negative where it has none."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            found = self._consumer().committed([TopicPartition(*spot) for spot in spots], timeout=_START_S)
+        except KafkaException as error:
+            raise self._failed(f"asking for the offsets of group {self._options.group_id!r}", error) from error
+        return {Spot(each.topic, each.partition): each.offset for each in found}
+
+    def commit(self, ends: Mapping[Spot, int]) -> None:
+        """Commit offsets to the group, without waiting: they are for monitors only."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        consumer = self._consumer()
+        try:
+            consumer.poll(0)  # hears of the last one
+            consumer.commit(offsets=[TopicPartition(*spot, end) for spot, end in ends.items()], asynchronous=True)
+        except KafkaException as error:
+            _log.warning("offsets were not committed to group %r: %s", self._options.group_id, error_of(error).str())
+
+    def sizes(self, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
+        """Return the mean bytes of key and value of some records from an offset on, where any came soon."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        consumer = self._consumer()
+        seen: dict[Spot, list[int]] = {}
+        deadline, open_ = time.monotonic() + patience_s, set(starts)
+        try:
+            consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
+            while open_ and time.monotonic() < deadline:
+                message = consumer.poll(0.05)
+                if message is None:
+                    continue
+                spot = Spot(str(message.topic()), message.partition() or 0)
+                error = message.error()
+                if error is not None:
+                    if error.name() == "_PARTITION_EOF":
+                        open_.discard(spot)
+                    continue
+                sizes = seen.setdefault(spot, [])
+                sizes.append(len(message.value() or b"") + len(message.key() or b""))
+                if len(sizes) >= most:
+                    open_.discard(spot)
+            consumer.unassign()
+        except KafkaException as error:
+            _log.debug("measuring records: %s", error_of(error).str())
+        return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items()}
+
+    def _consumer(self) -> Consumer:
+        from confluent_kafka import Consumer
+
+        if self._opened is None:
+            settings: dict[str, Any] = {
+                **self._settings,
+                "on_commit": self._committed,
+                "error_cb": self._reports.error,
+                "queued.max.messages.kbytes": 1024,
+            }
+            self._opened = Consumer(settings, logger=self._reports)
+        return self._opened
+
+    def _committed(self, error: Any, partitions: Any) -> None:
+        if error is not None:
+            _log.warning("offsets were not committed to group %r: %s", self._options.group_id, error.str())
+
+    def _failed(self, doing: str, error: KafkaException) -> SpoutError:
+        return kafka_error(doing, self._options.bootstrap_servers, error_of(error), self._reports)

@@ -1,0 +1,78 @@
+"""Records that a batch has or comes to next, and that Kafka no longer has: what happened, and the choices."""
+
+from __future__ import annotations
+
+from spouts.kafka.batch_ranges import Range, Spot
+from trident.errors import ReplayMismatchError, SpoutError
+
+__all__ = ["compacted_topic", "gone_topic", "lost_before", "range_lost", "replaced_text", "rewritten", "topic_replaced"]
+
+_CHOICES = 'Bring the records back, or let on_lost="skip" go on without them (each skip is logged and counted)'
+
+
+def range_lost(one: Range, low: int, high: int) -> ReplayMismatchError:
+    """Say that records of a batch that was defined are gone."""
+    what = f"the batch was defined as offsets {one.start} to {one.end} of {one.spot}, which has {low} to {high} now: "
+    if one.start < low:
+        return ReplayMismatchError(
+            f"{what}its first {min(one.end, low) - one.start} offsets were deleted (retention, or delete-records). {_CHOICES}; "
+            "and raise retention.ms or retention.bytes of the topic"
+        )
+    return ReplayMismatchError(
+        f"{what}the end of the partition was lost (an unclean leader election, or the topic was created again). {_CHOICES}"
+    )
+
+
+def lost_before(spot: Spot, position: int, low: int, high: int) -> SpoutError:
+    """Say that the records that come next are gone, or that the end of what was read is."""
+    if position < low:
+        return SpoutError(
+            f"{spot} was read up to offset {position}, and begins at {low} now: {low - position} offsets were deleted before "
+            f"they were read (retention, or delete-records). {_CHOICES}; and raise retention.ms or retention.bytes"
+        )
+    return SpoutError(
+        f"{spot} was read up to offset {position}, and ends at {high} now: {position - high} offsets that were read were "
+        "lost in Kafka (an unclean leader election: see unclean.leader.election.enable), and new records take their "
+        f'numbers. Start with a new log, or let on_lost="skip" go on at offset {high}'
+    )
+
+
+def rewritten(one: Range, offset: int, epoch: int) -> ReplayMismatchError:
+    """Say that other records have the offsets of a batch that was defined."""
+    return ReplayMismatchError(
+        f"the batch was defined as offsets {one.start} to {one.end} of {one.spot} under leader epoch {one.epoch}; offset "
+        f"{offset} was written under epoch {epoch}: an unclean leader election lost the records, and others have their "
+        "numbers. A replay cannot be the same; start with a new log"
+    )
+
+
+def replaced_text(name: str, before: str, now: str) -> str:
+    """Say that a topic is another one of the same name."""
+    return (
+        f"topic {name!r} had the id {before} when it was read and has {now} now: it was deleted and created again, so "
+        "offsets mean other records"
+    )
+
+
+def topic_replaced(name: str, before: str, now: str) -> ReplayMismatchError:
+    """Say that a batch that was defined is of a topic that is gone."""
+    return ReplayMismatchError(
+        f"{replaced_text(name, before, now)}. What was not read of the old topic is lost. Start with a new log, or let "
+        'on_lost="skip" read the new topic from its beginning'
+    )
+
+
+def gone_topic(name: str) -> SpoutError:
+    """Say that a topic that was read is not there any more."""
+    return SpoutError(
+        f"topic {name!r}, which was read before, is not there any more, or the user may not see it. Create it or permit "
+        'Describe, take it out of topics together with a new log, or let on_lost="skip" go on without it'
+    )
+
+
+def compacted_topic(name: str) -> SpoutError:
+    """Say that a transactional spout cannot read a topic."""
+    return SpoutError(
+        f"topic {name!r} is compacted (cleanup.policy): Kafka may delete records between two attempts at a batch, so a replay "
+        "need not be the same. Use OpaqueTridentKafkaSpout, which promises no more than the topic can keep"
+    )

@@ -1,0 +1,147 @@
+"""The options of a Kafka spout, checked when it is made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from spouts.kafka.value_formats import Format, format_of
+from trident.errors import ConfigError
+from trident.redaction import Redacted
+
+__all__ = ["COLUMNS", "KafkaOptions", "Topics"]
+
+COLUMNS = ("value", "key", "timestamp", "partition", "offset", "topic", "headers")
+"""What a record has."""
+
+_OURS = {
+    "bootstrap.servers": "the first argument",
+    "group.id": "group_id",
+    "isolation.level": "isolation",
+    "auto.offset.reset": "first_poll",
+    "enable.auto.commit": "group_id (offsets are committed there after the record of the batch)",
+    "enable.auto.offset.store": "group_id",
+    "enable.partition.eof": "nothing: the spout needs it",
+    "group.instance.id": "nothing: the spout joins no group",
+}
+_CHOICES = {
+    "key": ("bytes", "text"),
+    "isolation": ("read_committed", "read_uncommitted"),
+    "on_lost": ("fail", "skip"),
+    "on_bad": ("fail", "null"),
+}
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Which partitions are read: of the topics with these names, or whose whole name matches the pattern.
+
+    Attributes
+    ----------
+    names
+        Names of topics.
+    pattern
+        A regular expression, or None.
+    assigned
+        The partitions of each topic, if not all of them are read.
+    """
+
+    names: tuple[str, ...]
+    pattern: str | None = None
+    assigned: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, topics: Any) -> Topics:
+        """Make it of what a user gives: a name, several, a compiled pattern, or partitions by topic."""
+        if isinstance(topics, re.Pattern):
+            return cls((), topics.pattern)
+        if isinstance(topics, Mapping):
+            assigned = {name: tuple(sorted(set(partitions))) for name, partitions in topics.items()}
+            if not all(assigned.values()):
+                raise ConfigError(f"topics={dict(topics)!r}: name at least one partition of each topic")
+            return cls(_names(tuple(assigned), topics), None, assigned)
+        return cls(_names((topics,) if isinstance(topics, str) else tuple(topics), topics))
+
+    def __str__(self) -> str:
+        return f"pattern {self.pattern!r}" if self.pattern is not None else ", ".join(map(repr, self.names))
+
+
+def _names(names: tuple[str, ...], given: Any) -> tuple[str, ...]:
+    if not names or not all(isinstance(name, str) and name for name in names):
+        raise ConfigError(
+            f"topics={given!r}: give the name of a topic, a list of names, re.compile(...), or {{name: [partitions]}}"
+        )
+    return tuple(dict.fromkeys(names))
+
+
+@dataclass(frozen=True, repr=False)
+class KafkaOptions(Redacted):
+    """The options of a Kafka spout; see `OpaqueTridentKafkaSpout` for what they mean."""
+
+    bootstrap_servers: str
+    topics: Topics
+    value: Format
+    key: str
+    fields: tuple[str, ...]
+    first_poll: str | datetime
+    max_batch_records: int
+    max_batch_bytes: int
+    max_batch_s: float | None
+    isolation: str
+    group_id: str | None
+    refresh_s: float
+    partition_timeout_s: float
+    on_lost: str
+    on_bad: str
+    config: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, bootstrap_servers: str, topics: Any, given: Mapping[str, Any]) -> KafkaOptions:
+        """Check the options of a user; `ConfigError` names the wrong one."""
+        if not isinstance(bootstrap_servers, str) or not bootstrap_servers.strip():
+            raise ConfigError(f'bootstrap_servers={bootstrap_servers!r}: write "host:port", several with commas')
+        fields = given["fields"]
+        columns = tuple(part.strip() for part in fields.split(",")) if isinstance(fields, str) else tuple(fields)
+        checked = dict(given, value=format_of(given["value"]), fields=columns, config=dict(given["config"] or {}))
+        return cls(bootstrap_servers, Topics.of(topics), **checked)
+
+    def __post_init__(self) -> None:
+        """Check each option, and those that belong together."""
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise _wrong(name, getattr(self, name), " or ".join(f'"{each}"' for each in choices))
+        for name in ("max_batch_records", "max_batch_bytes", "refresh_s", "partition_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise _wrong(name, getattr(self, name), "a number above 0")
+        if self.max_batch_s is not None and not self.max_batch_s > 0:
+            raise _wrong("max_batch_s", self.max_batch_s, "a number above 0, or None")
+        self._check_columns()
+        self._check_first_poll()
+        for name in self.config:
+            if name in _OURS:
+                raise ConfigError(f"config: {name!r} is set by {_OURS[name]}")
+
+    def _check_columns(self) -> None:
+        unknown = [name for name in self.fields if name not in COLUMNS]
+        if unknown or not self.fields or len(set(self.fields)) < len(self.fields):
+            raise ConfigError(f"fields={', '.join(self.fields)!r}: each at most once, of {', '.join(COLUMNS)}")
+        if self.value.replaces_all and self.fields != ("value",):
+            raise ConfigError(
+                f"fields={', '.join(self.fields)!r} with ByColumns: its function gets every column and says what is emitted"
+            )
+
+    def _check_first_poll(self) -> None:
+        first = self.first_poll
+        if not isinstance(first, datetime) and first not in ("earliest", "latest", "committed"):
+            raise _wrong("first_poll", first, '"earliest", "latest", "committed" or a datetime')
+        if isinstance(first, datetime) and first.tzinfo is None:
+            raise ConfigError(f"first_poll={first!r}: a datetime needs a time zone, such as datetime.UTC")
+        if first == "committed" and self.group_id is None:
+            raise ConfigError('first_poll="committed" needs group_id: the group whose offsets are meant')
+
+
+def _wrong(name: str, value: object, right: str) -> ConfigError:
+    return ConfigError(f"{name}={value!r}: give {right}")

@@ -1,0 +1,201 @@
+"""Reads an offset range of a partition: every record in it, and nothing else."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from spouts.kafka.batch_ranges import Range, Spot
+from spouts.kafka.client_settings import Reports, admin_of, error_of, is_final, kafka_error
+from spouts.kafka.lost_records import gone_topic, range_lost, rewritten, topic_replaced
+from trident.errors import SpoutError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+    from confluent_kafka.admin import AdminClient
+
+__all__ = ["RangeReader", "offset_of"]
+
+_log = logging.getLogger(__name__)
+_STEP_S = 0.25
+_ASK_S = 5.0
+_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+_SHORT_S = 10.0  # how long a partition may end below the end of a range: a new leader needs some seconds
+
+
+class RangeReader:
+    """A consumer that reads one range after the other.
+
+    Parameters
+    ----------
+    settings
+        Of the consumer.
+    """
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from confluent_kafka import Consumer, KafkaException
+
+        self._settings, self._reports = settings, Reports()
+        try:
+            self._consumer = Consumer({**settings, "error_cb": self._reports.error}, logger=self._reports)
+        except KafkaException as error:
+            raise SpoutError(f"config: {error_of(error).str()}") from error
+        self._admin: AdminClient | None = None
+        self._next: tuple[Spot, int] | None = None  # what the consumer gives next
+
+    def close(self) -> None:
+        """Close the consumer and its connections."""
+        self._consumer.close()
+        self._admin = None
+
+    def rest(self) -> None:
+        """Stop fetching ahead."""
+        if self._next is not None:
+            self._next = None
+            self._consumer.unassign()
+
+    def check_topics(self, ids: dict[str, str]) -> None:
+        """Make sure that the topics still have the ids that the definition says; `ReplayMismatchError` if not.
+
+        Call it after reading: no topic gets back an id that it had, so it was the same topic all the time.
+        """
+        from confluent_kafka import KafkaException, TopicCollection
+
+        if self._admin is None:
+            self._admin = admin_of(self._settings, self._reports)
+        futures = self._admin.describe_topics(TopicCollection(list(ids)), request_timeout=_ASK_S)
+        for name, future in futures.items():
+            try:
+                found = str(future.result().topic_id)
+            except KafkaException as error:
+                if error_of(error).name() in _UNKNOWN:
+                    raise gone_topic(name) from error
+                raise self._failed(f"asking for the id of topic {name!r}", error_of(error)) from error
+            if found != ids[name]:
+                raise topic_replaced(name, ids[name], found)
+
+    def read(self, one: Range, most: int, patience_s: float, may_skip: bool) -> Iterator[list[Message]]:
+        """Give the records of a range, at most `most` at a time.
+
+        Parameters
+        ----------
+        patience_s
+            How many seconds nothing may come before `SpoutError` is raised.
+        may_skip
+            Whether records that are gone are left out, with a warning.
+        """
+        position, since = self._begin(one, one.start), time.monotonic()
+        while position < one.end:
+            got = self._some(min(most, one.end - position))
+            errors = [each for each in got if each.error()] if any(map(_error, got)) else ()
+            records = [each for each in got if not each.error()] if errors else got
+            if records:
+                since, position = time.monotonic(), offset_of(records[-1]) + 1
+                inside = self._inside(one, records)
+                if inside:
+                    yield inside
+            for each in errors:
+                patience_s = min(patience_s, _SHORT_S) if _ends_short(each, one) else patience_s
+                position = max(position, self._heed(one, position, each, may_skip))
+            if not records and time.monotonic() - since > patience_s:
+                raise self._silent(one, position, patience_s)
+        if self._next is not None:
+            self._next = (one.spot, one.end)
+
+    def _begin(self, one: Range, position: int) -> int:
+        from confluent_kafka import TopicPartition
+
+        if self._next != (one.spot, position):
+            self._consumer.assign([TopicPartition(one.spot.topic, one.spot.partition, position)])
+        self._next = (one.spot, position)
+        return position
+
+    def _some(self, most: int) -> list[Message]:
+        """Return what is there, at least one message unless none comes soon. `consume` alone would wait for all."""
+        first = self._consumer.poll(_STEP_S)
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(most - 1, 0)] if most > 1 else [first]
+
+    def _inside(self, one: Range, records: list[Message]) -> list[Message]:
+        """Leave out the records behind a range: its last offsets may be no records."""
+        if offset_of(records[-1]) >= one.end:
+            self._next = None
+            records = [each for each in records if offset_of(each) < one.end]
+        epoch = records[-1].leader_epoch() if records else None
+        if epoch is not None and epoch > one.epoch >= 0:
+            raise rewritten(one, offset_of(records[-1]), epoch)
+        return records
+
+    def _heed(self, one: Range, position: int, message: Message, may_skip: bool) -> int:
+        """Return the position after an error: the end of the range, if the partition ends there or later."""
+        error: KafkaError = message.error()  # type: ignore[assignment]  # only messages with one come here
+        name = error.name()
+        if name == "_PARTITION_EOF":
+            if offset_of(message) < one.end:
+                return position
+            self.rest()
+            return one.end
+        if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION"):
+            return self._lost(one, position, may_skip)
+        if name in _UNKNOWN:
+            raise gone_topic(one.spot.topic)
+        if is_final(error):
+            raise self._failed(f"reading {one.spot}", error)
+        return position
+
+    def _lost(self, one: Range, position: int, may_skip: bool) -> int:
+        low, high = self._watermarks(one.spot)
+        if not may_skip:
+            raise range_lost(one, low, high)
+        end = max(position, min(one.end, low if position < low else one.end))
+        _log.warning("on_lost=skip: offsets %d to %d of %s are gone and were left out", position, end, one.spot)
+        return self._begin(one, end) if end < one.end else end
+
+    def _silent(self, one: Range, position: int, patience_s: float) -> SpoutError:
+        """Say why nothing comes."""
+        from confluent_kafka import KafkaException
+
+        what = f"{one.spot}, offset {position}: no record came within partition_timeout_s={patience_s:g} seconds"
+        try:
+            topic = self._consumer.list_topics(one.spot.topic, _ASK_S).topics[one.spot.topic]
+            partition = topic.partitions.get(one.spot.partition)
+            if partition is None or partition.leader < 0:
+                replicas = "" if partition is None else f" Its replicas are on the brokers {list(partition.replicas)}."
+                return SpoutError(
+                    f"{what}; it has no leader.{replicas} Start them; the batch is then read as it was defined"
+                )
+            low, high = self._watermarks(one.spot)
+        except KafkaException as error:
+            return self._failed(what, error_of(error))
+        if high < one.end:
+            return range_lost(one, low, high)
+        return SpoutError(f"{what}; its leader is broker {partition.leader} ({self._reports}). Check that broker")
+
+    def _watermarks(self, spot: Spot) -> tuple[int, int]:
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(*spot), _ASK_S)
+        except KafkaException as error:
+            raise self._failed(f"asking where {spot} begins and ends", error_of(error)) from error
+        return low, high
+
+    def _failed(self, doing: str, error: KafkaError) -> SpoutError:
+        return kafka_error(doing, self._settings["bootstrap.servers"], error, self._reports)
+
+
+def _error(message: Message) -> KafkaError | None:
+    return message.error()
+
+
+def _ends_short(message: Message, one: Range) -> bool:
+    error = message.error()
+    return error is not None and error.name() == "_PARTITION_EOF" and offset_of(message) < one.end
+
+
+def offset_of(message: Message) -> int:
+    """Return the offset of a record."""
+    return message.offset()  # type: ignore[return-value]  # each message of a consumer has one

@@ -1,0 +1,172 @@
+"""Turns the records of ranges into Arrow tables: the workers' side of a Kafka spout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from spouts.kafka.batch_ranges import Range
+from spouts.kafka.client_settings import consumer_settings, kafka_package
+from spouts.kafka.consumer_pool import Pool
+from spouts.kafka.options import KafkaOptions
+from spouts.kafka.range_reader import RangeReader, offset_of
+from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, Record
+from trident.arrow import arrow_type, schema_of
+from trident.errors import SpoutError
+from trident.fields import Fields
+
+if TYPE_CHECKING:
+    from confluent_kafka import Message
+
+__all__ = ["READERS", "KafkaEmitter", "emitted_fields"]
+
+READERS = Pool()
+"""The consumers of this process."""
+
+_MESSAGES = 1000  # at a time: more at once do not stay in the processor's cache
+_ROWS, _BYTES = 32 << 10, 4 << 20  # of a table
+_TYPES = {
+    "value": "binary",
+    "key": "binary",
+    "timestamp": "timestamp",
+    "partition": "int",
+    "offset": "bigint",
+    "topic": "string",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+
+
+def emitted_fields(options: KafkaOptions) -> Fields:
+    """Return the fields of a spout with these options."""
+    if options.value.replaces_all:
+        return options.value.fields
+    key = "string" if options.key == "text" else "binary"
+    types = {**_TYPES, "key": key}
+    return Fields(*(options.value.fields if name == "value" else f"{name}: {types[name]}" for name in options.fields))
+
+
+class KafkaEmitter:
+    """Reads the ranges of a part. Pickled to the worker; the consumer is opened there and stays open for later batches."""
+
+    def __init__(self, options: KafkaOptions) -> None:
+        self._options, self._fields = options, emitted_fields(options)
+        self._columns = Record._fields if options.value.replaces_all else options.fields
+
+    @property
+    def key(self) -> str:
+        """By what the consumers are found in `READERS`."""
+        return repr(sorted(self._settings().items(), key=str))
+
+    def emit(self, part: Sequence[Range]) -> Iterator[pa.Table]:
+        """Give the records of a part, range after range, in tables of a few megabytes."""
+        kafka_package()
+        settings = self._settings()
+        with READERS.borrow(self.key, lambda: RangeReader(settings)) as reader:
+            for one in part:
+                for table in self._tables(one, reader):
+                    yield self._emitted(one, table)
+            reader.check_topics({one.spot.topic: one.topic_id for one in part})
+
+    def _settings(self) -> dict[str, Any]:
+        options = self._options
+        return consumer_settings(options.bootstrap_servers, options.isolation, options.group_id, options.config)
+
+    def _tables(self, one: Range, reader: RangeReader) -> Iterator[pa.Table]:
+        """Collect arrays of records into tables; with `offset`, to say where a bad value is."""
+        names = (*self._columns, *(() if "offset" in self._columns else ("offset",)))
+        batches: list[pa.RecordBatch] = []
+        rows = size = 0
+        options = self._options
+        for messages in reader.read(one, _MESSAGES, options.partition_timeout_s, options.on_lost == "skip"):
+            batch = pa.RecordBatch.from_arrays([_COLUMNS[name](messages) for name in names], names=list(names))
+            batches.append(batch)
+            rows, size = rows + len(messages), size + batch.nbytes
+            if rows >= _ROWS or size >= _BYTES:
+                yield pa.Table.from_batches(batches).combine_chunks()
+                batches, rows, size = [], 0, 0
+        if batches:
+            yield pa.Table.from_batches(batches).combine_chunks()
+
+    def _emitted(self, one: Range, table: pa.Table) -> pa.Table:
+        value = self._options.value
+        try:
+            if isinstance(value, ByRecord | ByColumns):
+                return value.translate(table.select(Record._fields))
+            columns: list[pa.Array] = []
+            for name in self._options.fields:
+                columns.extend(self._column(name, table))
+        except BadValue as bad:
+            raise SpoutError(f"offset {table['offset'][bad.at].as_py()} in {one.spot}: {bad.why}") from bad
+        return pa.table(columns, schema=schema_of(self._fields))
+
+    def _column(self, name: str, table: pa.Table) -> Sequence[pa.Array]:
+        (array,) = table[name].chunks
+        if name == "value":
+            return self._options.value.columns(array, self._options.on_bad == "null")
+        if name == "key" and self._options.key == "text":
+            try:
+                return [array.cast(pa.string())]
+            except pa.ArrowInvalid:
+                raise BadValue(
+                    _first_bad_text(array), 'its key is no text in UTF-8; read it with key="bytes"'
+                ) from None
+        return [array]
+
+
+def _first_bad_text(array: pa.Array) -> int:
+    for at, key in enumerate(array.to_pylist()):
+        try:
+            _ = key is None or key.decode()
+        except UnicodeDecodeError:
+            return at
+    return 0
+
+
+# ---- columns of messages ------------------------------------------------------------------------------------------------
+
+
+def _values(messages: list[Message]) -> pa.Array:
+    return pa.array([each.value() for each in messages], pa.binary())
+
+
+def _keys(messages: list[Message]) -> pa.Array:
+    return pa.array([each.key() for each in messages], pa.binary())
+
+
+def _timestamps(messages: list[Message]) -> pa.Array:
+    ms = pa.array([ms if kind else None for kind, ms in (each.timestamp() for each in messages)], pa.int64())
+    return ms.cast(pa.timestamp("ms", tz="UTC")).cast(arrow_type("timestamp"))
+
+
+def _partitions(messages: list[Message]) -> pa.Array:
+    return pa.array(np.full(len(messages), messages[0].partition(), np.int32))
+
+
+def _offsets(messages: list[Message]) -> pa.Array:
+    first, last = offset_of(messages[0]), offset_of(messages[-1])
+    if last - first == len(messages) - 1:
+        return pa.array(np.arange(first, last + 1, dtype=np.int64))
+    return pa.array([each.offset() for each in messages], pa.int64())
+
+
+def _topics(messages: list[Message]) -> pa.Array:
+    return pa.repeat(pa.scalar(messages[0].topic(), pa.string()), len(messages))
+
+
+def _headers(messages: list[Message]) -> pa.Array:
+    rows = [[{"key": each[0], "value": each[1]} for each in one.headers() or ()] for one in messages]
+    return pa.array(rows, arrow_type(_TYPES["headers"]))
+
+
+_COLUMNS: dict[str, Callable[[list[Message]], pa.Array]] = {
+    "value": _values,
+    "key": _keys,
+    "timestamp": _timestamps,
+    "partition": _partitions,
+    "offset": _offsets,
+    "topic": _topics,
+    "headers": _headers,
+}

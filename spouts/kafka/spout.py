@@ -1,0 +1,124 @@
+"""The two Kafka spouts: what a user gives, checked, and the promise of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+from spouts.kafka.options import KafkaOptions
+from spouts.kafka.range_coordinator import KafkaCoordinator
+from spouts.kafka.record_tables import KafkaEmitter, emitted_fields
+from spouts.kafka.value_formats import Format
+from trident.fields import Fields
+from trident.spout.interfaces import SpoutType
+
+__all__ = ["OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout"]
+
+
+class _KafkaSpout:
+    spout_type: SpoutType
+    _timeout_s: float
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topics: Any,
+        *,
+        value: Literal["bytes", "text"] | Format = "bytes",
+        key: Literal["bytes", "text"] = "bytes",
+        fields: str | Sequence[str] = "value",
+        first_poll: Literal["earliest", "latest", "committed"] | datetime = "earliest",
+        max_batch_records: int = 500_000,
+        max_batch_bytes: int = 64 << 20,
+        max_batch_s: float | None = None,
+        isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
+        group_id: str | None = None,
+        refresh_s: float = 5.0,
+        partition_timeout_s: float | None = None,
+        on_lost: Literal["fail", "skip"] = "fail",
+        on_bad: Literal["fail", "null"] = "fail",
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        given = {
+            "value": value, "key": key, "fields": fields, "first_poll": first_poll, "max_batch_records": max_batch_records,
+            "max_batch_bytes": max_batch_bytes, "max_batch_s": max_batch_s, "isolation": isolation, "group_id": group_id,
+            "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": on_bad, "config": config,
+            "partition_timeout_s": self._timeout_s if partition_timeout_s is None else partition_timeout_s,
+        }  # fmt: skip
+        self._options = KafkaOptions.of(bootstrap_servers, topics, given)
+
+    def __repr__(self) -> str:
+        """Show the options without secrets."""
+        return f"{type(self).__name__}({self._options!r})"
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+        return emitted_fields(self._options)
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> KafkaCoordinator:
+        """Open the driver's side; `SpoutError` if no broker answers or a topic is not there."""
+        return KafkaCoordinator(self._options, self.spout_type, self.get_emitter(conf))
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> KafkaEmitter:
+        """Return the worker's side."""
+        return KafkaEmitter(self._options)
+
+
+class OpaqueTridentKafkaSpout(_KafkaSpout):
+    """Emits each record of Kafka topics; a replay may hold other records, and none twice or never. Opaque.
+
+    A partition that is away is left out of batches until it is back. Use it with opaque states.
+
+    Parameters
+    ----------
+    bootstrap_servers
+        `"host:port"`, several with commas.
+    topics
+        A topic's name, a list of names, `re.compile(...)` for all topics whose whole name matches, or the partitions of
+        each topic, `{"orders": [0, 2]}`.
+    value
+        `"bytes"`, `"text"` (UTF-8), `Json("account: string, amount: bigint")`, `Avro(schema)`, or a function of yours:
+        `ByRecord(fields, function)`, `ByColumns(fields, function)`. JSON and Avro emit their fields in the place of `value`.
+    key
+        `"bytes"` or `"text"`.
+    fields
+        What is emitted, in this order: any of `value`, `key`, `timestamp`, `partition`, `offset`, `topic`, `headers`.
+    first_poll
+        Where a topic begins that the topology's log does not know: `"earliest"`, `"latest"`, a `datetime` (records from
+        then on), `"committed"` (the offsets of `group_id`, the beginning where it has none). A partition that is added to a
+        topic later, and a topic that a pattern finds later, begin at their first record in any case.
+    max_batch_records, max_batch_bytes, max_batch_s
+        The most that one batch holds: offsets, bytes of keys and values (estimated from samples of the records), and
+        seconds that it takes to be processed and committed (from the speed so far; None: no limit).
+    isolation
+        `"read_committed"` leaves out the records of transactions that were aborted or are open; `"read_uncommitted"`.
+    group_id
+        Offsets are committed to this consumer group after the record of each batch, for monitors of lag. They are read
+        only with `first_poll="committed"`.
+    refresh_s
+        After so many seconds new partitions and topics are looked for.
+    partition_timeout_s
+        How many seconds an attempt waits for a partition that gives nothing: 10, or 120 of the transactional spout.
+    on_lost
+        What happens if records that come next are gone (retention, a topic created again, an unclean election): `"fail"`,
+        or `"skip"` goes on without them; each skip is logged and counted.
+    on_bad
+        What happens to a value that is no text, JSON or Avro: `"fail"`, or `"null"`: its fields are None.
+    config
+        Any settings of librdkafka, as for TLS and SASL.
+    """
+
+    spout_type = SpoutType.OPAQUE
+    _timeout_s = 10.0
+
+
+class TransactionalTridentKafkaSpout(_KafkaSpout):
+    """Emits each record of Kafka topics; a replay of a batch holds the same records. Transactional.
+
+    While a partition is away the topology waits. A topic that is compacted is refused, because it loses records between
+    two attempts. The options are those of `OpaqueTridentKafkaSpout`.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+    _timeout_s = 120.0

@@ -1,0 +1,105 @@
+"""Follows the topics of a Kafka spout: new ones, new partitions, leaders, and topics that are gone."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+
+from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.broker_view import BrokerView, TopicView
+from spouts.kafka.client_settings import BrokersAway
+from spouts.kafka.lost_records import compacted_topic, gone_topic
+from spouts.kafka.options import KafkaOptions
+from trident.errors import SpoutError
+
+__all__ = ["TopicWatch"]
+
+_log = logging.getLogger(__name__)
+_THERE_S = 2.0  # brokers learn of a new topic one after the other
+_PAUSE_S = 0.2
+
+
+class TopicWatch:
+    """The topics that are read, as last seen.
+
+    Parameters
+    ----------
+    refuse_compacted
+        Whether a compacted topic is an error.
+    """
+
+    def __init__(self, options: KafkaOptions, view: BrokerView, refuse_compacted: bool) -> None:
+        self._options, self._view, self._refuse_compacted = options, view, refuse_compacted
+        self._topics: dict[str, TopicView] = {}
+        self._looked = float("-inf")
+        self._policies: set[str] = set()
+        self._missing: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Make sure that a broker answers and that the named topics and partitions are there; `SpoutError` if not."""
+        self._view.wait_for_brokers()
+        deadline = time.monotonic() + _THERE_S
+        while missing := self._not_there():
+            if time.monotonic() > deadline:
+                raise SpoutError(
+                    f"{missing} is not there on {self._options.bootstrap_servers}, or the user may not see it. Create it, "
+                    "correct topics, or permit Describe"
+                )
+            time.sleep(_PAUSE_S)
+        if self._options.topics.pattern is not None and not self._topics:
+            _log.warning("no topic matches %s on %s yet", self._options.topics, self._options.bootstrap_servers)
+
+    def _not_there(self) -> str:
+        self._look([])
+        for name in self._options.topics.names:
+            if name not in self._topics:
+                return f"topic {name!r}"
+            for partition in self._options.topics.assigned.get(name, ()):
+                if partition not in self._topics[name].led:
+                    return str(Spot(name, partition))
+        return ""
+
+    def look_again(self) -> None:
+        """Ask the brokers at the next look."""
+        self._looked = float("-inf")
+
+    def look(self, read: Mapping[str, str]) -> Mapping[str, TopicView]:
+        """Return the topics; asked for after some seconds, and if one that was `read` (name and id) is not known.
+
+        Raises
+        ------
+        BrokersAway
+            No broker answers, or a topic that was read is not there at the moment.
+        SpoutError
+            It has not been there for seconds, or is compacted.
+        """
+        if time.monotonic() - self._looked >= self._options.refresh_s or not read.keys() <= self._topics.keys():
+            self._look(list(read))
+        missing = [name for name in read if name not in self._topics]
+        self._missing = {name: self._missing.get(name, time.monotonic()) for name in missing}
+        for name, since in self._missing.items():
+            if time.monotonic() - since < _THERE_S:
+                raise BrokersAway(f"topic {name!r} is not there at the moment")
+            if self._options.on_lost == "fail":
+                raise gone_topic(name)
+        return self._topics
+
+    def _look(self, more: list[str]) -> None:
+        self._topics = self._view.topics(more)
+        self._looked = time.monotonic()
+        if self._refuse_compacted:
+            compacted = self._view.compacted(self._topics.keys() - self._policies)
+            if compacted:
+                raise compacted_topic(compacted[0])
+            self._policies |= self._topics.keys()
+
+    def led(self, topics: Mapping[str, TopicView]) -> dict[Spot, bool]:
+        """Return the partitions to read of some topics, and whether each has a leader."""
+        assigned = self._options.topics.assigned
+        return {
+            Spot(name, partition): led
+            for name, topic in topics.items()
+            for partition, led in topic.led.items()
+            if name not in assigned or partition in assigned[name]
+        }

@@ -1,0 +1,305 @@
+"""What becomes of the value of a record: bytes, text, JSON, Avro, or what a function of the user's makes of the record."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from spouts.kafka.avro_types import ddl_fields, decoder_of, parsed_schema
+from trident.arrow import schema_of, table_of
+from trident.errors import ConfigError
+from trident.fields import Fields, FieldsLike
+
+__all__ = ["Avro", "BadValue", "ByColumns", "ByRecord", "Bytes", "Format", "Json", "Record", "Text", "format_of"]
+
+
+class BadValue(Exception):
+    """The value of row `at` cannot be read.
+
+    Attributes
+    ----------
+    at, why
+        The row, and what is wrong.
+    """
+
+    def __init__(self, at: int, why: str) -> None:
+        super().__init__(at, why)
+        self.at, self.why = at, why
+
+
+class Record(NamedTuple):
+    """A record as `ByRecord` passes it on; None where the record has no value or key."""
+
+    value: bytes | None
+    key: bytes | None
+    timestamp: datetime
+    partition: int
+    offset: int
+    topic: str
+    headers: list[dict[str, Any]]
+
+
+class Format(ABC):
+    """Turns values into columns. Subclasses are pickled to the workers.
+
+    Attributes
+    ----------
+    replaces_all
+        Whether the result takes the place of all columns, and not only of the value's.
+    """
+
+    name = "value"
+    replaces_all = False
+
+    @property
+    @abstractmethod
+    def fields(self) -> Fields:
+        """The fields that take the place of the value, with their types."""
+
+    @abstractmethod
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Return the columns of an array of bytes, null where the value is null.
+
+        Raises an error of any kind if any value cannot be read; `columns` then finds out which.
+        """
+
+    def columns(self, values: pa.Array, bad_is_null: bool) -> Sequence[pa.Array]:
+        """Return the columns; bad values become null, or raise `BadValue`."""
+        try:
+            return self.read(values)
+        except Exception:  # noqa: BLE001  whatever a decoder raises
+            bad = dict(self._bad(values, 0))
+        if not bad_is_null or not bad:
+            at, why = next(iter(bad.items()), (0, "it cannot be read with the others"))
+            raise BadValue(at, f'its value is no {self.name}: {why}; on_bad="null" would read it as None')
+        mask = pa.array([at in bad for at in range(len(values))])
+        return self.read(pc.if_else(mask, pa.scalar(None, values.type), values))
+
+    def _bad(self, values: pa.Array, start: int) -> Iterable[tuple[int, str]]:
+        try:
+            self.read(values)
+        except Exception as error:  # noqa: BLE001  as above
+            half = len(values) // 2
+            if not half:
+                yield start, " ".join(str(error).split())
+                return
+            yield from self._bad(values[:half], start)
+            yield from self._bad(values[half:], start + half)
+
+
+@dataclass(frozen=True)
+class Bytes(Format):
+    """The value as it is."""
+
+    @property
+    def fields(self) -> Fields:
+        """`value: binary`."""
+        return Fields("value: binary")
+
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Nothing can be wrong with bytes."""
+        return [values]
+
+
+@dataclass(frozen=True)
+class Text(Format):
+    """The value as UTF-8."""
+
+    name = "text in UTF-8"
+
+    @property
+    def fields(self) -> Fields:
+        """`value: string`."""
+        return Fields("value: string")
+
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Check the encoding; the bytes are not copied."""
+        return [values.cast(pa.string())]
+
+
+@dataclass(frozen=True)
+class Json(Format):
+    """The value as a JSON object, whose members become fields; others are ignored, a missing one is None.
+
+    Attributes
+    ----------
+    declared
+        The fields with their types: `"account: string, amount: bigint"`.
+    """
+
+    declared: FieldsLike
+    name = "JSON"
+
+    def __post_init__(self) -> None:
+        """Check that each field has a type, and one that JSON can have."""
+        try:
+            self.read(pa.array([b"{}"], pa.binary()))
+        except pa.ArrowException as error:
+            raise ConfigError(f"Json({self.declared!r}): {error}") from error
+
+    @property
+    def fields(self) -> Fields:
+        """The declared fields."""
+        return _typed(self.declared, "Json")
+
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Parse all values in one call, each on a line with its number, so that none can pass for two or for none."""
+        if not len(values):
+            return [column.combine_chunks() for column in schema_of(self.fields).empty_table().columns]
+        values.cast(pa.string())  # the parser does not look at the encoding
+        numbers = pa.array(range(len(values)), pa.int64())
+        ends = numbers.cast(pa.string()).cast(pa.binary())
+        parts = (b'{"v":', values.fill_null(b"null"), b',"n":', ends, b"}\n", b"")
+        data = _joined(pc.binary_join_element_wise(*(_binary(part) for part in parts)))
+        schema = pa.schema([("v", pa.struct(list(schema_of(self.fields)))), ("n", pa.int64())])
+        table = pj.read_json(
+            pa.BufferReader(data),
+            pj.ReadOptions(use_threads=False, block_size=max(1 << 16, data.size + 1)),
+            pj.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore"),
+        )
+        if not table["n"].combine_chunks().equals(numbers):
+            raise ValueError("it is not one JSON object")
+        columns: list[pa.Array] = table["v"].combine_chunks().flatten()
+        return columns
+
+
+class _Avro(Format):
+    name = "Avro"
+
+
+@dataclass(frozen=True)
+class Avro(_Avro):
+    """The value as an Avro record, whose fields become fields.
+
+    Attributes
+    ----------
+    schema
+        The record's schema: a dictionary, or its JSON text. The writer's; with a registry the reader's.
+    registry
+        The settings of Confluent's client of a schema registry (`{"url": …}`): each value then begins with the number of its
+        writer's schema, which is fetched from there. None: values begin with the record.
+    """
+
+    schema: Any
+    registry: Any = None
+
+    def __post_init__(self) -> None:
+        """Parse the schema."""
+        object.__setattr__(self, "schema", parsed_schema(self.schema))
+        self.fields  # noqa: B018  refuses types that have no Spark type
+
+    @property
+    def fields(self) -> Fields:
+        """The fields of the schema."""
+        return ddl_fields(self.schema)
+
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Decode record by record."""
+        decode = decoder_of(self.schema, self.registry)
+        schema = schema_of(self.fields)
+        rows = [{} if value is None else decode(value) for value in values.to_pylist()]
+        return [pa.array([row.get(each.name) for row in rows], each.type) for each in schema]
+
+
+@dataclass(frozen=True)
+class ByRecord(Format):
+    """What a function makes of each record.
+
+    Attributes
+    ----------
+    declared
+        The fields that are emitted, with their types.
+    function
+        Gets a `Record` and returns a tuple with the values of the fields, or None to leave the record out.
+    """
+
+    declared: FieldsLike
+    function: Callable[[Record], Sequence[Any] | None]
+    replaces_all = True
+
+    @property
+    def fields(self) -> Fields:
+        """The declared fields."""
+        return _typed(self.declared, "ByRecord")
+
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Not called: `translate` is."""
+        raise NotImplementedError
+
+    def translate(self, table: pa.Table) -> pa.Table:
+        """Call the function for each record."""
+        rows = []
+        for at, record in enumerate(zip(*(table[name].to_pylist() for name in Record._fields), strict=True)):
+            try:
+                row = self.function(Record(*record))
+                if row is not None:
+                    rows.append(tuple(row))
+            except Exception as error:
+                raise BadValue(at, f"the function of ByRecord raised {type(error).__name__}: {error}") from error
+        return table_of(self.fields, rows)
+
+
+@dataclass(frozen=True)
+class ByColumns(Format):
+    """What a function makes of many records at once; much faster than `ByRecord`.
+
+    Attributes
+    ----------
+    declared
+        The fields that are emitted, with their types.
+    function
+        Gets a PyArrow table with the columns of `Record` and returns one whose columns are the fields, in order. It may
+        have other rows.
+    """
+
+    declared: FieldsLike
+    function: Callable[[pa.Table], pa.Table]
+    replaces_all = True
+
+    @property
+    def fields(self) -> Fields:
+        """The declared fields."""
+        return _typed(self.declared, "ByColumns")
+
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Not called: `translate` is."""
+        raise NotImplementedError
+
+    def translate(self, table: pa.Table) -> pa.Table:
+        """Call the function."""
+        return self.function(table)
+
+
+def format_of(value: Any) -> Format:
+    """Return the format that a user names."""
+    if value in ("bytes", "text"):
+        return Bytes() if value == "bytes" else Text()
+    if isinstance(value, Format):
+        return value
+    raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')
+
+
+def _typed(declared: FieldsLike, of: str) -> Fields:
+    fields = Fields(declared)
+    without = [name for name, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
+    if without:
+        raise ConfigError(f'{of}({declared!r}): field {without[0]!r} needs a type, such as "{without[0]}: string"')
+    return fields
+
+
+def _binary(part: bytes | pa.Array) -> Any:
+    return pa.scalar(part, pa.binary()) if isinstance(part, bytes) else part
+
+
+def _joined(lines: pa.Array) -> pa.Buffer:
+    """Return the bytes of an array, one element after the other, without a copy."""
+    _, offsets, data = lines.buffers()
+    ends = pa.Array.from_buffers(pa.int32(), len(lines) + lines.offset + 1, [None, offsets])
+    return data.slice(ends[lines.offset].as_py(), ends[-1].as_py() - ends[lines.offset].as_py())

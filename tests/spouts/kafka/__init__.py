@@ -1,0 +1,1 @@
+"""Tests of the Kafka spouts, all against a real broker."""

@@ -1,0 +1,73 @@
+"""Batches of a Kafka spout as the runtime makes them: defined one after the other, read, and confirmed."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from tests.spouts.reading import Row, is_plain, rows_of
+from trident.spout import Definition
+
+Spout = OpaqueTridentKafkaSpout | TransactionalTridentKafkaSpout
+
+
+class Batches:
+    """A coordinator and the definitions that it has made so far; `restart` opens another one, as a new driver does."""
+
+    def __init__(self, spout: Spout, parallelism: int = 2) -> None:
+        self.spout, self.parallelism = spout, parallelism
+        self.coordinator = spout.get_coordinator({})
+        self.definitions: list[Definition] = []
+
+    def close(self) -> None:
+        self.coordinator.close()
+
+    def restart(self, spout: Spout | None = None) -> None:
+        self.close()
+        self.spout = pickle.loads(pickle.dumps(spout or self.spout))
+        self.coordinator = self.spout.get_coordinator({})
+
+    def define(self) -> Definition | None:
+        """Define the next batch; it counts as committed."""
+        previous = pickle.loads(pickle.dumps(self.definitions[-1])) if self.definitions else None
+        made = self.coordinator.initialize_transaction(len(self.definitions) + 1, previous)
+        if made is not None:
+            assert is_plain(made)
+            self.definitions.append(made)
+        return made
+
+    def read(self, definition: Definition) -> list[Row]:
+        return rows_of(self.spout, self.coordinator, definition, self.parallelism)
+
+    def next(self) -> list[Row] | None:
+        """Define, read and confirm the next batch; None if there is nothing."""
+        made = self.define()
+        if made is None:
+            return None
+        rows = self.read(made)
+        self.coordinator.success(len(self.definitions), made)
+        return rows
+
+    def rest(self) -> list[Row]:
+        """Read all that is there."""
+        rows: list[Row] = []
+        while (more := self.next()) is not None:
+            rows += more
+        return rows
+
+
+@contextmanager
+def batches(spout: Spout, parallelism: int = 2) -> Iterator[Batches]:
+    made = Batches(spout, parallelism)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def spans(definition: Definition) -> list[tuple[int, int, int]]:
+    """Return partition, start and end of each range, in all topics."""
+    flat = [topic["ranges"] for topic in definition["topics"].values()]
+    return [(one[at], one[at + 1], one[at + 2]) for one in flat for at in range(0, len(one), 4)]

@@ -1,0 +1,135 @@
+"""Brokers that are away, and records, partitions and topics that are gone: each is told by name, none is skipped in silence."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import pytest
+
+from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from tests.harness.kafka_topics import Record, Topics
+from tests.harness.servers import free_ports
+from tests.spouts.kafka.kafka_batches import Batches, batches
+from trident.errors import ReplayMismatchError, SpoutError
+
+
+def ask_for_seconds(made: Batches) -> None:
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        made.next()
+
+
+def test_a_wrong_address_is_told_within_seconds_and_librdkafka_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    (port,) = free_ports(1)
+    began = time.monotonic()
+    with pytest.raises(SpoutError, match=rf"no broker answered at 127.0.0.1:{port}.*refused.*Check bootstrap_servers"):
+        OpaqueTridentKafkaSpout(f"127.0.0.1:{port}", "t").get_coordinator({})
+    assert time.monotonic() - began < 10
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_topic_that_is_not_there_is_named(kafka_topics: Topics) -> None:
+    with pytest.raises(SpoutError, match="topic 'no-such' is not there"):
+        OpaqueTridentKafkaSpout(kafka_topics.bootstrap, "no-such").get_coordinator({})
+    topic = kafka_topics.create()
+    with pytest.raises(SpoutError, match=f"partition 7 of topic '{topic}' is not there"):
+        OpaqueTridentKafkaSpout(kafka_topics.bootstrap, {topic: [7]}).get_coordinator({})
+
+
+def test_an_unknown_setting_of_the_client_is_named(kafka_topics: Topics) -> None:
+    with pytest.raises(SpoutError, match='No such configuration property: "sasl.pasword"'):
+        OpaqueTridentKafkaSpout(kafka_topics.bootstrap, "t", config={"sasl.pasword": "x"}).get_coordinator({})
+
+
+def test_records_that_retention_deleted_before_they_were_read_are_told(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
+    with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=10)) as made:
+        made.next()
+        kafka_topics.delete_records(topic, 50)
+        made.restart()
+        with pytest.raises(
+            SpoutError, match=r"read up to offset 10, and begins at 50 now: 40 offsets were deleted.*on_lost"
+        ):
+            made.next()
+
+
+def test_skipping_is_said_and_counted(kafka_topics: Topics, caplog: pytest.LogCaptureFixture) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=10, on_lost="skip")
+    with batches(spout) as made, caplog.at_level(logging.WARNING):
+        made.next()
+        kafka_topics.delete_records(topic, 50)
+        made.restart()
+        assert [int(value) for (value,) in made.rest()] == list(range(50, 100))
+        assert made.coordinator.skipped == 40
+    assert "reading goes on at offset 50 (40 offsets skipped)" in caplog.text
+
+
+def test_a_replay_of_records_that_are_gone_is_refused(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
+    with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic)) as made:
+        definition = made.define()
+        assert len(made.read(definition)) == 100
+        kafka_topics.delete_records(topic, 30)
+        made.restart()
+        with pytest.raises(
+            ReplayMismatchError, match=r"offsets 0 to 100 of .* which has 30 to 100 now: its first 30 offsets"
+        ):
+            made.read(definition)
+
+
+def test_a_topic_that_was_created_again_is_told_apart(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"%d" % n for n in range(10)])
+    with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=5)) as made:
+        made.next()
+        second = made.define()
+        kafka_topics.recreate(topic)
+        kafka_topics.produce(topic, [b"new"] * 20)
+        with pytest.raises(ReplayMismatchError, match=f"topic '{topic}' had the id .* deleted and created again"):
+            made.read(second)
+        made.restart()
+        with pytest.raises(ReplayMismatchError, match="deleted and created again"):
+            made.next()
+        made.restart(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_lost="skip"))
+        assert made.rest() == [(b"new",)] * 20
+
+
+def test_a_topic_that_was_deleted_is_told(kafka_topics: Topics) -> None:
+    topic, other = kafka_topics.create(), kafka_topics.create()
+    kafka_topics.produce(topic, [b"1"])
+    kafka_topics.produce(other, [b"2"])
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, [topic, other], refresh_s=0.001)
+    with batches(spout) as made:
+        assert len(made.rest()) == 2
+        kafka_topics.delete(topic)
+        with pytest.raises(SpoutError, match=f"topic '{topic}', which was read before, is not there any more"):
+            ask_for_seconds(made)
+
+
+def test_a_transactional_spout_refuses_a_compacted_topic(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create(cleanup_policy="compact")
+    with pytest.raises(SpoutError, match=f"topic '{topic}' is compacted.*Use OpaqueTridentKafkaSpout"):
+        TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic).get_coordinator({})
+
+
+def test_an_opaque_spout_reads_what_compaction_left(kafka_topics: Topics) -> None:
+    settings: dict[str, Any] = {
+        "cleanup_policy": "compact", "segment_ms": 1, "min_cleanable_dirty_ratio": 0, "max_compaction_lag_ms": 1,
+        "segment_bytes": 1 << 20,
+    }  # fmt: skip
+    topic = kafka_topics.create(**settings)
+    for n in range(30):
+        kafka_topics.produce(topic, [Record(b"%d" % n, b"%d" % (n % 3))])
+    deadline = time.monotonic() + 60
+    while len(left := kafka_topics.read(topic)) == 30:
+        assert time.monotonic() < deadline, "the broker does not compact"
+        kafka_topics.produce(topic, [Record(b"last", b"other")])  # only closed segments are compacted
+    with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=7, fields="offset")) as made:
+        assert [offset for (offset,) in made.rest()] == [one.offset for one in kafka_topics.read(topic)]
+    assert len(left) < 30

@@ -1,0 +1,58 @@
+"""Options that make no sense are refused when the spout is made; secrets are never shown."""
+
+from __future__ import annotations
+
+import datetime
+import pickle
+import re
+from typing import Any
+
+import pytest
+
+from spouts.kafka import ByColumns, OpaqueTridentKafkaSpout
+from trident.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"topics": []}, "give the name of a topic"),
+        ({"topics": ""}, "give the name of a topic"),
+        ({"topics": {"t": []}}, "name at least one partition"),
+        ({"bootstrap_servers": " "}, "host:port"),
+        ({"value": "json"}, r"value='json': give \"bytes\", \"text\", Json"),
+        ({"key": "json"}, 'give "bytes" or "text"'),
+        ({"fields": "value, colour"}, "each at most once, of value, key"),
+        ({"fields": ""}, "each at most once"),
+        ({"fields": "value, value"}, "each at most once"),
+        ({"value": ByColumns("a: int", len), "fields": "value, key"}, "its function gets every column"),
+        ({"first_poll": "LATEST"}, '"earliest", "latest", "committed" or a datetime'),
+        ({"first_poll": datetime.datetime(2024, 1, 1)}, "needs a time zone"),
+        ({"first_poll": "committed"}, "needs group_id"),
+        ({"max_batch_records": 0}, "above 0"),
+        ({"max_batch_bytes": -1}, "above 0"),
+        ({"max_batch_s": 0}, "above 0, or None"),
+        ({"isolation": "serializable"}, '"read_committed" or "read_uncommitted"'),
+        ({"on_lost": "ignore"}, '"fail" or "skip"'),
+        ({"config": {"enable.auto.commit": True}}, "is set by group_id"),
+        ({"config": {"auto.offset.reset": "latest"}}, "is set by first_poll"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        OpaqueTridentKafkaSpout(**{"bootstrap_servers": "h:1", "topics": "t", **options})
+
+
+def test_secrets_are_not_shown() -> None:
+    spout = OpaqueTridentKafkaSpout(
+        "h:1", "t", config={"sasl.username": "me", "sasl.password": "hidden", "ssl.key.pem": "k"}
+    )
+    assert "hidden" not in repr(spout)
+    assert "'me'" not in repr(spout)
+    assert "sasl.password" in repr(spout)
+
+
+def test_a_spout_is_a_description_that_can_be_pickled() -> None:
+    spout = OpaqueTridentKafkaSpout("h:1", re.compile("t.*"), fields="key, value", config={"client.id": "c"})
+    assert repr(pickle.loads(pickle.dumps(spout))) == repr(spout)
+    assert list(spout.get_output_fields()) == ["key", "value"]

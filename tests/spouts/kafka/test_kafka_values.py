@@ -1,0 +1,197 @@
+"""What becomes of the values of records: text, JSON, Avro and functions; and of values that are none."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import io
+import json
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
+from spouts.kafka.value_formats import BadValue, Format, Record, Text
+from tests.harness import kafka_topics as written
+from tests.harness.kafka_topics import Topics
+from tests.spouts.kafka.kafka_batches import batches
+from trident.errors import ConfigError, SpoutError
+
+ACCOUNTS = Json("account: string, amount: bigint")
+SCHEMA = {
+    "type": "record",
+    "name": "Payment",
+    "fields": [
+        {"name": "account", "type": "string"},
+        {"name": "amount", "type": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}]},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "tags", "type": {"type": "array", "items": "string"}},
+        {"name": "place", "type": {"type": "record", "name": "Place", "fields": [{"name": "x", "type": "int"}]}},
+    ],
+}
+
+
+def columns(format_: Format, *values: bytes | None, bad_is_null: bool = False) -> list[list[Any]]:
+    return [one.to_pylist() for one in format_.columns(pa.array(values, pa.binary()), bad_is_null)]
+
+
+def encoded(record: dict[str, Any], schema: dict[str, Any] = SCHEMA) -> bytes:
+    data = io.BytesIO()
+    fastavro.schemaless_writer(data, schema, record)
+    return data.getvalue()
+
+
+def test_json_becomes_the_declared_fields() -> None:
+    found = columns(ACCOUNTS, b'{"amount": 5, "account": "a", "more": [1]}', None, b'{\n "amount": 6\n}', b"{}")
+    assert found == [["a", None, None, None], [5, None, 6, None]]
+
+
+def test_json_has_the_types_that_spark_has() -> None:
+    declared = Json("t: timestamp, d: decimal(9,2), l: array<int>, s: struct<x: int>, b: boolean, f: double")
+    value = b'{"t": "2024-01-02T03:04:05Z", "d": "1.20", "l": [1, 2], "s": {"x": 3}, "b": true, "f": 1}'
+    at = datetime.datetime(2024, 1, 2, 3, 4, 5, tzinfo=datetime.UTC)
+    assert columns(declared, value) == [[at], [decimal.Decimal("1.20")], [[1, 2]], [{"x": 3}], [True], [1.0]]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"",
+        b"5",
+        b"{",
+        b"[]",
+        b'{"amount": "x"}',
+        b'{"amount": 1.5}',
+        b'{"amount": 1}{"amount": 2}',
+        b'{"amount": 1}\n{"amount": 2}',
+        b'{"account": "\xff"}',
+        b'{"account": "\n"}',
+        b'{},"n":2',
+        b'{}},{"v":{}',
+    ],
+)
+def test_a_value_that_is_no_json_is_found_wherever_it_is(bad: bytes) -> None:
+    good = b'{"amount": 1}'
+    for at in range(4):
+        values = [good] * 4
+        values[at] = bad
+        with pytest.raises(BadValue) as error:
+            columns(ACCOUNTS, *values)
+        assert error.value.at == at
+        assert error.value.why
+
+
+def test_halves_of_json_in_two_records_are_not_put_together() -> None:
+    found = columns(ACCOUNTS, b'{"amount":', b"1}", b'{"amount": 2}{"amount": 3}', b'{"amount": 4}', bad_is_null=True)
+    assert found[1] == [None, None, None, 4]
+
+
+def test_text_must_be_utf_8() -> None:
+    assert columns(Text(), "é".encode(), None) == [["é", None]]
+    with pytest.raises(BadValue) as error:
+        columns(Text(), b"a", b"\xff", b"c")
+    assert error.value.at == 1
+    assert columns(Text(), b"a", b"\xff", None, bad_is_null=True) == [["a", None, None]]
+
+
+def test_avro_becomes_the_fields_of_its_schema() -> None:
+    record = {
+        "account": "a", "amount": decimal.Decimal("1.50"), "at": datetime.datetime(2024, 1, 2, tzinfo=datetime.UTC),
+        "tags": ["x"], "place": {"x": 1},
+    }  # fmt: skip
+    avro = Avro(json.dumps(SCHEMA))
+    assert list(map(str, avro.fields.types)) == [
+        "string", "decimal(9,2)", "timestamp", "array<string>", "struct<x:int>",
+    ]  # fmt: skip
+    found = columns(avro, encoded(record), None, encoded({**record, "amount": None}))
+    assert [one[0] for one in found] == list(record.values())
+    assert [one[1] for one in found] == [None] * 5
+    assert found[1][2] is None
+
+
+def test_a_value_with_another_schema_is_no_avro() -> None:
+    for bad in (
+        b"",
+        b"\x02",
+        encoded({"x": 1}, {"type": "record", "name": "X", "fields": [{"name": "x", "type": "int"}]}),
+    ):
+        with pytest.raises(BadValue):
+            columns(Avro(SCHEMA), bad)
+    tail = Avro({"type": "record", "name": "X", "fields": [{"name": "x", "type": "int"}]})
+    with pytest.raises(BadValue, match="ends at byte 1 of 2"):
+        columns(tail, b"\x02\x02")
+
+
+@pytest.mark.parametrize(
+    ("schema", "why"),
+    [
+        ('"string"', "must be a record|not the JSON"),
+        ("{", "not the JSON of a schema"),
+        ({"type": "record", "fields": [{"name": "x", "type": ["int", "string"]}]}, "no Spark type"),
+    ],
+)
+def test_a_schema_that_makes_no_fields_is_refused(schema: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        Avro(schema)
+
+
+def test_a_field_without_a_type_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'amount' needs a type"):
+        Json("account: string, amount")
+
+
+def halved(record: Record) -> tuple[str, int] | None:
+    number = int(record.value or b"0")
+    return None if number % 2 else (f"{record.topic[:5]}/{record.offset}", number // 2)
+
+
+def lengths(table: pa.Table) -> pa.Table:
+    return pa.table({"bytes": pc.binary_length(table["value"]).cast(pa.int64()), "at": table["offset"]})
+
+
+def test_a_function_of_each_record_says_what_is_emitted(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"%d" % n for n in range(5)])
+    by_record = ByRecord("where: string, half: bigint", halved)
+    with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, value=by_record)) as made:
+        assert made.rest() == [("topic/0", 0), ("topic/2", 1), ("topic/4", 2)]
+    with batches(
+        OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, value=ByColumns("bytes: bigint, at: bigint", lengths))
+    ) as made:
+        assert made.rest() == [(1, n) for n in range(5)]
+    kafka_topics.produce(topic, [b"no number"])
+    with (
+        batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, value=by_record)) as made,
+        pytest.raises(SpoutError, match=rf"offset 5 in partition 0 of topic '{topic}'.*ByRecord raised ValueError"),
+    ):
+        made.rest()
+
+
+def test_a_bad_value_is_named_by_its_offset_or_becomes_null(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create(2)
+    good = [written.Record(b'{"account": "a", "amount": 1}', partition=n % 2) for n in range(100)]
+    kafka_topics.produce(topic, [*good, written.Record(b"{", partition=1), *good, written.Record(None)])
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, value=ACCOUNTS)
+    with batches(spout) as made, pytest.raises(SpoutError) as error:
+        made.rest()
+    told = f"offset 50 in partition 1 of topic '{topic}': its value is no JSON: JSON parse error"
+    assert str(error.value).startswith(told)
+    assert 'on_bad="null"' in str(error.value)
+    lenient = OpaqueTridentKafkaSpout(
+        kafka_topics.bootstrap, topic, value=ACCOUNTS, fields="offset, value", on_bad="null"
+    )
+    with batches(lenient) as made:
+        rows = made.rest()
+    assert len(rows) == 202
+    assert sorted(row for row in rows if row[1] is None) == [(50, None, None), (100, None, None)]
+
+
+def test_a_key_that_is_no_text_is_named(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [written.Record(b"v", b"k"), written.Record(b"v", b"\xff")])
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, key="text", fields="key")
+    with batches(spout) as made, pytest.raises(SpoutError, match=r"offset 1 in .*: its key is no text"):
+        made.rest()
