@@ -113,6 +113,7 @@ LAYERS = (
             "memcached": ("pymemcache",),
             "cassandra": ("cassandra",),
             "postgres": ("psycopg",),
+            "kafka": ("confluent_kafka", "fastavro", "trident.tuples"),
             "delta": ("deltalake", "delta", "numpy", "pyspark", "py4j"),
         }.items()
     ),

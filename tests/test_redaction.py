@@ -14,6 +14,7 @@ import pytest
 import states
 from states.cassandra import CassandraOptions, CassandraState
 from states.delta import DeltaOptions, DeltaState
+from states.kafka import KafkaTopicOptions, KafkaTopicState
 from states.memcached import MemcachedState
 from states.postgres import PostgresOptions, PostgresState
 from states.redis import RedisOptions, RedisState
@@ -35,6 +36,8 @@ SETTINGS = {"spark.hadoop.fs.s3a.secret.key": "hush"}
         lambda: DeltaOptions(storage_options=KEYS),
         lambda: RedisState.opaque("redis://user:hush@localhost/0?password=hush", password="hush"),
         lambda: RedisOptions("unix:///run/redis?password=hush"),
+        lambda: KafkaTopicState.transactional("localhost:9092", "totals", config={"sasl.password": "hush"}),
+        lambda: KafkaTopicOptions("localhost:9092", "totals", config={"sasl.password": "hush"}),
         lambda: PostgresState.opaque("postgresql://user:hush@localhost/counts?password=hush", password="hush"),
         lambda: PostgresOptions("postgresql:///counts?password=hush"),
         lambda: CassandraState.opaque("a", user="me", password="hush"),
@@ -91,7 +94,14 @@ def test_every_option_that_sounds_like_a_secret_is_marked() -> None:
                 secrets = {name for name in names if re.search("passw|token|secret|credential", name)}
                 assert all(names[name].metadata == SECRET for name in secrets)
                 found |= {kind.__name__}  # type: ignore[union-attr]
-    assert found == {"CassandraOptions", "DeltaOptions", "MemcachedOptions", "PostgresOptions", "RedisOptions"}
+    assert found == {
+        "CassandraOptions",
+        "DeltaOptions",
+        "KafkaTopicOptions",
+        "MemcachedOptions",
+        "PostgresOptions",
+        "RedisOptions",
+    }
 
 
 def test_errors_name_an_address_without_its_secrets(tmp_path: Path) -> None:

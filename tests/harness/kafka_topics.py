@@ -39,7 +39,7 @@ class Topics:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})  # brokers are killed
 
     def create(self, partitions: int = 1, name: str = "", copies: int = -1, **config: object) -> str:
         """Make a topic and return its name, which no other topic has unless it is given.
@@ -107,7 +107,7 @@ class Topics:
     def producer(self, **config: object) -> Producer:
         """Return a producer that waits for all copies; `config` with underscores."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        return Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 5, **settings})
+        return Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "log_level": 0, **settings})
 
     def read(self, name: str, committed: bool = True) -> list[Record]:
         """Return every record of a topic, partition by partition, each in the order of its offsets.
@@ -118,7 +118,7 @@ class Topics:
             {
                 "bootstrap.servers": self.bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False,
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
-                "enable.partition.eof": True, "auto.offset.reset": "error", "fetch.wait.max.ms": 10,
+                "enable.partition.eof": True, "log_level": 0, "auto.offset.reset": "error", "fetch.wait.max.ms": 10,
             }
         )  # fmt: skip
         try:

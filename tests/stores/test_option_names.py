@@ -9,6 +9,7 @@ import pytest
 
 from states.cassandra import CassandraOptions
 from states.delta import DeltaOptions
+from states.kafka import KafkaTopicOptions
 from states.memcached import MemcachedOptions
 from states.postgres import PostgresOptions
 from states.redis import RedisOptions
@@ -24,6 +25,7 @@ STORES: dict[str, tuple[type[StoreOptions], dict[str, Any]]] = {
     "Cassandra": (CassandraOptions, {}),
     "PostgreSQL": (PostgresOptions, {"url": "postgresql://a"}),
     "Delta": (DeltaOptions, {}),
+    "Kafka": (KafkaTopicOptions, {"bootstrap": "a:9092", "topic": "t"}),
 }
 WRONG = {
     "cache": -1, "num_partitions": 0, "connect_timeout_s": 0, "timeout_s": 0, "retries": -1, "backoff_s": -1,

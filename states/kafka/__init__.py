@@ -1,0 +1,11 @@
+"""Kafka as a sink: the tuples of a stream as records of a topic, each batch one transaction of Kafka's.
+
+Begin with `state.py`; `topic_sink.py` has the life of a commit, `topic_writer.py` the transactions, `to_topic.py` how a tuple
+becomes a record, `faults.py` the errors.
+"""
+
+from states.kafka.options import KafkaTopicOptions
+from states.kafka.state import KafkaTopicState
+from states.kafka.to_topic import Avro, ToTopic
+
+__all__ = ["Avro", "KafkaTopicOptions", "KafkaTopicState", "ToTopic"]

@@ -1,0 +1,71 @@
+"""The options of a Kafka topic that a stream is written to; nothing here needs the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from trident.storekit import StoreOptions, seconds
+
+__all__ = ["KafkaTopicOptions"]
+
+_OURS = (
+    "acks", "bootstrap.servers", "compression.codec", "compression.type", "delivery.report.only.error",
+    "enable.idempotence", "error_cb", "group.id", "logger", "on_delivery", "request.required.acks", "transactional.id",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class KafkaTopicOptions(StoreOptions):
+    """Where and how records are written.
+
+    Attributes
+    ----------
+    bootstrap
+        Brokers to ask first, as `host:port,host:port`.
+    topic
+        It must exist.
+    prefix
+        The name of the transactional id and of the consumer group that holds the sentinel; None: `topology/state`. No two
+        states may share one.
+    compression
+        Of batches of records: `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`.
+    connect_timeout_s, timeout_s
+        Seconds to wait for the first answer, and for each later one; a commit may take the second.
+    config
+        Any further setting of librdkafka's, as `{"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", …}`; shown
+        nowhere.
+    """
+
+    store: ClassVar[str] = "Kafka"
+
+    bootstrap: str = field(kw_only=False)
+    topic: str = field(kw_only=False)
+    prefix: str | None = None
+    compression: str = "lz4"
+    connect_timeout_s: float = seconds(10.0)
+    timeout_s: float = seconds(60.0)
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without a broker."""
+        super().__post_init__()
+        if not isinstance(self.bootstrap, str) or not self.bootstrap or "://" in self.bootstrap:
+            raise self.refused("bootstrap", "give brokers as host:port, several with commas between them")
+        if not isinstance(self.topic, str) or not self.topic:
+            raise self.refused("topic", "give the name of a topic")
+        if self.prefix is not None and not self.prefix:
+            raise self.refused("prefix", "give a text, or None")
+        if self.compression not in ("none", "gzip", "snappy", "lz4", "zstd"):
+            raise self.refused("compression", "give none, gzip, snappy, lz4 or zstd")
+        for name in sorted(self.config.keys() & set(_OURS)):
+            raise self.refused_setting(name)
+
+    def refused_setting(self, name: str) -> Exception:
+        """Return the error for a setting that a sink needs otherwise."""
+        instead = {"bootstrap.servers": "bootstrap", "compression.type": "compression", "transactional.id": "prefix"}
+        rule = f"give {instead[name]}=" if name in instead else "leave it out"
+        return type(self.refused("topic", ""))(
+            f"config[{name!r}] of a Kafka state is set by the state, because no transaction is exact without it: {rule}"
+        )

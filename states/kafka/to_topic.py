@@ -1,0 +1,177 @@
+"""ToTopic: the updater that writes tuples as records; which fields they are made of, and how values become bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from trident.errors import ConfigError, CorruptValueError
+from trident.storekit import driver_package
+
+if TYPE_CHECKING:
+    from states.kafka.topic_sink import TopicSink
+    from states.kafka.topic_writer import TopicRecord
+    from trident.tuples import TridentCollector, TridentTuple
+
+__all__ = ["Avro", "ToTopic"]
+
+Encode = Callable[[Any], bytes | str | None]
+_ROLES = ("key", "value", "headers", "partition", "timestamp")
+
+
+@dataclass(frozen=True)
+class Avro:
+    """Values as Avro.
+
+    Attributes
+    ----------
+    schema
+        As JSON, or as Python has it.
+    schema_id
+        The schema's number in a registry, which then precedes each value, as the registry's clients expect it; None: the
+        value alone.
+    """
+
+    schema: Any
+    schema_id: int | None = None
+
+    def encoder(self) -> Encode:
+        """Return the function that encodes one value."""
+        with driver_package("Kafka", "fastavro", "kafka"):
+            import fastavro
+        parsed = fastavro.parse_schema(json.loads(self.schema) if isinstance(self.schema, str) else self.schema)
+        head = b"" if self.schema_id is None else b"\0" + self.schema_id.to_bytes(4, "big")
+
+        def encode(value: Any) -> bytes | None:
+            if value is None:
+                return None
+            out = BytesIO(head)
+            out.seek(len(head))
+            fastavro.schemaless_writer(out, parsed, value)
+            return out.getvalue()
+
+        return encode
+
+
+@dataclass(frozen=True)
+class ToTopic:
+    """Writes each tuple as a record; the updater of a `KafkaTopicState`.
+
+    The fields `key`, `value`, `headers`, `partition` and `timestamp` are taken where the tuple has them; other names can be
+    given. Without a field for the value, it is a JSON object of all fields that are nothing else. None is a null.
+
+    Attributes
+    ----------
+    key, value, headers, partition, timestamp
+        The names of the fields. Headers: a map, or pairs of name and value; a partition: its number, None by the key; a
+        timestamp: a datetime or milliseconds, None for now.
+    encode, encode_key
+        How value and key become bytes: `"auto"` (bytes as they are, text as UTF-8, anything else as JSON), `"json"`, `Avro`,
+        or a function that returns bytes, text or None.
+    """
+
+    key: str | None = None
+    value: str | None = None
+    headers: str | None = None
+    partition: str | None = None
+    timestamp: str | None = None
+    encode: str | Avro | Encode = "auto"
+    encode_key: str | Avro | Encode = "auto"
+
+    def __post_init__(self) -> None:
+        """Check how values are encoded."""
+        for name, given in (("encode", self.encode), ("encode_key", self.encode_key)):
+            if not isinstance(given, Avro) and given not in ("auto", "json") and not callable(given):
+                raise ConfigError(f"{name}={given!r} of ToTopic: give 'auto', 'json', Avro(schema) or a function")
+
+    def update_state(self, state: TopicSink, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        """Write the tuples, in their order."""
+        if tuples:
+            state.write(self._records(tuples))
+
+    def _records(self, tuples: Sequence[TridentTuple]) -> Iterator[TopicRecord]:
+        from states.kafka.topic_writer import TopicRecord
+
+        names = tuples[0].fields.names
+        at = self._positions(names)
+        key, value, headers, partition, timestamp = (at.get(role) for role in _ROLES)
+        rest = [(name, place) for place, name in enumerate(names) if place not in at.values()]
+        encode, encode_key = _encoder(self.encode), _encoder(self.encode_key)
+        for row in (each.values for each in tuples):
+            yield TopicRecord(
+                None if key is None else _bytes(encode_key, row[key], names[key]),
+                _bytes(encode, {name: row[place] for name, place in rest}, "the value")
+                if value is None
+                else _bytes(encode, row[value], names[value]),
+                -1 if partition is None or row[partition] is None else int(row[partition]),
+                0 if timestamp is None else _milliseconds(row[timestamp]),
+                None if headers is None or row[headers] is None else _headers(row[headers]),
+            )
+
+    def _positions(self, names: Sequence[str]) -> dict[str, int]:
+        """Return where in a tuple each role's field is."""
+        found = {}
+        for role, given in zip(
+            _ROLES, (self.key, self.value, self.headers, self.partition, self.timestamp), strict=True
+        ):
+            if given is not None and given not in names:
+                raise ConfigError(f"{role}={given!r} of ToTopic: the tuples have the fields {', '.join(names)}")
+            if (given or role) in names:
+                found[role] = list(names).index(given or role)
+        return found
+
+
+def _encoder(given: str | Avro | Encode) -> Encode:
+    if isinstance(given, Avro):
+        return given.encoder()
+    if given == "auto":
+        return _auto
+    return _json if given == "json" else given  # type: ignore[return-value]
+
+
+def _auto(value: Any) -> bytes | str | None:
+    return value if value is None or isinstance(value, bytes | str) else _json(value)
+
+
+def _json(value: Any) -> str | None:
+    return None if value is None else json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return str(value)
+    raise TypeError(f"a {type(value).__name__} is nothing that JSON has")
+
+
+def _bytes(encode: Encode, value: Any, name: str) -> bytes | None:
+    encoded = encode(value)
+    if encoded is None or isinstance(encoded, bytes):
+        return encoded
+    if isinstance(encoded, str):
+        return encoded.encode()
+    raise CorruptValueError(f"encode {name} of a record: the function returned a {type(encoded).__name__}, not bytes")
+
+
+def _milliseconds(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, datetime):
+        moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return round(moment.timestamp() * 1000)
+    return int(value)
+
+
+def _headers(value: Any) -> list[tuple[str, bytes | None]]:
+    pairs: Iterable[Any] = value.items() if isinstance(value, Mapping) else map(_pair, value)
+    return [(name, held.encode() if isinstance(held, str) else held) for name, held in pairs]
+
+
+def _pair(header: Any) -> Any:
+    return (header["key"], header["value"]) if isinstance(header, Mapping) else header

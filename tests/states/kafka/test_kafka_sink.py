@@ -1,0 +1,362 @@
+"""A stream that is written to a topic: each batch once, by one writer, and errors that say what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from spouts import FixedBatchSpout
+from states.kafka import KafkaTopicOptions, KafkaTopicState, ToTopic, topic_writer
+from states.kafka.topic_sink import TopicSink
+from states.kafka.topic_writer import TopicRecord
+from tests.harness.kafka_servers import KafkaCluster
+from tests.harness.kafka_topics import Topics
+from tests.harness.store_commits import Log
+from tests.harness.topology_runs import run_all, start
+from tests.states.kafka.sink_driver import ROWS, topology
+from trident import TridentTopology
+from trident.errors import (
+    BackendError,
+    BatchFailedError,
+    CommitOrderError,
+    ConfigError,
+    FencedError,
+    InexactPairingError,
+    StaleTransactionError,
+    StateMismatchError,
+    StatePlaceError,
+    UnsupportedOperation,
+)
+from trident.spout.interfaces import SpoutType
+from trident.state import StateConf
+from trident.state.txid import Sentinel
+
+pytestmark = pytest.mark.server
+
+
+class Home:
+    """A topic, and sinks that write to it, all closed at the end."""
+
+    def __init__(self, topics: Topics) -> None:
+        self.topics, self.topic, self._opened = topics, topics.create(), list[TopicSink]()
+
+    def sink(self, state: str = "", read_only: bool = False, **options: Any) -> TopicSink:
+        given = {"bootstrap": self.topics.bootstrap, "topic": self.topic, **options}
+        sink = TopicSink(KafkaTopicOptions(**given), StateConf("sinks", state or self.topic, read_only=read_only))
+        self._opened.append(sink)
+        return sink
+
+    def values(self, committed: bool = True) -> list[bytes | None]:
+        return [one.value for one in self.topics.read(self.topic, committed)]
+
+    def close(self) -> None:
+        for sink in self._opened:
+            sink.close()
+
+
+@pytest.fixture
+def home(kafka_topics: Topics) -> Iterator[Home]:
+    home = Home(kafka_topics)
+    yield home
+    home.close()
+
+
+def write(sink: TopicSink, log: Log, number: int, attempt: int, *values: bytes, record: bool = True) -> None:
+    txid = log.txid(number, attempt)
+    sink.begin_commit(txid)
+    sink.write(TopicRecord(None, value) for value in values)
+    sink.commit(txid)
+    if record:
+        log.record(txid)
+
+
+# ---- topologies ------------------------------------------------------------------------------------------------------
+
+
+def test_a_topology_writes_each_record_once_over_restarts(engine: str, kafka_topics: Topics, tmp_path: Path) -> None:
+    topic = kafka_topics.create()
+    for _ in range(2):
+        run_all(topology(kafka_topics.bootstrap, topic), engine, log_dir=str(tmp_path))
+    found = kafka_topics.read(topic)
+    assert [(one.key, one.value) for one in found] == [(b"%d" % (n % 3), b"%d" % n) for n in range(ROWS)]
+
+
+def test_an_opaque_spout_is_refused_unless_inexact_is_allowed(
+    kafka_topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka_topics.create()
+    declared = topology(kafka_topics.bootstrap, topic)
+    monkeypatch.setattr(FixedBatchSpout, "spout_type", SpoutType.OPAQUE)
+    with pytest.raises(InexactPairingError, match=r"pairing \(opaque spout, transactional state\) is not exact"):
+        start(declared, "in_process", log_dir=str(tmp_path))
+    run_all(declared, "in_process", log_dir=str(tmp_path), allow_inexact=True)
+    assert len(kafka_topics.read(topic)) == ROWS
+
+
+def test_a_topic_that_was_made_again_is_refused_until_it_is_adopted(kafka_topics: Topics, tmp_path: Path) -> None:
+    topic = kafka_topics.create()
+    run_all(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path))
+    kafka_topics.recreate(topic)
+    with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+        start(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path))
+    with pytest.raises(UnsupportedOperation, match="other programs may have read its records"):
+        start(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path), state_recovery="restart")
+    run_all(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path), state_recovery="adopt")
+    assert kafka_topics.read(topic) == []
+
+
+def test_another_log_does_not_write_where_a_topology_has_written(kafka_topics: Topics, tmp_path: Path) -> None:
+    topic = kafka_topics.create()
+    run_all(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path / "one"))
+    with pytest.raises(StateMismatchError, match="the log expects no commit of incarnation"):
+        start(topology(kafka_topics.bootstrap, topic), "in_process", log_dir=str(tmp_path / "two"))
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "topic", "message"),
+    [
+        ("", "absent", "find the topic of .* in topic 'absent' .*: UNKNOWN_TOPIC_OR_PART: .*; create the topic"),
+        ("127.0.0.1:1", "any", r"Connection refused.*; are the brokers up, and are their addresses right"),
+    ],
+)
+def test_what_is_not_there_ends_the_start(
+    bootstrap: str, topic: str, message: str, kafka_topics: Topics, tmp_path: Path
+) -> None:
+    declared = topology(bootstrap or kafka_topics.bootstrap, topic, connect_timeout_s=1)
+    with pytest.raises(BackendError, match=message):
+        start(declared, "in_process", log_dir=str(tmp_path))
+
+
+def test_a_record_that_is_too_large_is_named(kafka_topics: Topics, tmp_path: Path) -> None:
+    topic = kafka_topics.create(max_message_bytes=1000)
+    declared = TridentTopology("large")
+    spout = FixedBatchSpout("key: string, value: string", 1, ("k", "v" * 5000))
+    declared.new_stream("large", spout).partition_persist(
+        KafkaTopicState.transactional(kafka_topics.bootstrap, topic, compression="none"), ToTopic()
+    )
+    running = start(declared, "in_process", log_dir=str(tmp_path), max_batch_attempts=2)
+    with pytest.raises(BatchFailedError, match="MSG_SIZE_TOO_LARGE.*write smaller records, or raise max.message.bytes"):
+        running.process_all_available()
+    assert kafka_topics.read(topic) == []
+
+
+# ---- commits ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_replay_of_a_batch_that_is_there_writes_nothing_and_takes_its_place(home: Home) -> None:
+    log = Log()
+    write(home.sink(), log, 1, 0, b"a", b"b")
+    write(home.sink(), log, 2, 0, b"c", record=False)  # its driver died before the record
+    write(home.sink(), log, 2, 1, b"c")
+    write(home.sink(), log, 3, 1, b"d")
+    assert home.values() == [b"a", b"b", b"c", b"d"]
+    assert home.sink().read_sentinel() == Sentinel("inc", 3, 1)
+
+
+def test_what_a_failed_attempt_wrote_is_invisible(home: Home) -> None:
+    log, sink = Log(), home.sink()
+    sink.begin_commit(log.txid(1))
+    sink.write([TopicRecord(None, b"aborted")])
+    sink._writer._producer.flush()
+    write(sink, log, 1, 1, b"a")
+    sink.begin_commit(log.txid(2, 1))
+    sink.write([TopicRecord(None, b"aborted")])
+    sink._writer._producer.flush()
+    sink.close()
+    assert home.values() == [b"a"]
+    assert home.values(committed=False) == [b"aborted", b"a", b"aborted"]
+
+
+def test_an_open_transaction_holds_readers_up_no_longer_than_to_the_next_begin_commit(home: Home) -> None:
+    log, dead = Log(), home.sink()
+    dead.begin_commit(log.txid(1))
+    dead.write([TopicRecord(None, b"aborted")])
+    dead._writer._producer.flush()
+    home.topics.transaction(home.topic, [b"of another program"])
+    assert home.values() == []
+    home.sink().begin_commit(log.txid(1, 1))
+    assert home.values() == [b"of another program"]
+
+
+@pytest.mark.parametrize("slept", ["before begin_commit", "before the update", "before the commit"])
+def test_a_driver_that_was_replaced_writes_nothing(slept: str, home: Home) -> None:
+    log, zombie, successor = Log(), home.sink(), home.sink()
+    write(zombie, log, 1, 0, b"a")
+    txid = log.txid(2, 0)
+    if slept != "before begin_commit":
+        zombie.begin_commit(txid)
+    if slept == "before the commit":
+        zombie.write([TopicRecord(None, b"zombie")])
+        zombie._writer._producer.flush()
+    write(successor, log, 2, 5, b"b")
+    if slept == "before begin_commit":
+        zombie.begin_commit(txid)
+    if slept != "before the commit":
+        zombie.write([TopicRecord(None, b"zombie")])
+    with pytest.raises(BackendError, match="another producer with its transactional id has begun"):
+        zombie.commit(txid)
+    with pytest.raises(FencedError):
+        zombie.begin_commit(txid)
+    write(successor, log, 3, 5, b"c")
+    assert home.values() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("is_made", [False, True])
+def test_a_commit_whose_answer_is_lost_is_made_once(is_made: bool, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Losing(Producer):
+        left = 1
+
+        def commit_transaction(self, *args: Any) -> None:
+            if is_made or not Losing.left:
+                super().commit_transaction(*args)
+            if Losing.left:
+                Losing.left = 0
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT, "answer lost"))
+
+    monkeypatch.setattr(topic_writer, "Producer", Losing)
+    log, sink = Log(), home.sink()
+    with pytest.raises(BackendError, match="commit a transaction of .*: _TRANSPORT: answer lost"):
+        write(sink, log, 1, 0, b"a", record=False)
+    assert home.values() == [b"a"] * is_made
+    write(sink, log, 1, 1, b"a")
+    write(sink, log, 2, 1, b"b")
+    assert home.values() == [b"a", b"b"]
+
+
+def test_a_broker_that_hangs_in_a_commit_fails_the_batch_and_the_replay_is_exact(
+    home: Home, kafka_server: KafkaCluster
+) -> None:
+    log, sink = Log(), home.sink(timeout_s=2)
+    write(sink, log, 1, 0, b"a")
+    txid = log.txid(2)
+    sink.begin_commit(txid)
+    sink.write([TopicRecord(None, b"b")])
+    kafka_server.brokers[0].pause()
+    try:
+        with pytest.raises(BackendError, match="commit a transaction of .*_TIMED_OUT.*are the brokers up"):
+            sink.commit(txid)
+    finally:
+        kafka_server.brokers[0].resume()
+    write(home.sink(), log, 2, 1, b"b")
+    assert home.values() == [b"a", b"b"]
+
+
+def test_a_broker_that_is_killed_in_a_commit_fails_the_batch_and_the_replay_is_exact(
+    home: Home, kafka_server: KafkaCluster
+) -> None:
+    log, sink = Log(), home.sink(timeout_s=2)
+    write(sink, log, 1, 0, b"a")
+    txid = log.txid(2)
+    sink.begin_commit(txid)
+    sink.write([TopicRecord(None, b"b")])
+    sink._writer._producer.flush()
+    kafka_server.brokers[0].kill()
+    try:
+        with pytest.raises(BackendError):
+            sink.commit(txid)
+    finally:
+        kafka_server.restart()
+    write(home.sink(), log, 2, 1, b"b")
+    assert home.values() == [b"a", b"b"]
+
+
+def test_a_sentinel_above_the_batch_is_an_error(home: Home) -> None:
+    sink = home.sink()
+    for number in (1, 2):
+        sink.begin_commit(number)
+        sink.write([TopicRecord(None, b"%d" % number)])
+        sink.commit(number)
+    with pytest.raises(StaleTransactionError, match="batch 1 is behind batch 2 stored for 'the topic'"):
+        home.sink().begin_commit(1)
+    assert home.values() == [b"1", b"2"]
+
+
+def test_a_topic_that_was_made_again_between_two_commits_is_found(home: Home) -> None:
+    log, sink = Log(), home.sink()
+    write(sink, log, 1, 0, b"a")
+    home.topics.recreate(home.topic)
+    with pytest.raises(StateMismatchError, match="the store has no commit at all"):
+        sink.begin_commit(log.txid(2))
+
+
+def test_two_states_of_one_prefix_are_found(home: Home) -> None:
+    log = Log()
+    write(home.sink("one", prefix=home.topic), log, 1, 0, b"a")
+    with pytest.raises(StatePlaceError, match="'sinks/two' wants to keep its values belongs to 'sinks/one'"):
+        home.sink("two", prefix=home.topic).begin_commit(log.txid(2))
+
+
+def test_calls_out_of_order_and_of_readers_are_refused(home: Home) -> None:
+    sink, reader = home.sink(), home.sink(read_only=True)
+    with pytest.raises(CommitOrderError, match="was written outside begin_commit and commit"):
+        sink.write([TopicRecord(None, b"a")])
+    with pytest.raises(CommitOrderError, match=r"commit\(1\) without its begin_commit"):
+        sink.commit(1)
+    with pytest.raises(UnsupportedOperation, match="was opened to be read only"):
+        reader.begin_commit(1)
+    with pytest.raises(UnsupportedOperation, match="was opened to be read only"):
+        reader.move_sentinel(Sentinel("inc", 1, 1), force=True)
+    write(sink, Log(), 1, 0, b"a")
+    assert reader.read_sentinel() == Sentinel("inc", 1, 0)
+
+
+def test_a_sentinel_is_laid_without_records_and_not_over_another_one(home: Home) -> None:
+    one, two = home.sink(), home.sink()
+    assert (one.read_sentinel(), two.read_sentinel()) == (None, None)
+    one.move_sentinel(Sentinel("inc", 5, 1), force=True)
+    assert (two.read_sentinel(), home.values()) == (Sentinel("inc", 5, 1, one.place), [])
+    two.move_sentinel(Sentinel("inc", 3, 2), force=True)
+    with pytest.raises(BackendError):
+        one.move_sentinel(Sentinel("inc", 6, 1), force=True)
+    assert home.sink().read_sentinel() == Sentinel("inc", 3, 2)
+
+
+# ---- options ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"bootstrap": "kafka://a"}, "bootstrap='kafka://a' of a Kafka state: give brokers as host:port"),
+        ({"topic": ""}, "topic='' of a Kafka state: give the name of a topic"),
+        ({"prefix": ""}, "prefix='' of a Kafka state: give a text, or None"),
+        ({"compression": "zip"}, "compression='zip' of a Kafka state: give none, gzip"),
+        ({"timeout_s": 0}, "timeout_s=0 of a Kafka state: give seconds above 0"),
+        ({"config": {"transactional.id": "x"}}, r"config\['transactional.id'\] .* is set by the state.*: give prefix="),
+        ({"config": {"acks": 1}}, r"config\['acks'\] of a Kafka state is set by the state.*: leave it out"),
+    ],
+)
+def test_wrong_options_are_refused_where_they_are_given(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        KafkaTopicState.transactional(KafkaTopicOptions(**{"bootstrap": "a:1", "topic": "t", **given}))
+
+
+def test_a_state_without_a_topic_is_refused() -> None:
+    with pytest.raises(ConfigError, match="a Kafka state needs a topic"):
+        KafkaTopicState.transactional("a:1")
+
+
+def test_options_may_be_given_ready_made_and_replaced() -> None:
+    ready = KafkaTopicOptions("a:1", "t", compression="zstd")
+    assert KafkaTopicState.transactional(ready, prefix="p") == KafkaTopicState.transactional(
+        "a:1", "t", compression="zstd", prefix="p"
+    )
+
+
+def test_secrets_are_not_shown() -> None:
+    shown = repr(KafkaTopicState.transactional("a:1", "t", config={"sasl.password": "hush", "linger.ms": 5}))
+    assert "hush" not in shown
+    assert "'linger.ms': 5" in shown
+
+
+def test_a_setting_that_the_client_does_not_know_is_named(home: Home) -> None:
+    sink = home.sink(config={"nonsense": "hush"})
+    with pytest.raises(
+        ConfigError, match="the client refuses config: No such configuration property: .nonsense."
+    ) as found:
+        sink.begin_commit(1)
+    assert "hush" not in str(found.value)

@@ -1,0 +1,124 @@
+"""ToTopic: which fields a record is made of, and how values become bytes. No broker is asked."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import fastavro
+import pytest
+
+from states.kafka import Avro, ToTopic
+from states.kafka.topic_writer import TopicRecord
+from trident import Fields, TridentTuple
+from trident.errors import ConfigError, CorruptValueError
+
+FIELDS = [{"name": "account", "type": "string"}, {"name": "cents", "type": "long"}]
+SCHEMA = json.dumps({"type": "record", "name": "total", "fields": FIELDS})
+
+
+class Written:
+    """Takes the place of a sink."""
+
+    def __init__(self) -> None:
+        self.records: list[TopicRecord] = []
+
+    def write(self, records: Iterable[TopicRecord]) -> None:
+        self.records += records
+
+
+def written(updater: ToTopic, fields: str, *rows: tuple[Any, ...]) -> list[TopicRecord]:
+    sink: Any = Written()
+    updater.update_state(sink, [TridentTuple(Fields(fields), row) for row in rows], None)  # type: ignore[arg-type]
+    assert isinstance(sink, Written)
+    return sink.records
+
+
+def test_fields_of_these_names_are_what_they_are_called() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
+    rows = ("k", b"\x00v", {"h": "1", "n": None}, 3, at), (None, None, None, None, None)
+    assert written(ToTopic(), "key, value, headers, partition, timestamp", *rows) == [
+        TopicRecord(b"k", b"\x00v", 3, 1_767_323_045_678, [("h", b"1"), ("n", None)]),
+        TopicRecord(None, None),
+    ]
+
+
+def test_fields_may_have_other_names() -> None:
+    updater = ToTopic(key="account", value="total", timestamp="ms", headers="marks", partition="at")
+    row = ("a", 5, 7, [("h", b"1")], 0)
+    assert written(updater, "account, total, ms, marks, at", row) == [TopicRecord(b"a", b"5", 0, 7, [("h", b"1")])]
+
+
+def test_headers_may_be_as_a_spout_reads_them() -> None:
+    headers = [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    (record,) = written(ToTopic(), "value, headers", ("v", headers))
+    assert record.headers == [("a", b"1"), ("a", None)]
+
+
+def test_without_a_field_for_the_value_it_is_an_object_of_the_other_fields() -> None:
+    row = ("Gräz", 5, Decimal("1.50"), datetime(2026, 1, 2, tzinfo=UTC), None)
+    (record,) = written(ToTopic(key="account"), "account, count, total, at, note", row)
+    assert record.key == "Gräz".encode()
+    assert record.value == b'{"count":5,"total":"1.50","at":"2026-01-02T00:00:00+00:00","note":null}'
+
+
+@pytest.mark.parametrize(
+    ("encode", "value", "expected"),
+    [
+        ("auto", "ä", "ä".encode()),
+        ("auto", b"\xff", b"\xff"),
+        ("auto", [1, None], b"[1,null]"),
+        ("json", "ä", '"ä"'.encode()),
+        ("json", None, None),
+        (lambda value: f"<{value}>", 5, b"<5>"),
+        (lambda value: None, 5, None),
+    ],
+)
+def test_a_value_is_encoded(encode: Any, value: Any, expected: bytes | None) -> None:
+    assert written(ToTopic(encode=encode), "value", (value,)) == [TopicRecord(None, expected)]
+
+
+def test_keys_have_an_encoding_of_their_own() -> None:
+    (record,) = written(ToTopic(encode_key="json"), "key, value", ("k", "v"))
+    assert (record.key, record.value) == (b'"k"', b"v")
+
+
+@pytest.mark.parametrize(("schema_id", "head"), [(None, b""), (7, b"\x00\x00\x00\x00\x07")])
+def test_a_value_is_encoded_as_avro(schema_id: int | None, head: bytes) -> None:
+    row = ("a", 5)
+    (record,) = written(ToTopic(encode=Avro(SCHEMA, schema_id)), "account, cents", row)
+    assert record.value is not None
+    assert record.value.startswith(head)
+    read = fastavro.schemaless_reader(
+        io.BytesIO(record.value[len(head) :]), fastavro.parse_schema(json.loads(SCHEMA)), None
+    )
+    assert read == {"account": "a", "cents": 5}
+    assert written(ToTopic(encode=Avro(SCHEMA)), "value", (None,)) == [TopicRecord(None, None)]
+
+
+def test_a_field_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match="key='account' of ToTopic: the tuples have the fields key, value"):
+        written(ToTopic(key="account"), "key, value", ("k", "v"))
+
+
+def test_wrong_encodings_are_refused_where_they_are_given() -> None:
+    with pytest.raises(
+        ConfigError, match=r"encode='xml' of ToTopic: give 'auto', 'json', Avro\(schema\) or a function"
+    ):
+        ToTopic(encode="xml")
+    with pytest.raises(ConfigError, match="encode_key=None of ToTopic"):
+        ToTopic(encode_key=None)  # type: ignore[arg-type]
+
+
+def test_a_function_that_returns_neither_bytes_nor_text_is_named() -> None:
+    with pytest.raises(CorruptValueError, match="encode value of a record: the function returned a int, not bytes"):
+        written(ToTopic(encode=lambda value: 5), "value", ("v",))  # type: ignore[arg-type,return-value]
+
+
+def test_what_json_does_not_have_is_named() -> None:
+    with pytest.raises(TypeError, match="a bytes is nothing that JSON has"):
+        written(ToTopic(), "a", (b"\xff",))
