@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,11 @@ def main(life: dict[str, Any]) -> None:
     (Path(life["directory"]) / f"life-{life['number']}.end").write_text(said)
 
 
-def _fork(life: dict[str, Any]) -> int:
+def _fork(life: dict[str, Any], run: Callable[[dict[str, Any]], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            main(life)
+            run(life)
         except BaseException:  # noqa: BLE001  the child must not return into the server
             traceback.print_exc()
             os._exit(1)
@@ -80,13 +81,13 @@ def _wait(child: int) -> dict[str, int]:
     return {"ended": os.waitstatus_to_exitcode(status)}
 
 
-def serve() -> None:
-    """Answer requests until there are no more."""
+def serve(run: Callable[[dict[str, Any]], None]) -> None:
+    """Answer requests until there are no more; each driver is a `run` of what it is told."""
     for module in ("deltalake.exceptions", "pandas", "pyarrow.dataset"):  # what a driver would import when it needs it
         importlib.import_module(module)
     for line in sys.stdin:
         request = json.loads(line)
-        answer = {"pid": _fork(request["start"])} if "start" in request else _wait(request["wait"])
+        answer = {"pid": _fork(request["start"], run)} if "start" in request else _wait(request["wait"])
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()
 
@@ -95,4 +96,4 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         main(json.loads(sys.argv[1]))
     else:
-        serve()
+        serve(main)

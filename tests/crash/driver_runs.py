@@ -111,11 +111,11 @@ def lives_of(case: Case) -> list[list[Arm]]:
 
 
 class DriverServer:
-    """A process that forks drivers."""
+    """A process that forks drivers of a module."""
 
-    def __init__(self) -> None:
+    def __init__(self, module: str = "tests.crash.driver") -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.crash.driver"],
+            [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -7,7 +7,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from trident.state import CodecSerializer, Key, SerializedMap, StateConf, StateSpec, decode, encode, map_state
+from trident.state import (
+    CodecSerializer,
+    Key,
+    SerializedMap,
+    StateConf,
+    StateSpec,
+    StateType,
+    decode,
+    encode,
+    map_state,
+)
 
 PAGE = 100
 
@@ -52,13 +62,14 @@ class SQLiteMap:
 @dataclass(frozen=True)
 class _Factory:
     path: str
+    kind: str = "opaque"
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> SerializedMap:
-        return SerializedMap(SQLiteMap(self.path, conf.prefix), CodecSerializer())
+        return SerializedMap(SQLiteMap(self.path, conf.prefix), CodecSerializer(StateType(self.kind)))
 
 
-def sqlite_state(path: str) -> StateSpec:
-    """Return an opaque state in the database file `path`."""
+def sqlite_state(path: str, kind: str = "opaque") -> StateSpec:
+    """Return a state in the database file `path`."""
     with closing(sqlite3.connect(path)) as db:
         db.execute("PRAGMA journal_mode=WAL")
-    return map_state(_Factory(path))
+    return map_state(_Factory(path, kind), kind)
