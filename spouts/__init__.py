@@ -2,7 +2,7 @@
 
 `rows` has sources whose rows are in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`,
 `kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `rate` has `RateSpout` for load tests,
-`dataframes` has `DataFrameSpout`, whose rows stay in Spark.
+`dataframes` has `DataFrameSpout` and `streaming` has `StructuredStreamingSpout`, whose rows stay in Spark.
 Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
@@ -10,6 +10,7 @@ from spouts.dataframes import DataFrameSpout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.rate import RateSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout
+from spouts.streaming import StructuredStreamingSpout
 from spouts.text_files import TextFileSpout
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "FixedBatchSpout",
     "OpaqueTridentKafkaSpout",
     "RateSpout",
+    "StructuredStreamingSpout",
     "TextFileSpout",
     "TransactionalTridentKafkaSpout",
 ]

@@ -16,6 +16,8 @@ def said_by_spark(error: BaseException) -> str:
     if isinstance(error, SpoutError):
         return str(error)
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
+    _, failed, cause = text.partition("terminated with exception: ")  # the end of a streaming query, and what it was
+    text = cause.partition("=== Streaming Query ===")[0] if failed else text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

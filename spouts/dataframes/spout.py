@@ -18,7 +18,14 @@ from trident.spout.interfaces import SpoutType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["DataFrameSpout", "checked_folder", "dataframe_of", "fields_of_dataframe", "fields_of_source"]
+__all__ = [
+    "DataFrameSpout",
+    "checked_folder",
+    "dataframe_of",
+    "fields_of_dataframe",
+    "fields_of_source",
+    "is_dataframe",
+]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 
@@ -81,7 +88,7 @@ class DataFrameSpout:
         return ChunkEmitter()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_source": None if _is_dataframe(self._source) else self._source}
+        return {**self.__dict__, "_source": None if is_dataframe(self._source) else self._source}
 
 
 def checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
@@ -95,7 +102,7 @@ def checked_folder(name: str, folder: str | os.PathLike[str]) -> str:
 def fields_of_source(source: Any, fields: FieldsLike | None, spout: str, streams: bool) -> Fields:
     """Return the fields of a DataFrame, or those declared for a function that makes one."""
     kind, made = ("a streaming", "spark.readStream") if streams else ("a batch", "spark.read")
-    if _is_dataframe(source):
+    if is_dataframe(source):
         if source.isStreaming != streams:
             other = "DataFrameSpout" if streams else "StructuredStreamingSpout"
             raise TopologyError(f"{spout} reads {kind} DataFrame ({made}); give this one to {other}")
@@ -126,13 +133,13 @@ def fields_of_dataframe(df: DataFrame) -> Fields:
     return fields
 
 
-def dataframe_of(source: Any, fields: Fields) -> DataFrame:
+def dataframe_of(source: Any, fields: Fields, streams: bool = False) -> DataFrame:
     """Return the DataFrame of a spout: the one that was given, or what the function makes of the session."""
     from pyspark.sql import SparkSession
 
     if source is None:
         raise SpoutError("the DataFrame of this spout is in the process that made it; give a function that makes it")
-    if _is_dataframe(source):
+    if is_dataframe(source):
         found: DataFrame = source
         return found
     session = SparkSession.getActiveSession() or SparkSession._instantiatedSession  # noqa: SLF001  the default one
@@ -141,13 +148,18 @@ def dataframe_of(source: Any, fields: Fields) -> DataFrame:
             'a DataFrame needs Spark, which does not run: start with engine="spark", or start Spark before'
         )
     made: DataFrame = source(session)
-    if not _is_dataframe(made) or fields_of_dataframe(made) != fields:
-        found_text = f"the columns ({fields_of_dataframe(made)})" if _is_dataframe(made) else repr(made)
+    if not is_dataframe(made) or fields_of_dataframe(made) != fields:
+        found_text = f"the columns ({fields_of_dataframe(made)})" if is_dataframe(made) else repr(made)
         raise SpoutError(f"the function of a DataFrame made {found_text}; declared are the fields ({fields})")
+    if made.isStreaming != streams:
+        raise SpoutError(
+            f"the function made a {'batch' if streams else 'streaming'} DataFrame; this spout reads the other kind"
+        )
     return made
 
 
-def _is_dataframe(source: Any) -> bool:
+def is_dataframe(source: Any) -> bool:
+    """Whether it is a DataFrame; asked without an import of PySpark where it is none."""
     if type(source).__module__.partition(".")[0] != "pyspark":
         return False
     from pyspark.sql import DataFrame

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import signal
-import subprocess
-import sys
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +10,7 @@ import pytest
 
 from spouts import DataFrameSpout
 from spouts.dataframes.manifests import read_manifest
-from tests.harness.commands import environment
 from tests.harness.topology_runs import keep, run_all, start
-from tests.spouts.dataframes import dataframe_child
 from tests.spouts.dataframes.written_rows import FIELDS, written
 from tests.spouts.reading import definitions, is_plain, rows_of
 from trident import BatchFailedError, TopologyError, TridentTopology
@@ -25,8 +19,6 @@ from trident.spout import Lag
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-ROOT = Path(__file__).parent.parent.parent.parent
 
 
 def never(spark: SparkSession) -> DataFrame:
@@ -181,17 +173,3 @@ def test_a_stop_while_the_rows_are_written_cancels_the_query(spark: SparkSession
             assert running.is_active
     assert running.exception() is None
     assert not tracker.getActiveJobsIds()
-
-
-@pytest.mark.spark
-def test_totals_are_exact_after_a_kill_between_commit_and_record(tmp_path: Path) -> None:
-    command = [sys.executable, dataframe_child.__file__, str(tmp_path)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    topology, total = dataframe_child.declared(tmp_path, never)
-    running = run_all(topology, "in_process", log_dir=str(tmp_path / "log"))  # the rows are there: without Spark
-    assert running.txid == dataframe_child.BATCHES
-    expected = Counter({k: sum(range(k, dataframe_child.ROWS, 7)) for k in range(7)})
-    assert dict(running.state(total).get_tuples()) == expected

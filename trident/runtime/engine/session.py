@@ -49,11 +49,13 @@ _LOCAL_ADDRESS = "127.0.0.1"
 _STOP_S = 60.0
 # If any of these is set, the master may be set outside the program.
 _OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
-# In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors.
+# In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors. The last
+# one is that of a streaming query.
 _ECHOING_LOGGERS = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.TaskContextImpl",
+    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
 )
 
 _jvm_outputs: list[JvmOutput] = []  # the output of this process's JVM, if we read it

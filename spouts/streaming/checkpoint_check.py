@@ -1,0 +1,120 @@
+"""Decides whether a checkpoint and the log belong together, before the query is started.
+
+Spark's checkpoint says how far the source was read, the log says how far the states are. Each batch of the query has a file
+in the checkpoint, `offsets/N`, which Spark writes before it reads the batch, and a replay uses again. Its time of writing is
+in it, so two files are equal only if they are of one batch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trident.errors import SpoutError
+
+__all__ = ["Checkpoint", "check_checkpoint", "check_handed", "digest_of", "is_batch"]
+
+_CHOICES = (
+    "Restore the checkpoint that belongs to the log; or begin again with a new checkpoint, a new log_dir and empty states; or, "
+    "if you know what the states have, start once with adopt_checkpoint=True: then the query continues where this checkpoint "
+    "is, and nothing tells which rows count twice or are missing"
+)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a checkpoint says of itself.
+
+    Attributes
+    ----------
+    query
+        The id of the query; None: there is no checkpoint (yet).
+    planned, done
+        The last batch that Spark began, and the last one that it completed; None if there is none.
+    digest
+        Returns the digest of what was written about a batch, None if there is nothing.
+    """
+
+    path: str
+    query: str | None = None
+    planned: int | None = None
+    done: int | None = None
+    digest: Callable[[int], str | None] = field(default=lambda batch: None)
+
+
+def digest_of(offsets: str) -> str:
+    """Return the digest of the text of `offsets/N`."""
+    return hashlib.sha256(offsets.encode()).hexdigest()[:16]
+
+
+def is_batch(definition: Mapping[str, Any] | None, query: str, batch: int, digest: str | None) -> bool:
+    """Whether a definition is surely of this batch of this query."""
+    return definition is not None and [definition[each] for each in ("query", "batch", "offsets")] == [
+        query,
+        batch,
+        digest,
+    ]
+
+
+def check_checkpoint(found: Checkpoint, last: Mapping[str, Any] | None, sources: list[str]) -> None:
+    """Raise `SpoutError` if the query would not continue behind the last batch of the log.
+
+    Parameters
+    ----------
+    last
+        The definition of the last batch that the log has, None if it has none.
+    sources
+        The sources of the query, as definitions name them.
+    """
+    if last is None:
+        if found.done is not None:
+            raise SpoutError(
+                f"the checkpoint {found.path} has given the batches up to {found.done} of query {found.query} already, and "
+                "this log has none of them: it is the checkpoint of another topology or program, or the log was lost. Give "
+                f"each topology a checkpoint of its own. {_CHOICES}"
+            )
+        return
+    problem = _problem(found, last, sources)
+    if problem is not None:
+        log = f"the log continues behind batch {last['batch']} of query {last['query']}"
+        raise SpoutError(f"{log}, but {problem}. {_CHOICES}")
+
+
+def _problem(found: Checkpoint, last: Mapping[str, Any], sources: list[str]) -> str | None:
+    batch, path = last["batch"], f"the checkpoint {found.path}"
+    if found.query is None:
+        return f"{path} is empty: it was deleted, or another folder is named. Spark would read from the beginning"
+    if found.query != last["query"]:
+        return f"{path} is of query {found.query}: it was deleted and begun again, or it is of another query"
+    if sources != last["sources"]:
+        return f"the query reads {_listed(sources)} where it read {_listed(last['sources'])}: the offsets mean nothing there"
+    if found.planned is None or found.planned < batch:
+        return f"{path} ends with batch {found.planned}: it was restored from an older copy"
+    if found.digest(batch) != last["offsets"]:
+        return (
+            f"batch {batch} of {path} is another one: it was restored from an older copy and has gone on since, "
+            "or two topologies share it"
+        )
+    if found.done is not None and found.done > batch:
+        given = f"batch {found.done}" if found.done == batch + 1 else f"the batches {batch + 1} to {found.done}"
+        return f"{path} has given {given} to someone else: two topologies share it, or the log is an older copy"
+    return None
+
+
+def check_handed(path: str, query: str, batch: int, last: Mapping[str, Any] | None, adopts: bool) -> None:
+    """Raise `SpoutError` if Spark hands over another batch than the one behind the last."""
+    expected = 0 if last is None else int(last["batch"]) + 1
+    known = last is not None and last["query"] == query
+    if batch == expected and (known or last is None):
+        return
+    if not adopts:
+        raise SpoutError(
+            f"Spark gives batch {batch} of query {query}, but the log continues with batch {expected}: two topologies share "
+            f"the checkpoint {path}, or it was changed while the query ran. {_CHOICES}"
+        )
+
+
+def _listed(sources: list[str]) -> str:
+    return ", ".join(sources) or "nothing"

@@ -1,0 +1,182 @@
+"""The driver's side of `StructuredStreamingSpout`: from a batch of the query to a batch of the topology.
+
+A definition is plain data: `query` and `batch` (Spark's ids), `offsets` (the digest of what the checkpoint says of the
+batch), `sources` (what the query reads), `rows`, `bytes`, and `snapshot`, the id of the written rows.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spouts.dataframes.chunks import ChunkLimits, ChunkPart, cut_chunks, write_dataframe
+from spouts.dataframes.manifests import fields_as_text, new_rows_folder, read_manifest, write_manifest
+from spouts.streaming.checkpoint_check import check_checkpoint, check_handed, is_batch
+from spouts.streaming.checkpoint_files import read_batch, read_checkpoint, sources_of
+from spouts.streaming.stream_query import StreamQuery
+from trident.errors import ReplayMismatchError, SpoutError
+from trident.fields import Fields
+from trident.spout.interfaces import Definition, TransactionAttempt
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+__all__ = ["QueryCoordinator", "QuerySettings"]
+
+_CHUNK = ChunkLimits(65_536, 32 << 20)
+_used: set[str] = set()  # the checkpoints of this process
+_used_lock = threading.Lock()
+
+
+class QuerySettings:
+    """What a `StructuredStreamingSpout` was given, see there."""
+
+    def __init__(
+        self, fields: Fields, checkpoint: str, rows_dir: str, trigger: Mapping[str, Any], adopts: bool
+    ) -> None:
+        self.fields, self.checkpoint, self.rows_dir = fields, checkpoint, rows_dir
+        self.trigger, self.adopts = dict(trigger), adopts
+
+
+class QueryCoordinator:
+    """Runs the query, and defines a batch for each of its batches.
+
+    Parameters
+    ----------
+    open_dataframe
+        Returns the streaming DataFrame; called when the query is started, which is when the first batch is asked for.
+    """
+
+    def __init__(self, open_dataframe: Callable[[], DataFrame], settings: QuerySettings) -> None:
+        self._open_dataframe, self._settings, self._fields = open_dataframe, settings, settings.fields
+        self._query: StreamQuery | None = None
+        self._last: Definition | None = None  # the last batch that the log has, committed or being tried
+        self._open: Definition | None = None  # a batch that is being tried
+        self._holds = False
+        self._sources: list[str] = []
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Return the batch that Spark waits with, None if there is none."""
+        if self._open is None:
+            self._last = previous
+        query = self._running()
+        try:
+            handed = query.handed()
+        except SpoutError:
+            self._end()  # the next call starts it again
+            raise
+        if handed is None or (previous is not None and _same(handed, previous)):
+            return None
+        self._last = self._open = dict(handed)
+        return self._open
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ChunkPart]:
+        """Cut the rows of a batch into parts."""
+        self._last = self._open = definition
+        self._running()
+        folder = self._folder(definition)
+        manifest = read_manifest(folder)
+        if manifest is None or manifest.id != definition["snapshot"]:
+            raise ReplayMismatchError(
+                f"the {definition['rows']} rows of batch {definition['batch']} of query {definition['query']} are no "
+                f"longer in {folder}. Bring the folder back, or begin again with a new checkpoint, a new log_dir and "
+                "empty states"
+            )
+        return cut_chunks(manifest.rows_folder(folder), manifest.chunks, parallelism)
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Delete the rows of the batch, and let Spark complete it."""
+        shutil.rmtree(
+            self._folder(definition), ignore_errors=True
+        )  # first: a batch that Spark gives again is deleted again
+        self._open = None
+        if self._query is not None:
+            self._query.recorded(definition)
+
+    def size(self, definition: Definition) -> int | None:
+        """Say how many bytes the rows take."""
+        return int(definition["bytes"])
+
+    def look_now(self) -> None:
+        """Ask the query for all that its source has now."""
+        if self._query is not None:
+            self._query.look_now()
+
+    def is_preparing(self) -> bool:
+        """Whether the query may still give a batch of that."""
+        return self._query is not None and self._query.is_preparing()
+
+    def close(self) -> None:
+        """Stop the query."""
+        self._end()
+
+    # ---- the query --------------------------------------------------------------------------------------------------
+
+    def _running(self) -> StreamQuery:
+        if self._query is None:
+            self._claim()
+            self._query = StreamQuery(
+                self._start, self._write, bool({"availableNow", "once"} & self._settings.trigger.keys())
+            )
+            self._query.look_now()
+        return self._query
+
+    def _end(self) -> None:
+        if self._query is not None:
+            self._query.close()
+            self._query = None
+        with _used_lock:
+            if self._holds:
+                _used.discard(self._settings.checkpoint)
+            self._holds = False
+
+    def _claim(self) -> None:
+        checkpoint = self._settings.checkpoint
+        with _used_lock:
+            if checkpoint in _used:
+                raise SpoutError(
+                    f"the checkpoint {checkpoint} is in use by another stream of this process. Give each its own: what one of "
+                    "them has read, the other would miss"
+                )
+            _used.add(checkpoint)
+            self._holds = True
+
+    def _start(self, call: Callable[[DataFrame, int], None]) -> StreamingQuery:
+        df, settings = self._open_dataframe(), self._settings
+        self._sources = sources_of(df)
+        if not settings.adopts:
+            check_checkpoint(read_checkpoint(df.sparkSession, settings.checkpoint), self._last, self._sources)
+        writer = df.writeStream.foreachBatch(call).option("checkpointLocation", settings.checkpoint)
+        return (writer.trigger(**settings.trigger) if settings.trigger else writer).start()
+
+    def _write(self, df: DataFrame, batch: int) -> Definition | None:
+        """Write the rows of a batch that Spark gives, in the query's thread; None if the log has committed it."""
+        settings, last, open_ = self._settings, self._last, self._open
+        query, digest = read_batch(df.sparkSession, settings.checkpoint, batch)
+        if last is not None and is_batch(last, query, batch, digest):
+            if open_ is None:  # committed, but a crash kept Spark from completing it
+                shutil.rmtree(self._folder(last), ignore_errors=True)
+            return open_  # else it is being tried since the restart, from the rows that were written before
+        check_handed(settings.checkpoint, query, batch, last, settings.adopts)
+        made = {"query": query, "batch": batch, "offsets": digest, "sources": self._sources}
+        folder = self._folder(made)
+        manifest = read_manifest(folder)
+        if manifest is None or manifest.fields != fields_as_text(self._fields):
+            shutil.rmtree(folder, ignore_errors=True)
+            id_, rows_folder = new_rows_folder(folder)
+            chunks = write_dataframe(df, rows_folder, self._fields, _CHUNK)
+            manifest = write_manifest(folder, id_, self._fields, chunks)
+        size = sum(chunk.bytes for chunk in manifest.chunks)
+        return {**made, "snapshot": manifest.id, "rows": manifest.rows, "bytes": size}
+
+    def _folder(self, definition: Mapping[str, Any]) -> str:
+        name = f"{definition['batch']}-{definition['offsets']}"
+        return str(Path(self._settings.rows_dir, definition["query"], name))
+
+
+def _same(one: Definition, other: Definition) -> bool:
+    return is_batch(one, other["query"], other["batch"], other["offsets"])

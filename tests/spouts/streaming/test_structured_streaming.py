@@ -1,0 +1,226 @@
+"""A streaming DataFrame as a source: its batches, its checkpoint, and what happens when they do not go together."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spouts import StructuredStreamingSpout
+from tests.harness.commands import environment, last_txid
+from tests.harness.sqlite_map import sqlite_state
+from tests.harness.topology_runs import keep, start
+from tests.spouts.streaming import two_sources
+from trident import BatchFailedError, TopologyError, TridentTopology
+from trident.operations import Count
+from trident.runtime.driver.running import RunningTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROOT = Path(__file__).parent.parent.parent.parent
+
+
+class Words:
+    """A topology that counts the lines of a folder, one batch a file, with log, states and checkpoint in another one."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder, self.checkpoint = spark, folder, folder / "checkpoint"
+        self.source = folder / "in"
+        self.source.mkdir()
+        self.files = 0
+
+    def add(self, *lines: str) -> None:
+        self.files += 1
+        part = self.folder / "part"
+        part.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        part.rename(self.source / f"{self.files}.txt")
+
+    def lines(self) -> DataFrame:
+        return self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.source))
+
+    def start(self, df: DataFrame | None = None, log: str = "log", **options: Any) -> RunningTopology:
+        topology = TridentTopology("words")
+        spout = StructuredStreamingSpout(self.lines() if df is None else df, self.checkpoint, **options)
+        state = sqlite_state(str(self.folder / f"{log}.db"))
+        topology.new_stream("lines", spout).group_by("value").persistent_aggregate(state, Count(), "count")
+        return start(topology, "in_process", log_dir=str(self.folder / log))
+
+    def run(self, **options: Any) -> tuple[int, dict[str, int]]:
+        with self.start(**options) as running:
+            running.process_all_available()
+            return running.txid, counts(running)
+
+
+def counts(running: RunningTopology) -> dict[str, int]:
+    return dict(running.state("count").get_tuples())
+
+
+@pytest.fixture
+def words(spark: SparkSession, tmp_path: Path) -> Words:
+    return Words(spark, tmp_path)
+
+
+@pytest.mark.spark
+def test_each_batch_of_the_query_is_one_batch_and_a_restart_continues(words: Words) -> None:
+    for line in "abc":
+        words.add(line, "all")
+    with words.start() as running:
+        running.process_all_available()
+        assert (running.txid, counts(running)) == (3, {"a": 1, "b": 1, "c": 1, "all": 3})
+        words.add("d", "all")
+        running.process_all_available()
+        assert running.txid == 4
+    words.add("e", "all")
+    assert words.run() == (5, {**dict.fromkeys("abcde", 1), "all": 5})
+    assert [path for path in (words.checkpoint / "trident-rows").rglob("*") if path.is_file()] == []
+    # A driver that is killed between record and Spark's own note leaves no note. Spark then gives the batch again.
+    (words.checkpoint / "commits" / "4").unlink()
+    (words.checkpoint / "commits" / ".4.crc").unlink()
+    words.add("f")
+    assert words.run() == (6, {**dict.fromkeys("abcdef", 1), "all": 5})
+    assert not words.spark.streams.active
+
+
+@pytest.mark.spark
+def test_a_checkpoint_that_does_not_belong_to_the_log_is_found(words: Words) -> None:
+    older, newer = words.folder / "older", words.folder / "newer"
+    words.add("a")
+    words.run()
+    shutil.copytree(words.checkpoint, older)
+    words.add("b")
+    words.add("c")
+    words.run()
+    shutil.copytree(words.checkpoint, newer)
+
+    def found(prepare: Callable[[], object], **options: Any) -> str:
+        shutil.rmtree(words.checkpoint, ignore_errors=True)
+        prepare()
+        with pytest.raises(BatchFailedError) as raised:
+            words.run(**options)
+        said = str(raised.value)
+        assert "SpoutError: " in said
+        assert "Nothing of it is committed" in said
+        return said
+
+    def restored(copy: Path = newer) -> None:
+        shutil.copytree(copy, words.checkpoint)
+
+    assert "is empty: it was deleted" in found(lambda: None)
+    assert "ends with batch 0: it was restored from an older copy" in found(lambda: restored(older))
+    another = words.spark.readStream.format("rate").load().selectExpr("string(value) AS value")
+    assert "the query reads rate where it read FileSource[" in found(restored, df=another)
+    assert "has given the batches up to 2 of query" in found(restored, log="another-log")
+
+    def used_elsewhere(copy: Path | None = None) -> None:
+        if copy is not None:
+            restored(copy)
+        query = words.lines().writeStream.foreachBatch(lambda df, batch: None)
+        started = query.option("checkpointLocation", str(words.checkpoint)).start()
+        started.processAllAvailable()
+        started.stop()
+
+    assert "it was deleted and begun again" in found(used_elsewhere)
+    words.add("d")
+    assert "has given batch 3 to someone else" in found(lambda: used_elsewhere(newer))
+    assert "batch 2 of the checkpoint" in found(lambda: used_elsewhere(older))
+    shutil.rmtree(words.checkpoint)
+    restored()
+    assert words.run() == (4, dict.fromkeys("abcd", 1))  # nothing of all this was counted
+    shutil.rmtree(words.checkpoint)
+    used_elsewhere()
+    words.add("e")
+    assert words.run(adopt_checkpoint=True) == (5, dict.fromkeys("abcde", 1))  # rightly, because it has read the same
+    words.add("f")
+    assert words.run() == (6, dict.fromkeys("abcdef", 1))
+
+
+@pytest.mark.spark
+def test_one_checkpoint_is_not_read_by_two_streams_at_once(words: Words) -> None:
+    words.add("a")
+    with words.start() as running:
+        running.process_all_available()
+        with pytest.raises(BatchFailedError, match="is in use by another stream of this process. Give each its own"):
+            words.run(log="another-log")
+        assert running.is_active
+        words.spark.streams.active[0].stop()  # as Spark does if a query with the same checkpoint is started
+        words.add("b")
+        while "b" not in counts(running):
+            assert running.is_active
+        assert "the streaming query was stopped by someone else: by a call of stop" in running.status["lastFailure"]
+
+
+@pytest.mark.spark
+def test_a_query_that_fails_ends_the_topology_with_its_reason(words: Words) -> None:
+    words.add("a")
+    failing = words.lines().selectExpr("if(value = 'a', raise_error('no such line'), value) AS value")
+    with pytest.raises(BatchFailedError, match="failed 3 times in step 'lines': SpoutError: .*no such line") as raised:
+        words.run(df=failing)
+    assert "\n" not in str(raised.value)
+    assert words.run() == (1, {"a": 1})  # mended: Spark gives the batch again
+
+
+@pytest.mark.spark
+def test_a_stop_cancels_the_batch_and_available_now_ends_by_itself(words: Words) -> None:
+    words.add("a")
+    slow = words.lines().selectExpr("reflect('java.lang.Thread', 'sleep', 60000L) || value AS value")
+    with words.start(slow) as running:
+        tracker = words.spark.sparkContext.statusTracker()
+        while not tracker.getActiveJobsIds():
+            assert running.is_active
+    assert running.exception() is None
+    assert not words.spark.streams.active
+    words.add("b")
+    with words.start(trigger={"availableNow": True}) as running:
+        running.process_all_available()
+        assert counts(running) == {"a": 1, "b": 1}
+        running.process_all_available()  # the query has ended
+        assert running.is_active
+    assert not [one.name for one in threading.enumerate() if one.name.startswith("streaming-")]
+
+
+@pytest.mark.spark
+def test_what_is_no_stream_is_refused_at_the_call(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(TopologyError, match="reads a streaming DataFrame .* give this one to DataFrameSpout"):
+        StructuredStreamingSpout(spark.range(3), tmp_path)
+    with pytest.raises(ValueError, match="checkpoint is 's3://b/c'; give rows_dir too"):
+        StructuredStreamingSpout(lambda session: session.range(3), "s3://b/c", fields="id: bigint")
+    rate = StructuredStreamingSpout(spark.readStream.format("rate").load(), tmp_path)
+    assert pickle.loads(pickle.dumps(rate)).get_output_fields() == rate.get_output_fields()
+    made = StructuredStreamingSpout(lambda session: session.range(3), tmp_path / "cp", fields="id: bigint")
+    topology = TridentTopology("made")
+    keep(topology.new_stream("made", made))
+    with (
+        pytest.raises(BatchFailedError, match="the function made a batch DataFrame"),
+        start(topology, "in_process") as run,
+    ):
+        run.process_all_available()
+
+
+@pytest.mark.spark
+def test_both_sources_are_exact_after_a_kill_between_commit_and_record(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(5):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"all\n{number}\n", encoding="utf-8")
+    command = [sys.executable, two_sources.__file__, str(tmp_path)]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    for name, declared in two_sources.TOPOLOGIES.items():
+        assert last_txid(tmp_path / name) == two_sources.KILLED_IN - 1
+        with start(declared(tmp_path), "in_process", log_dir=str(tmp_path / name)) as running:
+            running.process_all_available()
+            if name == "orders":
+                expected = {k: sum(range(k, two_sources.ROWS, 7)) for k in range(7)}
+                assert (running.txid, dict(running.state("total").get_tuples())) == (two_sources.BATCHES, expected)
+            else:
+                assert (running.txid, counts(running)) == (5, {"all": 5, **{str(number): 1 for number in range(5)}})
