@@ -1,12 +1,14 @@
 """Spouts: the sources of topologies, one package a source.
 
 `rows` has sources whose rows are in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`,
+`files` has `CsvFileSpout`, `JsonFileSpout` and `ParquetFileSpout`,
 `kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `rate` has `RateSpout` for load tests,
 `dataframes` has `DataFrameSpout` and `streaming` has `StructuredStreamingSpout`, whose rows stay in Spark.
 Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
 from spouts.dataframes import DataFrameSpout
+from spouts.files import CsvFileSpout, JsonFileSpout, ParquetFileSpout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.rate import RateSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout
@@ -14,10 +16,13 @@ from spouts.streaming import StructuredStreamingSpout
 from spouts.text_files import TextFileSpout
 
 __all__ = [
+    "CsvFileSpout",
     "DataFrameSpout",
     "FeederBatchSpout",
     "FixedBatchSpout",
+    "JsonFileSpout",
     "OpaqueTridentKafkaSpout",
+    "ParquetFileSpout",
     "RateSpout",
     "StructuredStreamingSpout",
     "TextFileSpout",

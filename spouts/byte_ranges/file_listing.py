@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -42,20 +43,26 @@ class FileSource:
         What the names of files inside directories must match, one of them; a leading dot only if the pattern has one.
     recursive
         Whether directories inside directories are read, and `**` in globs.
+    skips_underscored
+        Whether names with a leading underscore are skipped as those with a dot are, unless there is a `=` in them. Spark and
+        others have files that are not finished, or no data, under such names.
     """
 
     roots: tuple[str, ...]
     patterns: tuple[str, ...]
     recursive: bool
+    skips_underscored: bool = False
 
     @staticmethod
-    def of(paths: Paths, patterns: str | Sequence[str], recursive: bool) -> FileSource:
+    def of(paths: Paths, patterns: str | Sequence[str], recursive: bool, skips_underscored: bool = False) -> FileSource:
         """Check the arguments and make the paths absolute: workers have another working directory."""
         given = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
         if not given:
             raise ValueError("the spout was given an empty list of paths; name a directory, a glob or a file")
         roots = tuple(os.path.abspath(os.path.expanduser(os.fspath(one))) for one in given)
-        return FileSource(roots, (patterns,) if isinstance(patterns, str) else tuple(patterns), recursive)
+        return FileSource(
+            roots, (patterns,) if isinstance(patterns, str) else tuple(patterns), recursive, skips_underscored
+        )
 
     def files(self, known: Container[str] = ()) -> dict[str, Listed]:
         """List all files, sorted by path. One `stat` a file, no file is opened.
@@ -70,11 +77,13 @@ class FileSource:
         SpoutError
             A directory or file that was named is not there, is no regular file, or a directory cannot be listed.
         """
-        walk = _Walk(self.patterns, self.recursive)
+        walk = _Walk(self.patterns, self.recursive, self.skips_underscored)
         for root in self.roots:
             if glob.has_magic(root) and not os.path.lexists(root):
+                fixed = len(root[: re.search(r"[*?[]", root).start()].split("/")) - 1  # type: ignore[union-attr]
                 for path in glob.iglob(root, recursive=self.recursive):
-                    walk.add(path, named=False)
+                    if not any(map(walk.skips, path.split("/")[fixed:])):
+                        walk.add(path, named=False)
             else:
                 walk.add(root, named=True)
         return walk.finish(known)
@@ -87,9 +96,11 @@ class FileSource:
 class _Walk:
     """One pass over the tree. Links wait until all that is not a link is seen, so real names win and loops end."""
 
-    def __init__(self, patterns: tuple[str, ...], recursive: bool) -> None:
+    def __init__(self, patterns: tuple[str, ...], recursive: bool, skips_underscored: bool) -> None:
         self._patterns, self._recursive = patterns, recursive
-        self._dotted = any(one.startswith(".") for one in patterns)
+        self._hidden = tuple(
+            mark for mark in ("._" if skips_underscored else ".") if not any(one.startswith(mark) for one in patterns)
+        )
         self._files: dict[str, Listed] = {}
         self._names: dict[_Identity, set[str]] = {}  # of files that have several, maybe not all of them here
         self._seen_files: set[_Identity] = set()
@@ -117,6 +128,10 @@ class _Walk:
                 self._take(path, found)
         elif named:
             raise SpoutError(f"cannot read files from {path}: it is neither a regular file nor a directory")
+
+    def skips(self, name: str) -> bool:
+        """Whether a name is hidden."""
+        return name.startswith(self._hidden) and (name[0] == "." or "=" not in name)
 
     def finish(self, known: Container[str]) -> dict[str, Listed]:
         """Walk all that is waiting and return what was found."""
@@ -149,7 +164,7 @@ class _Walk:
             ) from error
 
     def _visit(self, entry: os.DirEntry[str]) -> None:
-        if entry.name.startswith(".") and not self._dotted:
+        if self.skips(entry.name):
             return
         if entry.is_symlink():
             self._links.append((entry.path, True))

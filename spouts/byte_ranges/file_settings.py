@@ -23,7 +23,7 @@ class FileSettings(TypedDict, total=False):
         group) makes a batch of its own.
     pattern
         What the names of files in directories must match, or several of which they must match one. Names with a leading
-        dot are skipped unless it has one.
+        dot or underscore are skipped unless it has one (for `TextFileSpout`, with a dot only).
     recursive
         Read directories within directories too (the default). A link to what is read already is not followed.
     follow
@@ -71,7 +71,8 @@ class ChosenFiles:
             raise ValueError(f"max_batch_bytes is {max_batch_bytes}; it must be at least 1")
         if tail_idle_s < 0:
             raise ValueError(f"tail_idle_s is {tail_idle_s}; it must not be negative")
-        source = FileSource.of(paths, settings.get("pattern", default_pattern), settings.get("recursive", True))
+        patterns, recursive = settings.get("pattern", default_pattern), settings.get("recursive", True)
+        source = FileSource.of(paths, patterns, recursive, skips_underscored=kind != "text")
         follow, allow_empty = settings.get("follow", True), settings.get("allow_empty", False)
         return ChosenFiles(kind, source, max_batch_bytes, follow, tail_idle_s, allow_empty)
 

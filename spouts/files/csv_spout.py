@@ -1,0 +1,142 @@
+"""CsvFileSpout: the rows of CSV files, each exactly once, from files that are there, that come and that grow.
+
+Definitions are those of `TextFileSpout`: byte ranges that end at line ends, or whole files with `multiline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
+
+from spouts.byte_ranges.cutting import Clock, FileCoordinator
+from spouts.byte_ranges.file_listing import Paths
+from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
+from spouts.files.csv_lines import CsvFormat
+from spouts.files.csv_whole import WholeCsvEmitter
+from spouts.files.row_reading import LineEmitter, RowOptions, fields_with
+from spouts.text_files.line_ends import LineFiles
+from spouts.text_files.text_blocks import TextOptions
+from trident.arrow import schema_of
+from trident.errors import TopologyError
+from trident.fields import Fields, FieldsLike, is_nested
+from trident.spout.interfaces import SpoutType
+
+__all__ = ["CsvFileSpout"]
+
+
+class CsvFileSpout:
+    r"""Emits each row of CSV files once. Transactional.
+
+    Parameters
+    ----------
+    paths
+        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
+    fields
+        The columns to read, with their types.
+    header
+        True: the first line of each file names its columns, of which the fields are taken, in any order. False: there is no
+        such line, and the columns are the fields. A list of names: there is no such line, and these are the columns.
+    delimiter, quote, escape
+        One character each; quote and escape may be None. Two quotes within a quoted value stand for one.
+    null_values
+        What stands for null where it is not quoted; so by default `a,,b` has a null, and `a,"",b` an empty string.
+    missing_columns
+        What a header without a field means: `"error"`, or `"null"`.
+    timestamp_formats
+        Formats as in `%d.%m.%Y %H:%M`, tried in order; default: ISO 8601. A `timestamp` needs an offset in its text, a
+        `timestamp_ntz` none.
+    decimal_point
+        Of numbers.
+    multiline
+        Quoted values may have line ends in them. A file is then one range: read by one task, in one batch, when it has not
+        changed for `tail_idle_s`, and must not change afterwards.
+    bad_lines
+        The name of a further field of type string: a line that cannot be read gives its text there, and null in all other
+        fields. Without it such a line raises `SpoutError`.
+    with_file
+        Emit `file: string`, the path, after all other fields.
+    encoding, errors, max_line_bytes
+        As of `TextFileSpout`, but `errors` is `"strict"` by default. With `multiline`, `max_line_bytes` is for a row.
+    files
+        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.csv` and `*.csv.gz`), `recursive`,
+        `follow`, `tail_idle_s`, `allow_empty`; see `FileSettings`.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(
+        self,
+        paths: Paths,
+        fields: FieldsLike,
+        *,
+        header: bool | Sequence[str] = True,
+        delimiter: str = ",",
+        quote: str | None = '"',
+        escape: str | None = None,
+        null_values: Sequence[str] = ("",),
+        missing_columns: str = "error",
+        timestamp_formats: Sequence[str] = (),
+        decimal_point: str = ".",
+        multiline: bool = False,
+        bad_lines: str | None = None,
+        with_file: bool = False,
+        encoding: str = "utf-8",
+        errors: str = "strict",
+        max_line_bytes: int = 64 << 20,
+        **files: Unpack[FileSettings],
+    ) -> None:
+        if missing_columns not in ("error", "null"):
+            raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
+        if multiline and (bad_lines is not None or errors != "strict"):
+            raise ValueError(
+                "multiline=True does not go with bad_lines or errors='replace': where a row has several lines, "
+                "the end of a bad one is not known"
+            )
+        for name, mark in (
+            ("delimiter", delimiter),
+            ("quote", quote),
+            ("escape", escape),
+            ("decimal_point", decimal_point),
+        ):
+            if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
+                raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and no line end")
+        self._files = ChosenFiles.of("CSV", paths, ("*.csv", "*.csv.gz"), **files)
+        text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes, whole=multiline))
+        declared = _flat_fields(Fields(fields))
+        self._format = CsvFormat(
+            schema_of(declared),
+            header if isinstance(header, bool) else tuple(header),
+            delimiter,
+            quote,
+            escape,
+            tuple(null_values),
+            missing_columns,
+            tuple(timestamp_formats),
+            decimal_point,
+        )
+        if not isinstance(header, bool):
+            self._format.check_names("header=", list(header))
+        self._options = RowOptions(text, declared, bad_lines, "file" if with_file else None)
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+        return fields_with(self._options.fields, self._options.bad_lines, self._options.file_field)
+
+    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read."""
+        return self._files.coordinator(self._options.text.files, clock)
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> LineEmitter | WholeCsvEmitter:
+        """Return the worker's side."""
+        emitter = WholeCsvEmitter if self._options.text.files.whole else LineEmitter
+        return emitter(self._format, self._options)
+
+
+def _flat_fields(fields: Fields) -> Fields:
+    for name in fields.names:
+        type_ = fields.type_of(name)
+        if type_ is not None and is_nested(type_):
+            raise TopologyError(
+                f"field {name!r} is of type {type_}, which CSV cannot hold; declare it as string and parse the value"
+            )
+    return fields

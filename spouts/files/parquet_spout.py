@@ -1,0 +1,134 @@
+"""ParquetFileSpout: the rows of Parquet files, each exactly once, from files that are there and that come.
+
+Definitions are those of `TextFileSpout`, with ranges that begin and end at row groups and the checksum of the footer (see
+`row_groups.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Unpack
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spouts.byte_ranges.cutting import Clock, FileCoordinator
+from spouts.byte_ranges.file_listing import Paths
+from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
+from spouts.byte_ranges.ranges import open_error
+from spouts.files.column_types import fields_of_columns
+from spouts.files.parquet_rows import ParquetEmitter, ParquetOptions
+from spouts.files.row_groups import ParquetFiles
+from trident.arrow import schema_of
+from trident.errors import SpoutError, TopologyError
+from trident.fields import Fields, FieldsLike
+from trident.spout.interfaces import SpoutType
+
+__all__ = ["ParquetFileSpout"]
+
+
+class ParquetFileSpout:
+    """Emits each row of Parquet files once. Files do not change; new ones may come. Transactional.
+
+    Parameters
+    ----------
+    paths
+        A directory, a glob, a file, or a list of them. All workers must see the files under the same absolute paths.
+    fields
+        The columns to read; others are not read from the disk. A type that is not declared is that of the first file by
+        path. None: all columns of that file.
+    max_batch_rows
+        The greatest number of rows of one batch, as well as `max_batch_bytes` (here 64 MiB by default, unpacked). The least
+        that a batch takes is a row group.
+    missing_columns
+        What a file without a field means: `"error"`, or `"null"`.
+    with_file
+        Emit `file: string`, the path, after all other fields.
+    files
+        The settings of all spouts of files: `max_batch_bytes`, `pattern` (default `*.parquet`), `recursive`, `follow`,
+        `tail_idle_s`, `allow_empty`; see `FileSettings`. A file is read as soon as it has its footer; `tail_idle_s` is the
+        age from which one without is an error.
+    """
+
+    spout_type = SpoutType.TRANSACTIONAL
+
+    def __init__(
+        self,
+        paths: Paths,
+        fields: FieldsLike | None = None,
+        *,
+        max_batch_rows: int | None = None,
+        missing_columns: str = "error",
+        with_file: bool = False,
+        **files: Unpack[FileSettings],
+    ) -> None:
+        if max_batch_rows is not None and max_batch_rows < 1:
+            raise ValueError(f"max_batch_rows is {max_batch_rows}; it must be at least 1")
+        if missing_columns not in ("error", "null"):
+            raise ValueError(f'missing_columns is {missing_columns!r}; it must be "error" or "null"')
+        files.setdefault("max_batch_bytes", 64 << 20)
+        self._files = ChosenFiles.of("Parquet", paths, "*.parquet", **files)
+        self._refuse_tables()
+        declared = self._typed(None if fields is None else Fields(fields))
+        all_fields = Fields(declared, "file: string") if with_file else declared
+        self._options = ParquetOptions(declared, all_fields, missing_columns)
+        self._bytes_per_row = self._files.max_batch_bytes / max_batch_rows if max_batch_rows else 0.0
+
+    def get_output_fields(self) -> Fields:
+        """Return the fields with their types."""
+        return self._options.all_fields
+
+    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
+        """Open the driver's side; `SpoutError` if there is no file to read."""
+        self._refuse_tables()
+        return self._files.coordinator(ParquetFiles(self._bytes_per_row), clock)
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> ParquetEmitter:
+        """Return the worker's side."""
+        return ParquetEmitter(self._options)
+
+    def _refuse_tables(self) -> None:
+        for root in self._files.source.roots:
+            if Path(root, "_delta_log").is_dir():
+                raise SpoutError(
+                    f"{root} is a Delta table: some of its files may be removed from it, and merged ones hold rows that "
+                    "others had. Read it with DeltaSpout"
+                )
+
+    def _typed(self, fields: Fields | None) -> Fields:
+        if fields is not None and None not in fields.types:
+            schema_of(fields)
+            return fields
+        first = next(iter(self._files.source.files()), None)
+        if first is None:
+            raise SpoutError(
+                f"there is no Parquet file yet in {self._files.source} to take the types of the fields from; declare "
+                'them, as in fields="id: bigint, name: string"'
+            )
+        schema = _schema_in(first)
+        if fields is None:
+            return fields_of_columns(schema)
+        missing = [
+            name
+            for name, type_ in zip(fields.names, fields.types, strict=True)
+            if not type_ and name not in schema.names
+        ]
+        if missing:
+            raise TopologyError(
+                f"field {missing[0]!r} has no type, and {first} has no such column to take it from; it has {schema.names}"
+            )
+        types = [
+            type_ or fields_of_columns(pa.schema([schema.field(name)])).types[0]
+            for name, type_ in zip(fields.names, fields.types, strict=True)
+        ]
+        return Fields.of(fields.names, types)
+
+
+def _schema_in(path: str) -> pa.Schema:
+    try:
+        return pq.read_schema(path)
+    except pa.ArrowException as error:
+        raise SpoutError(f"the types of the fields cannot be taken from {path}: {error}; declare them") from error
+    except OSError as error:
+        raise open_error(path, error, "cannot take the types of the fields") from error

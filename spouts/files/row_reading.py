@@ -1,0 +1,190 @@
+"""Lines that are rows: blocks of text become tables, and a line that cannot be read is found and named, or kept as text."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from spouts.byte_ranges.ranges import Piece
+from spouts.text_files.text_blocks import Text, TextOptions, line_ends, read_texts
+from trident.arrow import schema_of
+from trident.errors import SpoutError
+from trident.fields import Fields
+
+__all__ = ["LineEmitter", "RowFormat", "RowOptions", "RowParser", "fields_with"]
+
+_BLOCK = 1 << 20
+_NEWLINE = ord("\n")
+_SHOWN = 200
+
+
+class RowParser(Protocol):
+    """Reads the lines of one file."""
+
+    def parse(self, text: bytes) -> pa.Table:
+        """Make a table of lines, each with its line end; `pa.ArrowException` if one of them is no row."""
+
+    def is_row(self, line: bytes) -> bool:
+        """Whether a line stands for a row; an empty one does not."""
+
+    def is_open(self, line: bytes) -> bool:
+        """Whether a row that begins in this line goes on after it."""
+
+    def told(self, error: Exception) -> str:
+        """Say what is wrong with a line, in the words of the user's fields."""
+
+
+class RowFormat(Protocol):
+    """A format whose rows are lines."""
+
+    @property
+    def has_header(self) -> bool:
+        """Whether the first line of a file is no row."""
+
+    def parser(self, path: str, header: Callable[[], bytes]) -> RowParser:
+        """Return the parser of a file. `header` reads its first line."""
+
+
+@dataclass(frozen=True)
+class RowOptions:
+    """What becomes of the rows: the declared fields, then that of lines that cannot be read, then that of the path."""
+
+    text: TextOptions
+    fields: Fields
+    bad_lines: str | None
+    file_field: str | None
+
+
+def fields_with(fields: Fields, bad_lines: str | None, file_field: str | None) -> Fields:
+    """Return the fields of the spout."""
+    more = [f"{name}: string" for name in (bad_lines, file_field) if name is not None]
+    return Fields(fields, *more) if more else fields
+
+
+class _Bad(NamedTuple):
+    """A line that is no row; `number` counts from 0 within the block."""
+
+    number: int
+    line: bytes
+    cause: str
+
+
+class LineEmitter:
+    """Reads the pieces of files that make up a part, as tables of about a megabyte of text."""
+
+    is_quick = True  # it never waits, so the loop may call it
+
+    def __init__(self, format_: RowFormat, options: RowOptions) -> None:
+        self._format, self._options = format_, options
+        self._schema = schema_of(fields_with(options.fields, options.bad_lines, options.file_field))
+
+    def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
+        """Give the rows of a part."""
+        path, parser = None, None
+        for text in read_texts(part, self._options.text):
+            if parser is None or text.path != path:
+                path, parser = text.path, self._format.parser(text.path, partial(self._header, text))
+            skipped = text.text.find(b"\n") + 1 if text.is_first and self._format.has_header else 0
+            body = text.text[skipped:] if skipped else text.text
+            if body:
+                yield from self._tables(text, body, bool(skipped), parser)
+
+    def _tables(self, text: Text, body: bytes, is_after_header: bool, parser: RowParser) -> Iterator[pa.Table]:
+        table = _parsed(body, parser)
+        # A lone \r ends a row where it is not quoted, so with one the number of rows proves nothing.
+        if isinstance(table, pa.Table) and b"\r" not in body:
+            if table.num_rows:
+                yield self._finished(table, text.path, None)
+            return
+        for found in _recovered(_lines(body), 0, parser):
+            if isinstance(found, pa.Table):
+                yield self._finished(found, text.path, None)
+                continue
+            if self._options.bad_lines is None:
+                raise self._error(text, found, is_after_header)
+            none = schema_of(self._options.fields).empty_table()
+            yield self._finished(
+                pa.table([pa.nulls(1, one.type) for one in none.columns], schema=none.schema), text.path, found.line
+            )
+
+    def _finished(self, table: pa.Table, path: str, bad: bytes | None) -> pa.Table:
+        columns = list(table.columns)
+        if self._options.bad_lines is not None:
+            line = None if bad is None else bad.decode("utf-8", "replace")
+            columns.append(pa.repeat(pa.scalar(line, pa.string()), table.num_rows))
+        if self._options.file_field is not None:
+            columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), table.num_rows))
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _header(self, text: Text) -> bytes:
+        if text.is_first:
+            return text.text[: text.text.find(b"\n")]
+        with Path(text.path).open("rb") as file:
+            line = file.readline(self._options.text.files.max_line_bytes)
+        return line.decode(self._options.text.encoding, "replace").removeprefix("\ufeff").rstrip("\r\n").encode()
+
+    def _error(self, text: Text, bad: _Bad, is_after_header: bool) -> SpoutError:
+        number = bad.number + is_after_header
+        offset = text.offset + (int(line_ends(text.block)[number - 1]) + 1 if number else 0)
+        shown = bad.line.decode("utf-8", "replace")
+        if len(shown) > _SHOWN:
+            shown = f"{shown[:_SHOWN]}… ({len(shown)} characters)"
+        where = f"line {_line_number(text.path, offset)} of {text.path} (at byte {offset})"
+        return SpoutError(
+            f"{where} is no row: {bad.cause}. It is: {shown!r}. "
+            "Mend it so that the file keeps its length, change the fields, or give bad_lines='bad_line', which puts the text "
+            "of such lines into a field of that name"
+        )
+
+
+def _parsed(body: bytes, parser: RowParser) -> pa.Table | str:
+    """Parse lines; return what is wrong if not every line is a row."""
+    try:
+        table = parser.parse(body)
+    except pa.ArrowException as error:
+        return parser.told(error)
+    rows = int(np.count_nonzero(np.frombuffer(body, np.uint8) == _NEWLINE))  # faster than bytes.count
+    if table.num_rows != rows:
+        rows = sum(map(parser.is_row, _lines(body)))
+    if table.num_rows < rows:
+        return "it is not complete: a value goes on in the next line"
+    if table.num_rows > rows:
+        return "it is more than one row"
+    last = body[body.rfind(b"\n", 0, -1) + 1 :]
+    if parser.is_open(last):
+        return "it is not complete: a quoted value does not end in this line"
+    return table
+
+
+def _recovered(lines: list[bytes], at: int, parser: RowParser) -> Iterator[pa.Table | _Bad]:
+    """Parse by halves down to the lines that are no rows, in the order of the file."""
+    found = _parsed(b"".join(lines), parser)
+    if isinstance(found, pa.Table) and (len(lines) == 1 or not any(b"\r" in line for line in lines)):
+        if found.num_rows:
+            yield found
+    elif len(lines) == 1:
+        yield _Bad(at, lines[0].rstrip(b"\n"), str(found))
+    else:
+        half = len(lines) // 2
+        yield from _recovered(lines[:half], at, parser)
+        yield from _recovered(lines[half:], at + half, parser)
+
+
+def _lines(body: bytes) -> list[bytes]:
+    return [line + b"\n" for line in body.split(b"\n")[:-1]]
+
+
+def _line_number(path: str, offset: int) -> int:
+    """Count the lines of a file before a byte, which only an error is worth."""
+    count, left = 1, offset
+    with gzip.open(path) if path.endswith(".gz") else Path(path).open("rb") as file:
+        while left > 0 and (data := file.read(min(left, _BLOCK))):
+            count, left = count + data.count(b"\n"), left - len(data)
+    return count

@@ -1,0 +1,244 @@
+"""CsvFileSpout: which rows are in which batch, and what is said of a line that is no row."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import pickle
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spouts import CsvFileSpout
+from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.test_text_files import append, write
+from trident.errors import ReplayMismatchError, SpoutError, TopologyError
+from trident.spout import Definition, ITridentSpout, KnowsLag, KnowsSize, SpoutType, Throttled
+
+FIELDS = "id: bigint, name: string"
+
+
+def batches(spout: CsvFileSpout, previous: Definition | None = None, parallelism: int = 1) -> list[list[Any]]:
+    coordinator = spout.get_coordinator({})
+    return [rows_of(spout, coordinator, one, parallelism) for one in definitions(coordinator, previous)]
+
+
+def rows(spout: CsvFileSpout) -> list[Any]:
+    return [row for batch in batches(spout) for row in batch]
+
+
+def test_it_is_a_transactional_spout_whose_coordinator_knows_size_and_lag(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"id,name\n1,x\n")
+    spout = pickle.loads(pickle.dumps(CsvFileSpout(tmp_path, FIELDS, with_file=True, bad_lines="bad")))
+    assert isinstance(spout, ITridentSpout)
+    assert spout.spout_type is SpoutType.TRANSACTIONAL
+    assert str(spout.get_output_fields()) == "id: bigint, name: string, bad: string, file: string"
+    coordinator = spout.get_coordinator({})
+    assert isinstance(coordinator, KnowsSize)
+    assert isinstance(coordinator, KnowsLag)
+    assert isinstance(coordinator, Throttled)
+    (made,) = definitions(coordinator)
+    assert is_plain(made)
+    assert rows_of(spout, coordinator, made) == [(1, "x", None, str(tmp_path / "a.csv"))]
+
+
+def test_columns_are_found_by_the_header_of_each_file_in_any_order(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"id,name\n1,x\n")
+    write(tmp_path / "b.csv", b"\xef\xbb\xbfother,name,other,id\r\n?,y,!,2\r\n")
+    write(tmp_path / "c.csv", b'"name","id"\n"z",3\n')
+    write(tmp_path / "d.txt", b"no,csv\n")
+    write(tmp_path / "_temporary" / "e.csv", b"id,name\n9,unfinished\n")
+    write(tmp_path / "day=1" / "_kind=2" / "f.csv", b"id,name\n4,w\n")
+    assert rows(CsvFileSpout(tmp_path, FIELDS)) == [(1, "x"), (2, "y"), (3, "z"), (4, "w")]
+    assert rows(CsvFileSpout(str(tmp_path / "**" / "*.csv"), FIELDS)) == [(1, "x"), (2, "y"), (3, "z"), (4, "w")]
+
+
+def test_a_file_that_grows_is_read_by_the_header_at_its_beginning(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b"name,id\n")
+    spout = CsvFileSpout(tmp_path, FIELDS)
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    assert rows_of(spout, coordinator, first) == []
+    append(path, b"x,1\ny,2\n")
+    (second,) = definitions(coordinator, first, 2)
+    append(path, b"z,3\n")
+    (third,) = definitions(spout.get_coordinator({}), second, 3)
+    assert [rows_of(spout, coordinator, one) for one in (second, third)] == [[("x", 1)[::-1], (2, "y")], [(3, "z")]]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3, 7])
+def test_ranges_and_parts_anywhere_in_the_file_have_the_same_rows(tmp_path: Path, parallelism: int) -> None:
+    data = "id,name\n" + "".join(f'{k},"value {k}"\n' for k in range(200_000))
+    write(tmp_path / "a.csv", data.encode())
+    found = batches(CsvFileSpout(tmp_path, FIELDS, max_batch_bytes=3 << 20), parallelism=parallelism)
+    assert len(found) == 2
+    assert [row for batch in found for row in batch] == [(k, f"value {k}") for k in range(200_000)]
+
+
+def test_types_nulls_and_empty_lines(tmp_path: Path) -> None:
+    write(
+        tmp_path / "a.csv",
+        b"b,i,f,d,day,at,ntz,s,raw\n"
+        b'true,1,1.5,2.50,2024-02-29,2024-02-29T12:00:00+01:00,2024-02-29 12:00:00,"",x\n'
+        b"\n"
+        b",,,,,,,,\n",
+    )
+    fields = "b: boolean, i: int, f: double, d: decimal(10,2), day: date, at: timestamp, ntz: timestamp_ntz"
+    fields += ", s: string, raw: binary"
+    one, two = rows(CsvFileSpout(tmp_path, fields))
+    assert one[:4] == (True, 1, 1.5, Decimal("2.50"))
+    assert (str(one[4]), str(one[5]), str(one[6])) == ("2024-02-29", "2024-02-29 11:00:00+00:00", "2024-02-29 12:00:00")
+    assert one[7:] == ("", b"x")
+    assert two == (None,) * 9
+
+
+def test_how_values_are_written_may_be_said(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "1;'a;b';2,5;01.02.2024\n2;NULL;-;\n3;'NULL';0,5;\n".encode("latin-1"))
+    spout = CsvFileSpout(
+        tmp_path,
+        "price: double, name: string, day: timestamp_ntz",
+        header=["id", "name", "price", "day"],
+        delimiter=";",
+        quote="'",
+        null_values=["NULL", "-", ""],
+        decimal_point=",",
+        timestamp_formats=["%d.%m.%Y"],
+        encoding="latin-1",
+    )
+    assert [(row[0], row[1], str(row[2])) for row in rows(spout)] == [
+        (2.5, "a;b", "2024-02-01 00:00:00"),
+        (None, None, "None"),
+        (0.5, "NULL", "None"),
+    ]
+    assert rows(CsvFileSpout(write(tmp_path / "b.csv", b"1,x\n"), FIELDS, header=False)) == [(1, "x")]
+    write(tmp_path / "c.csv", b'1,5" pipe\n2,a\\,b\\"\n')
+    assert rows(CsvFileSpout(tmp_path / "c.csv", FIELDS, header=False, escape="\\")) == [(1, '5" pipe'), (2, 'a,b"')]
+
+
+BAD = [
+    (b"7", r"Expected 2 columns, got 1: 7"),
+    (b"7,x,y", r"Expected 2 columns, got 3: 7,x,y"),
+    (b"seven,x", r"column 'id': CSV conversion error to int64: invalid value 'seven'"),
+    (b'7,"x', "it is not complete: a quoted value does not end in this line"),
+    (b"7,x\r8,y", "it is more than one row"),
+]
+
+
+@pytest.mark.parametrize(("line", "cause"), BAD)
+@pytest.mark.parametrize("before", [0, 1, 50_000])
+def test_a_line_that_is_no_row_is_named_with_file_line_byte_and_cause(
+    tmp_path: Path, line: bytes, cause: str, before: int
+) -> None:
+    good = b"".join(b'%d,"a, b"\r\n' % k for k in range(before))
+    path = write(tmp_path / "a.csv", b"id,name\r\n" + good + line + b"\r\n9,z\r\n")
+    spout = CsvFileSpout(tmp_path, FIELDS)
+    with pytest.raises(SpoutError) as caught:
+        batches(spout)
+    told = str(caught.value)
+    assert told.startswith(f"line {before + 2} of {path} (at byte {9 + len(good)}) is no row: ")
+    assert cause in told
+    assert "bad_lines='bad_line'" in told
+
+
+@pytest.mark.parametrize(("line", "cause"), BAD)
+def test_bad_lines_may_have_a_field_of_their_own(tmp_path: Path, line: bytes, cause: str) -> None:
+    write(tmp_path / "a.csv", b"id,name\n" + b"1,x\n" * 999 + line + b"\n" + b"2,y\n" * 999 + line)
+    found = rows(CsvFileSpout(tmp_path, FIELDS, bad_lines="bad"))
+    bad = (None, None, line.decode())
+    assert found == [(1, "x", None)] * 999 + [bad] + [(2, "y", None)] * 999 + [bad]
+
+
+def test_a_quoted_line_end_is_refused_wherever_the_range_is_cut_and_read_with_multiline(tmp_path: Path) -> None:
+    content = b'id,name\n1,"a\nb"\n2,"c\n\n""d"""\n'
+    path = write(tmp_path / "a.csv", content)
+    for limit in range(8, len(content) + 1):
+        with pytest.raises(SpoutError, match="line 2 of .* is no row: it is not complete: a .*value"):
+            batches(CsvFileSpout(tmp_path, FIELDS, max_batch_bytes=limit))
+    expected = [(1, "a\nb"), (2, 'c\n\n"d"')]
+    assert batches(CsvFileSpout(tmp_path, FIELDS, multiline=True, max_batch_bytes=5), parallelism=4) == [expected]
+    path.rename(tmp_path / "a.txt")
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + content))
+    (spout := CsvFileSpout(tmp_path, FIELDS, multiline=True, with_file=True)).get_coordinator({})
+    assert rows(spout) == [(*row, str(tmp_path / "b.csv.gz")) for row in expected]
+
+
+def test_a_whole_file_that_changes_or_is_no_csv_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", b"id,name\n1,x\n")
+    spout = CsvFileSpout(tmp_path, FIELDS, multiline=True)
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    append(path, b"2,y\n")
+    with pytest.raises(ReplayMismatchError, match="it was truncated or replaced"):
+        rows_of(spout, coordinator, first)
+    with pytest.raises(ReplayMismatchError, match="such files are read once, whole"):
+        coordinator.initialize_transaction(2, first)
+    write(path, b"id,name\nx,y\n")
+    with pytest.raises(SpoutError, match=r"a.csv cannot be read: .*invalid value 'x'.* Mend it, change the fields"):
+        rows(spout)
+
+
+def test_gz_files_are_read_with_their_header(tmp_path: Path) -> None:
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"name,id\n" + b"x,1\n" * 500_000))
+    assert rows(CsvFileSpout(tmp_path, FIELDS, tail_idle_s=0)) == [(1, "x")] * 500_000
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"name,id\nx,1\nx\n"))
+    with pytest.raises(SpoutError, match=r"line 3 of .*a.csv.gz \(at byte 12\) is no row"):
+        rows(CsvFileSpout(tmp_path, FIELDS, tail_idle_s=0))
+
+
+def test_a_header_without_a_field_is_refused_with_the_choices_or_gives_null(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"ID,name\n1,x\n")
+    with pytest.raises(SpoutError, match=r"header of .*a.csv has no column 'id': \['ID', 'name'\]. Name the fields as"):
+        rows(CsvFileSpout(tmp_path, FIELDS))
+    assert rows(CsvFileSpout(tmp_path, FIELDS, missing_columns="null")) == [(None, "x")]
+    write(tmp_path / "a.csv", b"id,id,name\n1,1,x\n")
+    with pytest.raises(SpoutError, match="has the column 'id' 2 times"):
+        rows(CsvFileSpout(tmp_path, FIELDS))
+
+
+def test_bytes_that_are_no_text_are_refused_unless_replaced(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", b"id,name\n1,\xff\n")
+    with pytest.raises(SpoutError, match="byte 10 of .*a.csv is not utf-8 text"):
+        rows(CsvFileSpout(tmp_path, FIELDS))
+    assert rows(CsvFileSpout(tmp_path, FIELDS, errors="replace")) == [(1, "\ufffd")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "part"),
+    [
+        ({"fields": "id: array<int>"}, TopologyError, "field 'id' is of type array<int>, which CSV cannot hold"),
+        ({"fields": "id"}, TopologyError, "the type of field 'id' is not known"),
+        ({"missing_columns": "?"}, ValueError, "missing_columns is '\\?'"),
+        ({"delimiter": ";;"}, ValueError, "delimiter is ';;'; it must be one ASCII character"),
+        ({"quote": "\n"}, ValueError, "quote is '\\\\n'"),
+        ({"multiline": True, "bad_lines": "bad"}, ValueError, "multiline=True does not go with bad_lines"),
+        ({"header": ["id"]}, SpoutError, "header= has no column 'name'"),
+        ({"max_batch_byte": 1}, TypeError, "unknown argument 'max_batch_byte'; besides its own"),
+        ({"max_batch_bytes": 0}, ValueError, "max_batch_bytes is 0"),
+        ({"bad_lines": "id"}, TopologyError, "duplicate field 'id'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_by_its_name(
+    tmp_path: Path, arguments: dict[str, Any], kind: type[Exception], part: str
+) -> None:
+    with pytest.raises(kind, match=part):
+        CsvFileSpout(tmp_path, **{"fields": FIELDS, **arguments}).get_output_fields()
+
+
+cell = st.text(st.sampled_from("ab,\"' \r;é\\"), max_size=4)
+
+
+@given(st.lists(st.tuples(st.integers(-9, 9), cell), max_size=20), st.integers(1, 60), st.sampled_from(["\n", "\r\n"]))
+def test_what_python_writes_is_read_however_it_is_cut(
+    written: list[tuple[int, str]], max_batch_bytes: int, end: str
+) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator=end, quoting=csv.QUOTE_NONNUMERIC).writerows([("id", "name"), *written])
+    with tempfile.TemporaryDirectory() as directory:
+        write(Path(directory, "a.csv"), text.getvalue().encode())
+        assert rows(CsvFileSpout(directory, FIELDS, max_batch_bytes=max_batch_bytes)) == written

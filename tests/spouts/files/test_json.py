@@ -1,0 +1,132 @@
+"""JsonFileSpout: which objects are in which batch, and what is said of a line that is none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import pickle
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spouts import JsonFileSpout
+from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.test_text_files import append, write
+from trident.errors import SpoutError, TopologyError
+from trident.spout import ITridentSpout, SpoutType
+
+FIELDS = "id: bigint, name: string"
+
+
+def rows(spout: JsonFileSpout, parallelism: int = 1) -> list[Any]:
+    coordinator = spout.get_coordinator({})
+    return [row for one in definitions(coordinator) for row in rows_of(spout, coordinator, one, parallelism)]
+
+
+def test_it_is_a_transactional_spout_of_the_declared_fields(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl", b'{"id": 1, "name": "x"}\n')
+    spout = pickle.loads(pickle.dumps(JsonFileSpout(tmp_path, FIELDS, with_file=True)))
+    assert isinstance(spout, ITridentSpout)
+    assert spout.spout_type is SpoutType.TRANSACTIONAL
+    coordinator = spout.get_coordinator({})
+    (made,) = definitions(coordinator)
+    assert is_plain(made)
+    assert rows_of(spout, coordinator, made) == [(1, "x", str(tmp_path / "a.jsonl"))]
+
+
+def test_members_are_read_by_name_missing_ones_are_null_and_others_are_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", b'{"name": "x", "more": [1, {"a": 2}], "id": 1}\r\n\n  \n{"id": null}\n{}\n')
+    (tmp_path / "b.ndjson.gz").write_bytes(gzip.compress(b'{"id": 2, "name": "\\u00e9\\n"}'))
+    assert rows(JsonFileSpout(tmp_path, FIELDS, tail_idle_s=0)) == [(1, "x"), (None, None), (None, None), (2, "é\n")]
+    with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is no row: unexpected field"):
+        rows(JsonFileSpout(tmp_path, FIELDS, unknown_fields="error"))
+
+
+def test_nested_members_and_all_types(tmp_path: Path) -> None:
+    fields = (
+        "who: struct<name:string,days:array<date>>, tags: array<string>, at: timestamp, day: date, price: decimal(10,2), "
+        "share: double, raw: binary, yes: boolean, small: int"
+    )
+    write(
+        tmp_path / "a.json",
+        b'{"who": {"name": "x", "days": ["2024-02-29", null], "extra": 1}, "tags": ["a", null], "at": "2024-01-01T00:00:00Z", '
+        b'"day": "2024-01-02", "price": 2.50, "share": 1, "raw": "x", "yes": true, "small": 7}\n{"who": {"days": []}}\n',
+    )
+    one, two = rows(JsonFileSpout(tmp_path, fields))
+    assert (one[0]["name"], [str(day) for day in one[0]["days"]], one[1]) == ("x", ["2024-02-29", "None"], ["a", None])
+    assert (str(one[2]), str(one[3])) == ("2024-01-01 00:00:00+00:00", "2024-01-02")
+    assert one[4:] == (Decimal("2.50"), 1.0, b"x", True, 7)
+    assert two == ({"name": None, "days": []}, *(None,) * 8)
+
+
+def test_a_file_that_grows_and_is_cut_anywhere_has_the_same_rows(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.json", b"".join(b'{"id": %d, "name": "x"}\n' % k for k in range(100_000)))
+    spout = JsonFileSpout(tmp_path, FIELDS, max_batch_bytes=1 << 20)
+    coordinator = spout.get_coordinator({})
+    made = list(definitions(coordinator))
+    append(path, b'{"id": 100000, "name": "x"}\n')
+    made += definitions(coordinator, made[-1], len(made) + 1)
+    assert len(made) > 2
+    assert [row for one in made for row in rows_of(spout, coordinator, one, 3)] == [(k, "x") for k in range(100_001)]
+
+
+BAD = [
+    (b'{"id": "one"}', "Column(/id) changed from number to string"),
+    (b'{"id": 1.5}', "Failed to convert JSON to int64, couldn't parse:1.5"),
+    (b'{"id": 1', "Missing a comma or '}' after an object member."),
+    (b'{"id": 1}{"id": 2}', "it is more than one row"),
+    (b'{"id": 1}\r{"id": 2}', "it is more than one row"),
+    (b"[1, 2]", "changed from object to array"),
+    (b"{", "Missing a name for object member."),
+]
+
+
+@pytest.mark.parametrize(("line", "cause"), BAD)
+@pytest.mark.parametrize("before", [0, 30_000])
+def test_a_line_that_is_no_object_is_named_or_has_a_field_of_its_own(
+    tmp_path: Path, line: bytes, cause: str, before: int
+) -> None:
+    good = b'{"id": 1, "name": "x"}\n'
+    path = write(tmp_path / "a.json", good * before + line + b"\n" + good)
+    with pytest.raises(SpoutError) as caught:
+        rows(JsonFileSpout(tmp_path, FIELDS))
+    told = str(caught.value)
+    assert told.startswith(f"line {before + 1} of {path} (at byte {before * len(good)}) is no row: ")
+    assert cause in told
+    found = rows(JsonFileSpout(tmp_path, FIELDS, bad_lines="bad"), parallelism=2)
+    assert found == [(1, "x", None)] * before + [(None, None, line.decode()), (1, "x", None)]
+
+
+def test_an_object_of_several_lines_is_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.json", json.dumps([{"id": 1}], indent=1).encode())
+    with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is no row"):
+        rows(JsonFileSpout(tmp_path, FIELDS, tail_idle_s=0))
+    write(tmp_path / "a.json", b'{"id": 1,\n"name": "x"}\n')
+    for limit in (5, 100):
+        with pytest.raises(SpoutError, match=r"line 1 of .*a.json \(at byte 0\) is no row"):
+            rows(JsonFileSpout(tmp_path, FIELDS, max_batch_bytes=limit))
+
+
+def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
+    with pytest.raises(
+        TopologyError, match="field 'a' is of type map<string,int>, which Arrow does not read from JSON"
+    ):
+        JsonFileSpout(tmp_path, "a: map<string, int>")
+    with pytest.raises(ValueError, match="unknown_fields is 'drop'"):
+        JsonFileSpout(tmp_path, FIELDS, unknown_fields="drop")
+    with pytest.raises(SpoutError, match=r"no JSON file to read in .* \(files that match '\*.json' or '\*.json.gz' or"):
+        JsonFileSpout(tmp_path, FIELDS).get_coordinator({})
+
+
+@given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.text(max_size=5)), max_size=20), st.integers(1, 99))
+def test_what_python_writes_is_read_however_it_is_cut(written: list[tuple[int, str]], max_batch_bytes: int) -> None:
+    valid = [(number, text.encode("utf-8", "replace").decode()) for number, text in written]
+    with tempfile.TemporaryDirectory() as directory:
+        text = "".join(json.dumps({"id": number, "name": name}) + "\n" for number, name in valid)
+        write(Path(directory, "a.json"), text.encode())
+        assert rows(JsonFileSpout(directory, FIELDS, max_batch_bytes=max_batch_bytes)) == valid

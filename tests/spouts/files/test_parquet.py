@@ -1,0 +1,226 @@
+"""ParquetFileSpout: which row groups are in which batch, and what is said of files that do not fit or have changed."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spouts import ParquetFileSpout
+from spouts.byte_ranges.cutting import Clock
+from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.test_text_files import LONG_AGO, write
+from trident.errors import ReplayMismatchError, SpoutError, TopologyError
+from trident.spout import Definition, ITridentSpout, KnowsLag, KnowsSize, Lag, SpoutType, Throttled, TransactionAttempt
+
+
+def table(start: int, end: int) -> pa.Table:
+    numbers = np.arange(start, end)
+    return pa.table(
+        {"id": pa.array(numbers), "name": pa.array([f"n{k}" for k in numbers]), "more": pa.array(numbers / 2)}
+    )
+
+
+def parquet(path: Path, data: pa.Table, rows_per_group: int = 1000, at: float = LONG_AGO) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(data, path, row_group_size=rows_per_group)
+    os.utime(path, (at, at))
+    return path
+
+
+def batches(spout: ParquetFileSpout, previous: Definition | None = None, parallelism: int = 1) -> list[list[Any]]:
+    coordinator = spout.get_coordinator({})
+    return [rows_of(spout, coordinator, one, parallelism) for one in definitions(coordinator, previous)]
+
+
+def rows(spout: ParquetFileSpout) -> list[Any]:
+    return [row for batch in batches(spout) for row in batch]
+
+
+def test_it_is_a_transactional_spout_whose_fields_are_those_of_the_files(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet", table(0, 2))
+    spout = pickle.loads(pickle.dumps(ParquetFileSpout(tmp_path, with_file=True)))
+    assert isinstance(spout, ITridentSpout)
+    assert spout.spout_type is SpoutType.TRANSACTIONAL
+    assert str(spout.get_output_fields()) == "id: bigint, name: string, more: double, file: string"
+    coordinator = spout.get_coordinator({})
+    assert isinstance(coordinator, KnowsSize)
+    assert isinstance(coordinator, KnowsLag)
+    assert isinstance(coordinator, Throttled)
+    (made,) = definitions(coordinator)
+    assert is_plain(made)
+    assert rows_of(spout, coordinator, made) == [(0, "n0", 0.0, str(path)), (1, "n1", 0.5, str(path))]
+
+
+def test_a_batch_is_row_groups_within_the_limits_and_a_larger_one_alone(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", table(0, 5000), 1000)
+    parquet(tmp_path / "b.parquet", table(5000, 5100), 1000)
+    by_rows = batches(ParquetFileSpout(tmp_path, "id", max_batch_rows=2050))
+    assert [len(batch) for batch in by_rows] == [2000, 2000, 1100]
+    assert [row for batch in by_rows for row in batch] == [(k,) for k in range(5100)]
+    assert [len(one) for one in batches(ParquetFileSpout(tmp_path, "id", max_batch_rows=3))] == [1000] * 5 + [100]
+    group = pq.read_metadata(tmp_path / "a.parquet").row_group(0).total_byte_size
+    by_bytes = batches(ParquetFileSpout(tmp_path, "id", max_batch_bytes=int(group * 3.2)))
+    assert [len(batch) for batch in by_bytes] == [3000, 2100]
+
+
+def test_throttled_it_takes_fewer_row_groups_and_lag_is_in_bytes(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet", table(0, 5000), 1000)
+    coordinator = ParquetFileSpout(tmp_path, max_batch_rows=4000).get_coordinator({})
+    coordinator.throttle(0.5)
+    first = coordinator.initialize_transaction(1, None)
+    assert first is not None
+    ((_, start, end, _),) = first["ranges"]
+    coordinator.success(1, first)
+    assert coordinator.lag(first) == Lag(path.stat().st_size - end, "bytes")
+    assert coordinator.size(first) == end - start
+    spout = ParquetFileSpout(tmp_path, max_batch_rows=4000)
+    assert len(rows_of(spout, coordinator, first)) == 2000
+
+
+@pytest.mark.parametrize("parallelism", [1, 2, 5, 40])
+def test_row_groups_are_cut_for_tasks_without_a_gap(tmp_path: Path, parallelism: int) -> None:
+    noise = np.random.default_rng(1).random(1_000_000)
+    parquet(tmp_path / "a.parquet", pa.table({"id": np.arange(len(noise)), "x": noise}), 60_000)
+    spout = ParquetFileSpout(tmp_path, "id")
+    coordinator = spout.get_coordinator({})
+    (made,) = definitions(coordinator)
+    assert len(coordinator.parts(TransactionAttempt(1, 0), made, parallelism)) == min(
+        parallelism, (tmp_path / "a.parquet").stat().st_size >> 20
+    )
+    assert [row[0] for row in rows_of(spout, coordinator, made, parallelism)] == list(range(len(noise)))
+
+
+def test_new_files_come_and_a_restart_goes_on_within_a_file(tmp_path: Path) -> None:
+    parquet(tmp_path / "b.parquet", table(0, 3000), 1000)
+    spout = ParquetFileSpout(tmp_path, "id", max_batch_rows=1000)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    parquet(tmp_path / "a.parquet", table(3000, 3010))
+    parquet(tmp_path / "_temporary" / "c.parquet", table(9000, 9010))
+    found = [rows_of(spout, coordinator, first), *batches(spout, first)]
+    assert sorted(row[0] for batch in found for row in batch) == list(range(3010))
+
+
+def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path) -> None:
+    whole = parquet(tmp_path / "x", table(0, 10)).read_bytes()
+    path = write(tmp_path / "a.parquet", whole[:-100], at=1000.0)
+    time = 1000.0
+
+    def pause(seconds: float) -> None:
+        nonlocal time
+        time += seconds
+        write(path, whole, at=time)
+
+    spout = ParquetFileSpout(tmp_path, "id: bigint")
+    coordinator = spout.get_coordinator({}, Clock(lambda: time, pause))
+    (made,) = definitions(coordinator)
+    assert len(rows_of(spout, coordinator, made)) == 10
+    write(tmp_path / "b.parquet", b"no Parquet")
+    with pytest.raises(
+        SpoutError, match=r"b.parquet has no footer: it is no Parquet file, or its writer has not ended"
+    ):
+        coordinator.initialize_transaction(2, made)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+def test_a_file_that_was_replaced_is_refused(tmp_path: Path, is_read: bool) -> None:
+    path = parquet(tmp_path / "a.parquet", table(0, 3000))
+    spout = ParquetFileSpout(tmp_path, "id", max_batch_rows=3000 if is_read else 1000)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    assert len(rows_of(spout, coordinator, first)) == (3000 if is_read else 1000)
+    before = path.read_bytes()
+    parquet(path, table(3000, 6000), at=LONG_AGO + 1)
+    with pytest.raises(ReplayMismatchError, match=r"bytes now and another footer: it was replaced"):
+        rows_of(spout, coordinator, first)
+    for again in (spout.get_coordinator({}), coordinator):
+        with pytest.raises(ReplayMismatchError, match=r"a.parquet was read up to byte \d+ and is another one now"):
+            again.initialize_transaction(2, first)
+    path.write_bytes(before)
+    assert len(rows_of(spout, coordinator, first)) == (3000 if is_read else 1000)
+    path.unlink()
+    with pytest.raises(SpoutError, match="the file .*a.parquet is gone; put it back and start again"):
+        rows_of(spout, coordinator, first)
+
+
+def test_columns_are_projected_checked_and_given_the_declared_types(tmp_path: Path) -> None:
+    data = pa.table(
+        {
+            "kind": pa.array(["a", "b"]).dictionary_encode(),
+            "count": pa.array([1, 2], pa.uint16()),
+            "at": pa.array([datetime.datetime(2024, 1, 1)] * 2, pa.timestamp("ns")),
+            "who": pa.array([{"name": "x"}, None], pa.struct([("name", pa.large_string())])),
+            "clock": pa.array([1, 2], pa.time64("us")),
+        }
+    )
+    parquet(tmp_path / "a.parquet", data)
+    spout = ParquetFileSpout(tmp_path, ["who", "count", "kind", "at"])
+    assert str(spout.get_output_fields()) == "who: struct<name:string>, count: int, kind: string, at: timestamp_ntz"
+    assert rows(spout) == [
+        ({"name": "x"}, 1, "a", datetime.datetime(2024, 1, 1)),
+        (None, 2, "b", datetime.datetime(2024, 1, 1)),
+    ]
+    assert rows(ParquetFileSpout(tmp_path, "count: bigint")) == [(1,), (2,)]
+    with pytest.raises(TopologyError, match="column 'clock' is of Arrow type time64"):
+        ParquetFileSpout(tmp_path)
+    with pytest.raises(SpoutError, match="column 'kind' of the Parquet file .*a.parquet is of type .*declared as int"):
+        rows(ParquetFileSpout(tmp_path, "kind: int"))
+    with pytest.raises(SpoutError, match="column 'clock' of the Parquet file .* is of type time64"):
+        rows(ParquetFileSpout(tmp_path, "clock: bigint"))
+
+
+def test_a_file_without_a_column_is_refused_or_gives_null(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", table(0, 1))
+    parquet(tmp_path / "b.parquet", table(1, 2).drop_columns("name"))
+    with pytest.raises(
+        SpoutError, match=r"b.parquet has no column 'name', .* it has \['id', 'more'\]. Leave the field"
+    ):
+        rows(ParquetFileSpout(tmp_path, "id, name"))
+    assert rows(ParquetFileSpout(tmp_path, "id, name", missing_columns="null")) == [(0, "n0"), (1, None)]
+    with pytest.raises(TopologyError, match="field 'town' has no type, and .*a.parquet has no such column"):
+        ParquetFileSpout(tmp_path, "id, town")
+
+
+def test_files_without_rows_are_read_too(tmp_path: Path) -> None:
+    parquet(tmp_path / "a.parquet", table(0, 0))
+    parquet(tmp_path / "b.parquet", table(0, 1))
+    assert rows(ParquetFileSpout(tmp_path, "id")) == [(0,)]
+
+
+def test_a_damaged_file_and_a_time_that_does_not_fit_are_named(tmp_path: Path) -> None:
+    path = parquet(tmp_path / "a.parquet", table(0, 1000))
+    data = bytearray(path.read_bytes())
+    data[4:400] = b"\xff" * 396
+    write(path, bytes(data))
+    with pytest.raises(
+        SpoutError, match=r"the Parquet file .*a.parquet cannot be read: Could(.|\n)* Put an undamaged file"
+    ):
+        rows(ParquetFileSpout(tmp_path, "id"))
+    parquet(path, pa.table({"at": pa.array([1], pa.timestamp("ns"))}))
+    with pytest.raises(
+        SpoutError, match=r"a.parquet cannot be read: Casting from timestamp\[ns\] to .* would lose data"
+    ):
+        rows(ParquetFileSpout(tmp_path))
+
+
+def test_a_wrong_argument_or_place_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpoutError, match="there is no Parquet file yet in .*; declare them, as in"):
+        ParquetFileSpout(tmp_path, allow_empty=True)
+    with pytest.raises(ValueError, match="max_batch_rows is 0"):
+        ParquetFileSpout(tmp_path, "id: int", max_batch_rows=0)
+    with pytest.raises(ValueError, match="missing_columns is 'x'"):
+        ParquetFileSpout(tmp_path, "id: int", missing_columns="x")
+    write(tmp_path / "a.parquet", b"no Parquet")
+    with pytest.raises(SpoutError, match="the types of the fields cannot be taken from .*a.parquet: .*; declare them"):
+        ParquetFileSpout(tmp_path)
+    (tmp_path / "_delta_log").mkdir()
+    with pytest.raises(SpoutError, match="is a Delta table: .* Read it with DeltaSpout"):
+        ParquetFileSpout(tmp_path, "id: int")
