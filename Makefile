@@ -17,7 +17,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo reach test quick check lint format types bench soak servers lock clean install java
+.PHONY: help demo reach words ledger test quick check lint format types bench soak servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -28,6 +28,12 @@ demo: install java ## count the words of Python's standard library on Spark, and
 
 reach: install build/services/redis-server ## answer over HTTP how many people saw a link (examples/reach.py), from a real Redis
 	@$(BIN)/python -m tests.harness.with_servers redis -- examples/reach.py
+
+words: install java build/services/kafka build/services/redis-server ## count words from Kafka in Redis and look them up over HTTP (examples/kafka_words.py)
+	@$(BIN)/python -m tests.harness.with_servers kafka redis -- examples/kafka_words.py
+
+ledger: install java build/services/kafka ## balances from a topic, exact although the job is killed, with an audit (examples/ledger.py)
+	@$(BIN)/python -m tests.harness.with_servers kafka -- examples/ledger.py
 
 # A part of the suite is done before a second process of tests and its JVM have started.
 test: install java servers ## run the test suite (ARGS="-k name" for a part of it, in one process)

@@ -123,7 +123,7 @@ LAYERS = (
         ("trident.spout", "trident.arrow", "pyarrow", "pandas", "numpy", "pyspark", "py4j", "confluent_kafka", *VALUES),
         deferred=("fastavro",),
     ),
-    Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich")),
+    Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich", "confluent_kafka")),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,19 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent.parent
 BESIDE_SERVERS = {
+    "kafka_words.py": (
+        ["kafka", "redis"],
+        ["100,000 lines in the topic", "the: [[100000]]", "cow moon: [[50000]]", "dish: [[0]]"],
+    ),
+    "ledger.py": (
+        ["kafka"],
+        [
+            "200,000 entries of 500 accounts in the topic",
+            *["killed after batch [0-9]+"] * 3,
+            "complete: .*",
+            "audit: 500 balances, sum 0, 0 differ from the topic",
+        ],
+    ),
     "reach.py": (
         ["redis"],
         [
@@ -50,15 +64,20 @@ def test_an_example_prints_what_it_is_to_print(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.server
+@pytest.mark.timeout(300)  # on a busy machine; the servers start, and the ledger's job four times
 @pytest.mark.parametrize("name", BESIDE_SERVERS)
 def test_an_example_beside_servers_prints_what_it_is_to_print(name: str) -> None:
     servers, printed = BESIDE_SERVERS[name]
     done = subprocess.run(
         [sys.executable, "-m", "tests.harness.with_servers", *servers, "--", f"examples/{name}"],
-        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == printed
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == len(printed), done.stdout
+    for line, expected in zip(lines, printed, strict=True):
+        assert line == expected or re.fullmatch(expected, line), done.stdout
 
 
 def test_a_second_run_of_the_sqlite_example_counts_nothing_twice(tmp_path: Path) -> None:

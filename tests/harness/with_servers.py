@@ -2,7 +2,7 @@
 
     python -m tests.harness.with_servers redis kafka -- examples/ledger.py
 
-The program finds each server by a variable: REDIS_URL.
+The program finds each server by a variable: KAFKA, REDIS_URL.
 """
 
 from __future__ import annotations
@@ -16,17 +16,27 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from tests.harness.servers import ROOT, Server, start_redis
+from tests.harness.kafka_servers import start_kafka
+from tests.harness.servers import ROOT, start_redis
 
 __all__ = ["run_with"]
 
 
-def _redis(work: Path) -> tuple[Server, dict[str, str]]:
+Started = tuple[Callable[[], None], dict[str, str]]
+"""What stops a server, and the variable that names its address."""
+
+
+def _kafka(work: Path) -> Started:
+    cluster = start_kafka(work)
+    return cluster.stop, {"KAFKA": cluster.bootstrap}
+
+
+def _redis(work: Path) -> Started:
     server = start_redis(work, "--appendonly", "yes", "--appendfsync", "always")
-    return server, {"REDIS_URL": f"redis://{server.address}/0"}
+    return server.stop, {"REDIS_URL": f"redis://{server.address}/0"}
 
 
-_STARTS: dict[str, Callable[[Path], tuple[Server, dict[str, str]]]] = {"redis": _redis}
+_STARTS: dict[str, Callable[[Path], Started]] = {"kafka": _kafka, "redis": _redis}
 
 
 def run_with(servers: Sequence[str], program: Sequence[str], environment: dict[str, str] | None = None) -> int:
@@ -36,8 +46,8 @@ def run_with(servers: Sequence[str], program: Sequence[str], environment: dict[s
         env = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
         for name in servers:
             (folder / name).mkdir()
-            server, variables = _STARTS[name](folder / name)
-            stack.callback(server.stop)
+            stop, variables = _STARTS[name](folder / name)
+            stack.callback(stop)
             env.update(variables)
         (folder / "work").mkdir()
         running = subprocess.Popen([sys.executable, *program], cwd=folder / "work", env=env)
