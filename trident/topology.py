@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import TopologyError
-from trident.fields import Fields
+from trident.fields import Fields, FieldsLike
 from trident.fluent.combining import merge, multi_reduce
 from trident.fluent.declaration import Declaration, is_name, spec_of
-from trident.fluent.joining import join
+from trident.fluent.joining import JoinType, join
+from trident.fluent.joining_within import join_within
 from trident.graph import DrpcNode, SpoutNode
 from trident.spout.spout_kinds import AnySpout, fields_of_spout
 from trident.state.interfaces import StateFactory, StateSpec
@@ -98,6 +100,56 @@ class TridentTopology(Declaration):
         Only tuples of the same batch meet. The order of the rows is not defined.
         """
         return Stream(self, join(self, args, null_keys_match))
+
+    def join_within(
+        self,
+        left: Stream,
+        left_key: FieldsLike,
+        right: Stream,
+        right_key: FieldsLike,
+        out: FieldsLike,
+        *,
+        times: str | Sequence[str],
+        within: timedelta | Sequence[timedelta],
+        delay: timedelta | Sequence[timedelta] = timedelta(0),
+        state: StateFactory | StateSpec | None = None,
+        join_type: JoinType | Sequence[JoinType] = JoinType.INNER,
+        state_name: str | None = None,
+    ) -> Stream:
+        """Join two streams over time: rows of the same key whose times lie close together, of any batches.
+
+        Each pair comes exactly once, in the batch in which the later of both arrives, whichever that is, and however batches
+        are cut, replayed or interrupted. The result has the key once and then the other fields of each side, under the names
+        `out`. A key with a null meets nothing. The order of the rows is not defined.
+
+        Parameters
+        ----------
+        times
+            The field with the time of the event, of each side, or one name for both: a timestamp, a timestamp_ntz, or a bigint
+            of milliseconds since 1970.
+        within
+            How far the times may be apart, both bounds included. Of two durations the first is the least and the second the
+            most by which the right time may be later: `(timedelta(0), timedelta(minutes=10))`.
+        delay
+            How far out of order tuples may come, of each side, or one for both. The watermark of a side is its latest time so
+            far less `delay`. A tuple is late if its time is before the watermark that its side had after the batch before; it
+            is dropped and counted (`<state>/late`), as are those without a time (`<state>/no_event_time`).
+        state
+            Where rows are kept as long as they may still meet others: until the other side's watermark is beyond. It must be
+            opaque; without one they are kept in memory, which is exact while the process runs.
+        join_type
+            `JoinType.mixed(JoinType.INNER, JoinType.OUTER)` keeps the rows of the left side (SQL's left join): one that met
+            none comes with nulls when it is no longer kept.
+        state_name
+            The left stream's label (`name`), or the first field of `out` and `-join`, unless given.
+
+        Raises
+        ------
+        TopologyError
+            A state that is not opaque, a field that is not there or is no time, keys of different types, a DRPC stream.
+        """
+        sides, keys = (left, right), (left_key, right_key)
+        return Stream(self, join_within(self, sides, keys, out, times, within, delay, state, join_type, state_name))
 
     def multi_reduce(self, *args: Any) -> Stream:
         """Process several streams together: `multi_reduce(s1, s2, …, reducer, out)`.

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph import Graph, PersistNode, SpoutNode, StateNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, SpoutNode, StateNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner import Plan, make_plan
 from trident.planner.guarantees import early_reads, is_exact, lack_text, spout_type_of
@@ -50,7 +50,9 @@ def store_of(spec: StateSpec) -> str:
 
 
 def _window(writer: PersistNode | None) -> dict[str, Any]:
-    """Describe the window that a state holds."""
+    """Describe the window, or the join over time, that a state holds."""
+    if isinstance(writer, JoinWithinNode):
+        return {"key": _typed(writer.sides[0].key), "value": _typed(writer.fields), "window": f"join {writer}"}
     if not isinstance(writer, WindowNode):
         return {}
     return {"key": _typed(writer.group), "value": _typed(writer.member.outputs), "window": str(writer.config)}

@@ -11,6 +11,7 @@ from trident.graph import (
     EachNode,
     FilterNode,
     JoinNode,
+    JoinWithinNode,
     MapNode,
     Member,
     MergeNode,
@@ -96,6 +97,8 @@ def _exchange(node: Node) -> str:
 
 
 def _persisted(node: PersistNode) -> str:
+    if isinstance(node, JoinWithinNode):
+        return f"join within {node.state}: {node} -> {names_of(node.fields)}"
     if isinstance(node, WindowNode):
         return f"window {node.state}: {node.config}{_by(node.group)}: {_member(node.member)}"
     aggregation = node.aggregation

@@ -80,6 +80,8 @@ def _sink(sink: Sink) -> str:
         from trident.runtime.steps.kernels import window_runs
 
         return f"{sent}; {window_runs(sink.window)}"
+    if sink.join is not None:
+        return f"{sent}, as the {('left', 'right')[sink.port]} side"
     return sent
 
 

@@ -13,7 +13,7 @@ from trident.fluent.combining import check_keys, check_streams, named
 from trident.fluent.declaration import Declaration
 from trident.graph import JoinNode, Node
 
-__all__ = ["JoinOutFieldsMode", "JoinType", "join"]
+__all__ = ["JoinOutFieldsMode", "JoinType", "join", "joined_fields", "outer_of"]
 
 
 class JoinType(Enum):
@@ -42,7 +42,7 @@ def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> N
     streams, keys, out = _sides(topology, rest)
     inputs = [stream.fields for stream in streams]
     check_keys("join", streams, keys)
-    fields = named("join", streams[0].get_name(), out, _fields(mode, inputs, keys))
+    fields = named("join", streams[0].get_name(), out, joined_fields(mode, inputs, keys))
     return topology._add(
         JoinNode(
             streams[0]._child_id("join"),
@@ -50,7 +50,7 @@ def join(topology: Declaration, args: Sequence[Any], null_keys_match: bool) -> N
             fields,
             tuple(inputs),
             tuple(keys),
-            _outer(types, len(streams)),
+            outer_of(types, len(streams)),
             mode is JoinOutFieldsMode.PRESERVE,
             null_keys_match,
         )
@@ -82,8 +82,8 @@ def _sides(topology: Declaration, args: list[Any]) -> tuple[list[StreamBase], li
     return streams, keys, Fields(args[-1])
 
 
-def _fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Sequence[Fields]) -> Fields:
-    """The fields that a join gives; names that come twice get a number, they are only for messages."""
+def joined_fields(mode: JoinOutFieldsMode, inputs: Sequence[Fields], keys: Sequence[Fields]) -> Fields:
+    """Return the fields that a join gives; names that come twice get a number, they are only for messages."""
     if mode is JoinOutFieldsMode.PRESERVE:
         pairs = [pair for fields in inputs for pair in _pairs(fields)]
     else:
@@ -104,7 +104,8 @@ def _pairs(fields: Fields) -> list[tuple[str, str | None]]:
     return list(zip(fields.names, fields.types, strict=True))
 
 
-def _outer(types: Any, sides: int) -> tuple[bool, ...]:
+def outer_of(types: Any, sides: int) -> tuple[bool, ...]:
+    """Return for each side whether it may be missing."""
     each = [types] * sides if isinstance(types, JoinType) else list(types)
     if len(each) != sides:
         raise TopologyError(f"join of {sides} streams got {len(each)} join types; give one, or one for each stream")

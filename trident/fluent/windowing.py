@@ -25,11 +25,13 @@ from trident.operations.windows import (
 )
 from trident.state.interfaces import StateFactory, StateSpec, StateType
 
-__all__ = ["Windowing"]
+__all__ = ["EVENT_TIMES", "Windowing", "one_partition"]
 
 S = TypeVar("S", bound=StreamBase)
 
-_EVENT_TIMES = {"timestamp": "timestamp", "timestamp_ntz": "timestamp_ntz", "bigint": "timestamp"}
+EVENT_TIMES = {"timestamp": "timestamp", "timestamp_ntz": "timestamp_ntz", "bigint": "timestamp"}
+
+_ONE = {"window": "all of it fires together", "join": "its watermarks are those of the whole streams"}
 
 
 class Windowing(TridentNames, Generic[S]):
@@ -129,7 +131,7 @@ def _declare(
             "rename the field"
         )
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
-    stream._topology._add_state(name, _checked(stream, name, spec))
+    stream._topology._add_state(name, one_partition(stream, "window", name, spec))
     node = stream._child(
         "window", WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
         grouped=group is not None, member=member, bounds=limits,
@@ -146,24 +148,24 @@ def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
     return MemoryMapState.opaque(), args
 
 
-def _checked(stream: StreamBase, name: str, spec: StateSpec) -> StateSpec:
-    """The spec with its one partition; `TopologyError` where it cannot keep a window."""
+def one_partition(stream: StreamBase, what: str, name: str, spec: StateSpec) -> StateSpec:
+    """Return the spec with its one partition; `TopologyError` where it cannot keep a window or a join."""
     kind = spec.kind
     if kind is not None and kind is not StateType.OPAQUE:
         raise TopologyError(
-            f"stream {stream.get_name()!r}: the window keeps what it holds in state {name!r}, which is {kind.value}; "
-            "only an opaque state lets a replay take back what a failed attempt put into a window: use the opaque state of "
+            f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which is {kind.value}; "
+            f"only an opaque state lets a replay take back what a failed attempt put into a {what}: use the opaque state of "
             "the same store"
         )
     if spec.forgets:
         raise TopologyError(
-            f"stream {stream.get_name()!r}: the window keeps what it holds in state {name!r}, which forgets what was not used "
+            f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which forgets what was not used "
             "for long: tuples would be missing. Use a state that keeps all"
         )
     if spec.required_num_partitions not in (None, 1):
         raise TopologyError(
-            f"stream {stream.get_name()!r}: state {name!r} insists on {spec.required_num_partitions} partitions, but a window "
-            "has one: all of it fires together"
+            f"stream {stream.get_name()!r}: state {name!r} insists on {spec.required_num_partitions} partitions, but a {what} "
+            f"has one: {_ONE[what]}"
         )
     return replace(spec, required_num_partitions=1)
 
@@ -173,12 +175,12 @@ def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None)
     type_ = "bigint" if config.counts else "timestamp"
     if config.event_time is not None:
         (found,) = stream._select([config.event_time.field]).types
-        if found not in _EVENT_TIMES:
+        if found not in EVENT_TIMES:
             raise TopologyError(
                 f"stream {stream.get_name()!r}: the event time {config.event_time.field!r} is {found}; it must be a timestamp, "
                 f"a timestamp_ntz, or a bigint of milliseconds since 1970. The stream has {stream.fields}"
             )
-        type_ = _EVENT_TIMES[found]
+        type_ = EVENT_TIMES[found]
     if bounds is None:
         return Fields()
     named = Fields(bounds)

@@ -4,7 +4,17 @@ Begin with `nodes.py`, then `declared.py` (`Graph`); `aggregations.py` has the n
 those that bring tuples to other partitions.
 """
 
-from trident.graph.aggregations import AggregateNode, Aggregation, Member, PersistNode, QueryNode, StateNode, WindowNode
+from trident.graph.aggregations import (
+    AggregateNode,
+    Aggregation,
+    JoinSide,
+    JoinWithinNode,
+    Member,
+    PersistNode,
+    QueryNode,
+    StateNode,
+    WindowNode,
+)
 from trident.graph.declared import Graph, Resources
 from trident.graph.exchanges import ExchangeNode, JoinNode, MultiReduceNode, RepartitionNode, Routing
 from trident.graph.nodes import (
@@ -29,6 +39,8 @@ __all__ = [
     "FilterNode",
     "Graph",
     "JoinNode",
+    "JoinSide",
+    "JoinWithinNode",
     "MapNode",
     "Member",
     "MergeNode",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
 from trident.graph.nodes import Node
 
-__all__ = ["AggregateNode", "Aggregation", "Member", "PersistNode", "QueryNode", "StateNode", "WindowNode"]
+__all__ = ["AggregateNode", "Aggregation", "JoinSide", "JoinWithinNode", "Member", "PersistNode", "QueryNode", "StateNode",
+           "WindowNode"]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -155,3 +157,59 @@ class StateNode:
     static: bool = False
     key_fields: Fields = Fields()
     value: Fields = Fields()
+
+
+@dataclass(frozen=True)
+class JoinSide:
+    """One stream of a `JoinWithinNode`.
+
+    Attributes
+    ----------
+    fields, key, time
+        All of its fields, those of the key, and the one with the time of the event.
+    delay_us
+        How far its watermark is behind its latest time, in microseconds.
+    outer
+        Whether it may be missing: then a row of the other side that meets none comes with nulls.
+    """
+
+    fields: Fields
+    key: Fields
+    time: str
+    delay_us: int = 0
+    outer: bool = False
+
+    @property
+    def rest(self) -> tuple[str, ...]:
+        """The names of the fields beside the key, in order."""
+        return tuple(name for name in self.fields.names if name not in self.key.names)
+
+
+@dataclass(frozen=True)
+class JoinWithinNode(PersistNode):
+    """Joins two streams over time, and keeps the rows of both in a state as long as they may still meet others.
+
+    Attributes
+    ----------
+    sides
+        Left and right.
+    earliest_us, latest_us
+        How much later than that of the left row the time of a right row may be, in microseconds; both are included.
+    """
+
+    sides: tuple[JoinSide, ...] = ()
+    earliest_us: int = 0
+    latest_us: int = 0
+
+    def __str__(self) -> str:
+        left, right = self.sides
+        unit = timedelta(microseconds=1)
+        delays = ", ".join(f"{side.time} delay {side.delay_us * unit}" for side in self.sides)
+        sides = ", ".join("outer" if side.outer else "inner" for side in self.sides)
+        bounds = f"{_signed(self.earliest_us)} to {_signed(self.latest_us)}"
+        return f"({', '.join(left.key)}) = ({', '.join(right.key)}), {right.time} - {left.time} in {bounds} ({sides}); {delays}"
+
+
+def _signed(microseconds: int) -> str:
+    amount = timedelta(microseconds=abs(microseconds))
+    return f"-{amount}" if microseconds < 0 else str(amount)

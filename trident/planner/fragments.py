@@ -12,6 +12,7 @@ from trident.graph import (
     ExchangeNode,
     FilterNode,
     Graph,
+    JoinWithinNode,
     MapNode,
     MergeNode,
     Node,
@@ -105,6 +106,8 @@ def _sink(node: Node, port: int, source: Node, exchanges: Mapping[str, Exchange]
         return Sink(node.id, source.id, exchanges[node.id].inputs[port], None, port, _routing(node, port))
     if not isinstance(node, PersistNode):
         return Sink(node.id, source.id, source.fields)
+    if isinstance(node, JoinWithinNode):
+        return Sink(node.id, source.id, node.sides[port].fields, port=port, join=node)
     if isinstance(node, WindowNode):
         event_time = node.config.event_time
         read = (*node.group.names, *node.inputs.names, *([] if event_time is None else [event_time.field]))

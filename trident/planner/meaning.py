@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trident.fields import Fields
-from trident.graph import Graph, PersistNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.operations.names import operation_name
 from trident.planner.guarantees import spout_type_of
 
@@ -65,13 +65,13 @@ def dropped(before: Meaning, now: Meaning) -> list[str]:
 
 
 def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
-    state, aggregation = graph.state(node.state), node.aggregation
+    state = graph.state(node.state)
     kind = state.spec.kind
     facts: dict[str, Any] = {
         "kind": "custom" if kind is None else kind.value,
         "key": _typed(state.key_fields),
         "value": _typed(state.value),
-        "by": operation_name(node.updater if aggregation is None else aggregation.aggregator),
+        "by": _by(node),
         "of": _typed(node.inputs),
         "streams": sorted(spout.id for spout in graph.sources_of(node.id)),
     }
@@ -79,7 +79,16 @@ def _state(graph: Graph, node: PersistNode) -> dict[str, Any]:
         member = node.member
         facts |= {"key": _typed(node.group), "value": _typed(member.outputs), "by": operation_name(member.aggregator)}
         facts["window"] = str(node.config)
+    elif isinstance(node, JoinWithinNode):
+        left, right = node.sides
+        facts |= {"key": _typed(left.key), "value": [*_typed(left.fields), "with", *_typed(right.fields)]}
     return facts
+
+
+def _by(node: PersistNode) -> str:
+    if isinstance(node, JoinWithinNode):
+        return str(node)
+    return operation_name(node.updater if node.aggregation is None else node.aggregation.aggregator)
 
 
 def _typed(fields: Fields) -> list[str]:

@@ -17,6 +17,7 @@ from trident.graph import (
     AggregateNode,
     Aggregation,
     ExchangeNode,
+    JoinWithinNode,
     PersistNode,
     QueryNode,
     Resources,
@@ -54,7 +55,8 @@ class Sink:
     """Where tuples leave a fragment: the input of the entry `target`, as partials if `aggregation` combines.
 
     If the target is an exchange, `routing` says to which of its partitions, and `port` is the number of its input. If it is
-    a window, `window` is its node; its combiner too gives partials, if time says to which window a tuple belongs.
+    a window, `window` is its node; its combiner too gives partials, if time says to which window a tuple belongs. If it is a
+    join over time, `join` is its node, and `port` the number of its side.
     """
 
     target: str
@@ -64,6 +66,7 @@ class Sink:
     port: int = 0
     routing: Routing | None = None
     window: WindowNode | None = None
+    join: JoinWithinNode | None = None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph import PersistNode, QueryNode, WindowNode
+from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.committed import Committed
@@ -26,6 +26,7 @@ from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.rows import Emitted, Run, columns_of
 from trident.runtime.windows.firing import update_window
+from trident.runtime.windows.join_update import update_join
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
@@ -106,7 +107,9 @@ class Committer:
         flow = Flow(self._plan, self._exchanges, output, run)
         for node in self._plan.commits:
             tables, arrived = flow.take(node.id)
-            if isinstance(node, WindowNode):
+            if isinstance(node, JoinWithinNode):
+                rows = self._join(node, tables, txids[node.state][0], run, done)
+            elif isinstance(node, WindowNode):
                 rows = self._window(node, tables, txids[node.state][0], now_ms, run, done)
             elif isinstance(node, PersistNode):
                 rows = self._persist(node, tables, txids[node.state], done)
@@ -161,6 +164,19 @@ class Committer:
             fired = update_window(node, state, tables, now_ms, run)
         done.touched[node.state], done.keys[node.state] = [0], given
         return fired
+
+    def _join(
+        self, node: JoinWithinNode, tables: list[pa.Table], txid: Txid, run: Run, done: Committed
+    ) -> pa.Table | None:
+        """Update a join over time."""
+        given = sum(table.num_rows for table in tables)
+        if not given:
+            return None
+        state = self._states[node.state][0]
+        with _committing(node, state, txid, self._reach):
+            joined = update_join(node, state, tables, run.on_error.bounds)
+        done.touched[node.state], done.keys[node.state] = [0], given
+        return joined
 
 
 class _Updated(NamedTuple):

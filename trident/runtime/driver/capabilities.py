@@ -7,7 +7,7 @@ from typing import Any
 
 from trident.ability import missing
 from trident.errors import ConfigError, DirtyReadError, InexactPairingError, TopologyError
-from trident.graph import Graph, PersistNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, WindowNode
 from trident.planner import Plan
 from trident.planner.guarantees import early_reads, is_exact, kind_text, spout_type_of
 from trident.state.abilities import (
@@ -46,7 +46,7 @@ def check_capabilities(plan: Plan, states: States) -> None:
     kinds = kinds_of(plan, states)
     for node in _persists(plan):
         needed: list[type] = [State]
-        if isinstance(node, WindowNode):
+        if isinstance(node, (WindowNode, JoinWithinNode)):
             _check_window(node, states[node.state][0], kinds[node.state])
             needed += [ReadOnlyMapState, MultiPuttable]
         if node.aggregation is not None:
@@ -78,18 +78,22 @@ def kinds_of(plan: Plan, states: States) -> dict[str, StateType | None]:
     return kinds
 
 
-def _check_window(node: WindowNode, state: Any, kind: StateType | None) -> None:
+def _check_window(node: WindowNode | JoinWithinNode, state: Any, kind: StateType | None) -> None:
     if kind is not StateType.OPAQUE:
         found = kind.value if kind is not None else "of a kind that it does not say"
         raise TopologyError(
-            f"state {node.state!r} ({type(state).__name__}) is {found}, but window {node.id!r} needs an opaque map: only that "
-            "lets a replay take back what a failed attempt put into a window"
+            f"state {node.state!r} ({type(state).__name__}) is {found}, but {_held(node)} {node.id!r} needs an opaque map: "
+            f"only that lets a replay take back what a failed attempt put into a {_held(node)}"
         )
 
 
+def _held(node: PersistNode) -> str:
+    return "join" if isinstance(node, JoinWithinNode) else "window"
+
+
 def _lack(node: PersistNode, name: str) -> str:
-    if isinstance(node, WindowNode):
-        return "a window needs an opaque map state"
+    if isinstance(node, (WindowNode, JoinWithinNode)):
+        return f"a {_held(node)} needs an opaque map state"
     if name == "multi_update":
         return "a grouped persistent_aggregate needs a MapState"
     if name == "update":

@@ -9,7 +9,7 @@ from typing import Any
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import TridentError
-from trident.graph import Graph, PersistNode, QueryNode, WindowNode
+from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
 from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
@@ -193,6 +193,8 @@ def _committed_operations(plan: Plan) -> list[Any]:
     for node in plan.commits:
         if isinstance(node, QueryNode):
             operations.append(node.function)
+        elif isinstance(node, JoinWithinNode):
+            continue  # it calls no code of the user's
         elif isinstance(node, WindowNode):
             operations.append(node.member.aggregator)
         elif isinstance(node, PersistNode):

@@ -15,6 +15,7 @@ from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import Run
+from trident.runtime.windows.join_input import join_input
 from trident.runtime.windows.worker_input import window_input
 
 __all__ = ["run_fragment", "run_step", "whole"]
@@ -57,6 +58,9 @@ def run_fragment(
         elif sink.window is not None:
             with failing_at(sink.target):
                 data = window_input(sink.window, data, run)
+        elif sink.join is not None:
+            with failing_at(sink.target):
+                data = join_input(sink.join, sink.port, data)
         yield sink, data
 
 

@@ -1,4 +1,5 @@
-"""Windows: what is kept between batches, and what fires.
+"""Windows, and joins over time: what is kept between batches, and what comes of it.
 
 Begin with `firing.py` (one batch of a window); `grid.py` says where windows lie, `kept_windows.py` what the state holds.
+`join_update.py` is one batch of a join over time.
 """

@@ -26,7 +26,7 @@ from trident.fields import Fields
 from trident.state.encoding.codec import decode, encode
 from trident.state.interfaces import Key, RemovableMapState
 
-__all__ = ["DIRECTORY", "MAX_CHUNK_BYTES", "Directory", "Run", "WindowStore", "mergeable"]
+__all__ = ["DIRECTORY", "MAX_CHUNK_BYTES", "Directory", "Run", "WindowStore", "mergeable", "remove"]
 
 DIRECTORY: Key = ("windows",)
 MAX_CHUNK_BYTES = 256 * 1024
@@ -172,12 +172,7 @@ class WindowStore:
         """Write what was added and removed, and the directory."""
         self._puts[DIRECTORY] = self.directory.to_bytes()
         self._state.multi_put(list(self._puts), list(self._puts.values()))
-        if not self._removed:
-            return
-        if isinstance(self._state, RemovableMapState):
-            self._state.multi_remove(self._removed)
-        else:
-            self._state.multi_put(self._removed, [None] * len(self._removed))
+        remove(self._state, self._removed)
 
     def _forget(self, runs: Iterable[Run]) -> None:
         self._removed.extend(key for run in runs for key in run.keys)
@@ -191,6 +186,16 @@ class WindowStore:
             return pa.ipc.read_record_batch(pa.py_buffer(data), self.schema)
         except (pa.ArrowException, OSError) as error:
             raise CorruptValueError(f"read {key!r} of a window: it is damaged ({error}); restore the store") from error
+
+
+def remove(state: Any, keys: Sequence[Key]) -> None:
+    """Remove keys from a map state, or make their values None if it cannot."""
+    if not keys:
+        return
+    if isinstance(state, RemovableMapState):
+        state.multi_remove(keys)
+    else:
+        state.multi_put(keys, [None] * len(keys))
 
 
 def _cut(rows: pa.Table) -> Iterator[bytes]:

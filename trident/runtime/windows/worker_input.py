@@ -20,8 +20,8 @@ from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import Run
 from trident.runtime.windows.grid import Grid
 
-__all__ = ["AT", "END", "FIRST_MS", "NOTHING", "PANE", "ROWS", "aggregating", "bigint", "content_fields", "merged", "partials",
-           "window_input", "with_column", "with_nothing"]  # fmt: skip
+__all__ = ["AT", "END", "FIRST_MS", "LAST_MS", "NOTHING", "PANE", "ROWS", "aggregating", "bigint",
+           "content_fields", "merged", "partials", "window_input", "with_column", "with_nothing"]  # fmt: skip
 
 AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
 """Columns in addition to the user's, all bigint: event time, end of a window, pane, number of tuples."""
@@ -29,7 +29,7 @@ AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
 NOTHING = Fields.of(["$"], ["boolean"])
 """The column that is kept for an aggregator without inputs, because a table needs a column to have rows."""
 
-FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
+FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # the years that a datetime has
 
 
 def content_fields(node: WindowNode) -> Fields:
@@ -114,9 +114,7 @@ def _timed(node: WindowNode, table: pa.Table, field: str) -> pa.Table:
     column = table.column(field)
     times = column.cast(pa.int64())
     unit = 1 if pa.types.is_integer(column.type) else 1000
-    known = pc.fill_null(
-        pc.and_(pc.greater_equal(times, FIRST_MS * unit), pc.less_equal(times, _LAST_MS * unit)), False
-    )
+    known = pc.fill_null(pc.and_(pc.greater_equal(times, FIRST_MS * unit), pc.less_equal(times, LAST_MS * unit)), False)
     kept = table.filter(known)
     if kept.num_rows < table.num_rows:
         count_again({f"{node.state}/no_event_time": table.num_rows - kept.num_rows})

@@ -1,0 +1,217 @@
+"""One batch of a join over time, within the commit of its state.
+
+A row is *late* if its time is before the watermark that its side had after the batch before; it is dropped. Every other row
+meets all rows of the other side that were not late, lie close enough, and came in this batch or earlier. A row *ends* when the
+other side's watermark is beyond the last time that a row may have to meet it. Then it is dropped, and if the other side may be
+missing and it has met none, it comes alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import schema_of
+from trident.graph import JoinWithinNode
+from trident.operations.metrics import count_again
+from trident.runtime.steps.bounds import Bounds
+from trident.runtime.steps.groups import Ints, group_ids
+from trident.runtime.windows.join_input import side_tables
+from trident.runtime.windows.join_pairs import Timed, pairs
+from trident.runtime.windows.kept_join import MET, KeptJoin, Watermarks
+from trident.state.interfaces import Key
+
+__all__ = ["update_join"]
+
+Flags = Any  # a NumPy array of bool, one per row
+
+
+def update_join(node: JoinWithinNode, state: Any, tables: Sequence[pa.Table], bounds: Bounds) -> pa.Table:
+    """Add a batch to a join's state, between `begin_commit` and `commit`; return the joined rows.
+
+    Parameters
+    ----------
+    tables
+        What `join_input` made of the batch, in the order of its parts; at least one row.
+    """
+    kept = KeptJoin(node, state)
+    came = side_tables(node, tables)
+    watermarks = _moved(node, kept.watermarks, came)
+    new = [_in_time(node, at, kept.watermarks) for at in zip(range(2), came, strict=True)]
+    sides, keys = _brought_together(node, kept, new, watermarks)
+    return _joined(node, kept, sides, keys, watermarks, bounds)
+
+
+def _moved(node: JoinWithinNode, watermarks: Watermarks, came: Sequence[pa.Table]) -> Watermarks:
+    """Return the watermarks after the batch: the latest time of each side less its delay; they never go back."""
+    moved = list(watermarks)
+    for at, (side, table) in enumerate(zip(node.sides, came, strict=True)):
+        if table.num_rows:
+            reached, before = pc.max(table.column(0)).as_py() - side.delay_us, watermarks[at]
+            moved[at] = reached if before is None else max(before, reached)
+    return moved
+
+
+def _in_time(node: JoinWithinNode, numbered: tuple[int, pa.Table], watermarks: Watermarks) -> pa.Table:
+    """Return the rows of a side that are not late; count the others."""
+    at, table = numbered
+    watermark = watermarks[at]
+    if watermark is None or not table.num_rows:
+        return table
+    kept = table.filter(pc.greater_equal(table.column(0), watermark))
+    if kept.num_rows < table.num_rows:
+        count_again({f"{node.state}/late": table.num_rows - kept.num_rows})
+    return kept
+
+
+# ---- the rows of all keys that a batch concerns ------------------------------------------------------------------------
+
+
+@dataclass
+class _Side:
+    """What is known of one side: kept rows, then those of the batch.
+
+    Attributes
+    ----------
+    rows
+        `$id` (the number of the key), `$at`, `MET`, and the fields beside the key.
+    kept
+        How many of them were kept.
+    """
+
+    rows: pa.Table
+    kept: int
+
+    @property
+    def timed(self) -> Timed:
+        """Their keys and times."""
+        return Timed(self.rows.column(0).to_numpy(), self.rows.column(1).to_numpy())
+
+
+@dataclass
+class _Keys:
+    """The distinct keys of a batch; those with a null, which meet nothing, come last.
+
+    Attributes
+    ----------
+    rows
+        The key fields of each, named as those of the left side.
+    stored
+        The keys that the state may have.
+    """
+
+    rows: pa.Table
+    stored: list[Key]
+
+
+def _brought_together(
+    node: JoinWithinNode, kept: KeptJoin, new: Sequence[pa.Table], watermarks: Watermarks
+) -> tuple[list[_Side], _Keys]:
+    """Read what is kept for the keys of the batch, and for those that are due."""
+    schema = schema_of(node.sides[0].key)
+    parts = [
+        table.select(list(side.key.names)).rename_columns(schema.names)
+        for side, table in zip(node.sides, new, strict=True)
+    ]
+    parts.append(kept.due_keys(watermarks))
+    whole = pa.concat_tables([part.cast(schema) for part in parts])
+    ids, keys = _numbered(whole)
+    sides = []
+    of_sides = np.split(ids, np.cumsum([part.num_rows for part in parts])[:-1])
+    for side, table, own, before in zip(node.sides, new, of_sides, kept.read(keys.stored), strict=False):
+        columns = [pa.array(own, pa.int64()), table.column(0), pa.array(np.zeros(len(own), bool)),
+                   *(table.column(name) for name in side.rest)]  # fmt: skip
+        sides.append(_Side(pa.concat_tables([before, pa.table(columns, schema=before.schema)]), before.num_rows))
+    return sides, keys
+
+
+def _numbered(whole: pa.Table) -> tuple[Ints, _Keys]:
+    """Number the distinct keys: those without a null first, which the state may have. A row with a null is a key of its own."""
+    ids, firsts = group_ids(whole.columns, whole.num_rows)
+    nulls = np.zeros(whole.num_rows, bool)
+    for column in whole.columns:
+        nulls |= pc.is_null(column).to_numpy()
+    if nulls.any():
+        known, own = np.unique(ids[~nulls], return_inverse=True)
+        alone = np.flatnonzero(nulls)
+        firsts = np.concatenate([firsts[known], alone])
+        ids = ids.copy()
+        ids[~nulls], ids[alone] = own, len(known) + np.arange(len(alone))
+        stored = len(known)
+    else:
+        stored = len(firsts)
+    rows = whole.take(pa.array(firsts, pa.int64()))
+    columns = [column.slice(0, stored).to_pylist() for column in rows.columns]
+    return ids, _Keys(rows, list(zip(*columns, strict=True)))
+
+
+# ---- joining, and what stays -------------------------------------------------------------------------------------------
+
+
+def _joined(
+    node: JoinWithinNode, kept: KeptJoin, sides: list[_Side], keys: _Keys, watermarks: Watermarks, bounds: Bounds
+) -> pa.Table:
+    found = _pairs(node, sides, bounds)
+    stored, alone = [], []
+    for at, (side, rows) in enumerate(zip(sides, found, strict=True)):
+        met = np.asarray(side.rows.column(MET).to_numpy(), bool).copy()
+        met[rows] = True
+        ends = side.timed.at + (node.latest_us if at == 0 else -node.earliest_us)
+        over = side.timed.ids >= len(keys.stored)
+        watermark = watermarks[1 - at]
+        if watermark is not None:
+            over |= ends < watermark
+        alone.append(np.flatnonzero(over & ~met) if node.sides[1 - at].outer else np.empty(0, np.int64))
+        stored.append(_remaining(kept, at, side, keys, met, over, ends))
+    kept.write(keys.stored, stored, watermarks)
+    picks = [
+        (found[0], found[1]),
+        (alone[0], np.full(len(alone[0]), -1)),
+        (np.full(len(alone[1]), -1), alone[1]),
+    ]
+    left, right = (np.concatenate([pick[at] for pick in picks]) for at in range(2))
+    return _rows(node, sides, keys, left, right)
+
+
+def _pairs(node: JoinWithinNode, sides: list[_Side], bounds: Bounds) -> tuple[Ints, Ints]:
+    """Return the rows that meet in this batch: a new left one and any right one, or a kept left one and a new right one."""
+    left, right = (side.timed for side in sides)
+    given = sum(side.rows.num_rows for side in sides)
+    before, made = np.arange(sides[0].kept), [0]
+
+    def check(count: int) -> None:
+        bounds.check_step(made[0] + count, given)
+        made[0] += count
+
+    came = np.arange(sides[0].kept, len(left.ids)), np.arange(sides[1].kept, len(right.ids))
+    first = pairs(left.take(came[0]), right, node.earliest_us, node.latest_us, check)
+    second = pairs(left.take(before), right.take(came[1]), node.earliest_us, node.latest_us, check)
+    return np.concatenate([came[0][first[0]], second[0]]), np.concatenate([first[1], came[1][second[1]]])
+
+
+def _remaining(kept: KeptJoin, at: int, side: _Side, keys: _Keys, met: Flags, over: Flags, ends: Ints) -> pa.Table:
+    """Return the rows that may still meet others; the keys of those that are new will be looked at again."""
+    rows = side.rows.set_column(2, MET, pa.array(met)).filter(pa.array(~over))
+    fresh = np.flatnonzero(~over[side.kept :]) + side.kept
+    if len(fresh):
+        kept.look_again(at, keys.rows.take(pa.array(side.timed.ids[fresh])), ends[fresh])
+    return rows
+
+
+def _rows(node: JoinWithinNode, sides: list[_Side], keys: _Keys, left: Ints, right: Ints) -> pa.Table:
+    """Build the rows of the join: the key, then the other fields of each side; -1 is no row."""
+    if not len(left):
+        return schema_of(node.fields).empty_table()
+    ids = np.full(len(left), -1)
+    columns: list[Any] = []
+    for side, at in zip(sides, (left, right), strict=True):
+        there = at >= 0
+        ids[there] = side.timed.ids[at[there]]
+        pick = pa.array(np.where(there, at, 0), pa.int64(), mask=~there)
+        columns.extend(side.rows.column(number).take(pick) for number in range(3, side.rows.num_columns))
+    return pa.table([*keys.rows.take(pa.array(ids)).columns, *columns], schema=schema_of(node.fields))

@@ -1,0 +1,165 @@
+"""What the state of a join over time holds: the rows of both sides by key, and when each key must be looked at again.
+
+::
+
+    ("join",)        -> version, watermark of the left side, of the right side (microseconds; None before its first row)
+    ("key", *key)    -> version, then of each side the columns: times, whether each row has met another one, the other fields
+    ("windows",)     -> the directory of `kept_windows`, and its chunks: the keys whose rows end in each pane of time
+
+A batch reads and writes the keys of its own rows, and those whose rows can meet no other row any more. The panes of the two
+sides have numbers of their own: 2 n of the left side, 2 n + 1 of the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain, pairwise, repeat
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.errors import CorruptValueError
+from trident.fields import Fields
+from trident.graph import JoinSide, JoinWithinNode
+from trident.runtime.steps.groups import Ints, group_ids
+from trident.runtime.windows.kept_windows import WindowStore, mergeable, remove
+from trident.state.encoding.codec import decode, decode_many, encode, encode_many
+from trident.state.interfaces import Key
+
+__all__ = ["MET", "KeptJoin", "Watermarks"]
+
+MET = "$met"
+"""The column that says whether a kept row has met another one."""
+
+_MARKS: Key = ("join",)
+_VERSION = 1
+_PANES = 16
+"""About so many panes are open for each side if it flows evenly: fewer make late looks, more a long directory."""
+
+Watermarks = list[int | None]
+
+
+class KeptJoin:
+    """The state of a join, within a commit.
+
+    Attributes
+    ----------
+    watermarks
+        Of the left and of the right side, after the batches so far.
+    """
+
+    def __init__(self, node: JoinWithinNode, state: Any) -> None:
+        self._node, self._state = node, state
+        reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
+        self._width = max(reach // _PANES, 1000)
+        self._panes = WindowStore(state, node.sides[0].key, self._width)
+        (marks,) = state.multi_get([_MARKS])
+        found: list[Any] = [_VERSION, None, None] if marks is None else decode(marks)
+        if found[0] != _VERSION:
+            raise _unknown(found[0])
+        self.watermarks: Watermarks = found[1:]
+        self._found: set[Key] = set()
+
+    # ---- which keys to look at again --------------------------------------------------------------------------------
+
+    def due_keys(self, watermarks: Watermarks) -> pa.Table:
+        """Return the keys with rows that end before the other side's watermark, and forget that they do."""
+        over = []
+        for pane in self._panes.directory.panes:
+            watermark = watermarks[1 - pane % 2]
+            if watermark is not None and (pane // 2 + 1) * self._width <= watermark:
+                over.append(pane)
+        read = self._panes.read(run for pane in over for run in self._panes.directory.panes[pane])
+        for pane in over:
+            self._panes.remove(pane)
+        return pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._panes.schema)
+
+    def look_again(self, side: int, keys: pa.Table, ends: Ints) -> None:
+        """Remember the keys of rows, by the times at which these end (int64, one per row)."""
+        panes = ends // self._width * 2 + side
+        keys = keys.cast(self._panes.schema)
+        for pane in np.unique(panes).tolist():
+            rows = keys.filter(pa.array(panes == pane))
+            runs = self._panes.directory.panes.get(pane, [])
+            merged = runs[len(runs) - mergeable(runs, True) :]
+            read = self._panes.read(merged)
+            kept = pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._panes.schema)
+            self._panes.add(pane, _distinct(pa.concat_tables([kept, rows])), merged)
+
+    # ---- rows by key ------------------------------------------------------------------------------------------------
+
+    def read(self, keys: Sequence[Key]) -> list[pa.Table]:
+        """Return the rows kept for some keys: for each side a table of `MET`, the mark of the side and the fields.
+
+        A first column `$id` has the place of the row's key in `keys`; the key's own fields are left out.
+        """
+        names = _names(keys)
+        data = self._state.multi_get(names) if names else []
+        self._found = {name for name, one in zip(names, data, strict=True) if one is not None}
+        there = iter(decode_many([one for one in data if one is not None]))
+        width = [2 + len(side.rest) for side in self._node.sides]
+        empty: list[Any] = [_VERSION, *([] for _ in range(sum(width)))]
+        records = [empty if one is None else next(there) for one in data]
+        for version, size in {(record[0], len(record)) for record in records}:
+            if version != _VERSION or size != len(empty):
+                raise _unknown(version)
+        bounds = (1, 1 + width[0], 1 + sum(width))
+        return [
+            _side_rows(side, [record[bounds[at] : bounds[at + 1]] for record in records])
+            for at, side in enumerate(self._node.sides)
+        ]
+
+    def write(self, keys: Sequence[Key], sides: Sequence[pa.Table], watermarks: Watermarks) -> None:
+        """Store the rows of some keys, as `read` returns them, in place of what was read, and all else that changed."""
+        columns = [column for rows in sides for column in _by_key(rows, len(keys))]
+        names = _names(keys)
+        records = [[_VERSION, *record] for record in zip(*columns, strict=True)] if columns else []
+        full = [any(record[1:]) for record in records]
+        puts = [name for name, some in zip(names, full, strict=True) if some]
+        values = encode_many([record for record, some in zip(records, full, strict=True) if some])
+        self._state.multi_put([_MARKS, *puts], [encode([_VERSION, *watermarks]), *values])
+        remove(self._state, [name for name, some in zip(names, full, strict=True) if not some and name in self._found])
+        self._panes.write()
+
+
+def _names(keys: Sequence[Key]) -> list[Key]:
+    return [("key", *key) for key in keys]
+
+
+def _distinct(keys: pa.Table) -> pa.Table:
+    _, firsts = group_ids(keys.columns, keys.num_rows)
+    return keys.take(pa.array(firsts))
+
+
+def _side_rows(side: JoinSide, records: list[list[list[Any]]]) -> pa.Table:
+    sizes = np.array([len(columns[0]) for columns in records], np.int64)
+    fields = Fields.of(["$id", "$at", MET], ["bigint", "bigint", "boolean"])
+    schema = schema_of(fields.concat(side.fields.select(side.rest)))
+    columns = list(zip(*records, strict=True)) if records else repeat((), len(schema) - 1)
+    arrays = [
+        pa.array(list(chain.from_iterable(of_keys)), type_)
+        for type_, of_keys in zip(schema.types[1:], columns, strict=False)
+    ]
+    return pa.table([pa.array(np.repeat(np.arange(len(records)), sizes), pa.int64()), *arrays], schema=schema)
+
+
+def _by_key(rows: pa.Table, count: int) -> list[list[list[Any]]]:
+    """Return for each column but the first the values of each key."""
+    ids = rows.column(0).to_numpy()
+    order = np.argsort(ids, kind="stable")
+    bounds = np.searchsorted(ids[order], np.arange(count + 1)).tolist()
+    sorted_ = rows.take(pa.array(order))
+    found = []
+    for column in sorted_.columns[1:]:
+        values = column.to_pylist()
+        found.append([values[start:stop] for start, stop in pairwise(bounds)])
+    return found
+
+
+def _unknown(version: object) -> CorruptValueError:
+    return CorruptValueError(
+        f"read the rows of a join: they are of version {version} or of other fields, this topology keeps version {_VERSION}; "
+        "another version of the topology wrote them. Give the join another state_name"
+    )
