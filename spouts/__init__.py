@@ -4,6 +4,7 @@
 `files` has `CsvFileSpout`, `JsonFileSpout` and `ParquetFileSpout`,
 `kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `rate` has `RateSpout` for load tests,
 `dataframes` has `DataFrameSpout` and `streaming` has `StructuredStreamingSpout`, whose rows stay in Spark.
+`redis_streams` has `RedisStreamSpout` and `TransactionalRedisStreamSpout`.
 Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
@@ -11,6 +12,7 @@ from spouts.dataframes import DataFrameSpout
 from spouts.files import CsvFileSpout, JsonFileSpout, ParquetFileSpout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.rate import RateSpout
+from spouts.redis_streams import RedisStreamSpout, TransactionalRedisStreamSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout
 from spouts.streaming import StructuredStreamingSpout
 from spouts.text_files import TextFileSpout
@@ -24,7 +26,9 @@ __all__ = [
     "OpaqueTridentKafkaSpout",
     "ParquetFileSpout",
     "RateSpout",
+    "RedisStreamSpout",
     "StructuredStreamingSpout",
     "TextFileSpout",
+    "TransactionalRedisStreamSpout",
     "TransactionalTridentKafkaSpout",
 ]

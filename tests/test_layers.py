@@ -120,7 +120,13 @@ LAYERS = (
     Layer(("states",), FOR_STORES, each_other=False),
     Layer(
         ("spouts",),
-        ("trident.spout", "trident.arrow", "pyarrow", "pandas", "numpy", "pyspark", "py4j", "confluent_kafka", *VALUES),
+        (
+            "trident.spout",
+            "trident.arrow",
+            *("pyarrow", "pandas", "numpy", "pyspark", "py4j"),
+            *("confluent_kafka", "redis"),
+            *VALUES,
+        ),
         deferred=("fastavro",),
     ),
     Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich", "confluent_kafka")),

@@ -16,12 +16,12 @@ Row = tuple[Any, ...]
 
 
 def rows_of(
-    spout: ITridentSpout, coordinator: BatchCoordinator, definition: Definition, parallelism: int = 1
+    spout: ITridentSpout, coordinator: BatchCoordinator, definition: Definition, parallelism: int = 1, txid: int = 1
 ) -> list[Row]:
     """Emit one batch; the rows in the order of the parts."""
     emitter = pickle.loads(pickle.dumps(spout.get_emitter({})))
     rows: list[Row] = []
-    for part in coordinator.parts(TransactionAttempt(1, 0), definition, parallelism):
+    for part in coordinator.parts(TransactionAttempt(txid, 0), definition, parallelism):
         for data in emitter.emit(pickle.loads(pickle.dumps(part))):
             assert data.schema.equals(schema_of(spout.get_output_fields()))
             data.validate(full=True)

@@ -1,0 +1,214 @@
+"""A consumer group over one or several streams, as Redis has it: created, read, acknowledged, and checked for losses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+from spouts.redis_streams.options import driver
+from spouts.redis_streams.stream_server import NOTHING, Entry, StreamInfo, StreamServer, id_of
+from trident.errors import SpoutError
+
+__all__ = ["ConsumerGroup", "Found", "GroupNames"]
+
+_log = logging.getLogger(__name__)
+
+
+class GroupNames(NamedTuple):
+    """Who reads, and what is done when something is gone; see `RedisStreamSpout`."""
+
+    group: str
+    consumer: str
+    first: str
+    lost_entries: Literal["refuse", "skip"]
+    lost_group: Literal["refuse", "recreate"]
+
+
+class Found(NamedTuple):
+    """Whether there are entries that were not delivered, and how many (None: the server does not say)."""
+
+    has_new: bool
+    unread: int | None
+
+
+class ConsumerGroup:
+    """Calls for one group. Each raises `SpoutError`, or `Away` if the server does not answer."""
+
+    def __init__(self, server: StreamServer, streams: Sequence[str], names: GroupNames) -> None:
+        self.server, self.streams, self._names = server, list(streams), names
+        self._own = f"the group {names.group!r}"
+
+    def open(self, last: Mapping[str, str]) -> None:
+        """Create the group where it is not there yet.
+
+        Parameters
+        ----------
+        last
+            The last id that earlier batches read of each stream: there the group must be, unless it may be recreated.
+        """
+        for stream in self.streams:
+            info, group = self._info(stream)
+            if group is not None:
+                continue
+            if stream in last and self._names.lost_group == "refuse":
+                raise self._gone(stream, info is not None, last[stream])
+            if stream in last:
+                _log.warning("%s of the stream %r is created again after entry %s", self._own, stream, last[stream])
+            self._create(stream, info, last.get(stream, self._names.first))
+
+    def _create(self, stream: str, info: StreamInfo | None, after: str) -> None:
+        # How many entries come before, where that is known: without it losses are found only after the first read.
+        read = None
+        if info is None:
+            read = 0
+        elif after in (NOTHING, "0"):
+            read = info.added - info.length
+        elif after == "$":
+            read = info.added
+        try:
+            self.server.call(
+                f"creating {self._own} of the stream {stream!r}",
+                lambda client: client.xgroup_create(stream, self._names.group, after, True, read),
+            )
+        except SpoutError as error:
+            if "BUSYGROUP" not in str(error):  # another driver was faster
+                raise
+
+    def look(self) -> Found:
+        """Check that nothing was lost, and say whether there is anything new."""
+        has_new = False
+        unread: int | None = 0
+        for stream in self.streams:
+            info, group = self._info(stream)
+            if info is None or group is None:
+                raise self._gone(stream, info is not None, None)
+            delivered = id_of(group["last-delivered-id"])
+            if delivered != info.last:
+                self._check_losses(stream, info, delivered, group.get("entries-read"))
+                has_new = has_new or info.length > 0
+            lag = group.get("lag")
+            unread = None if unread is None or lag is None else unread + int(lag)
+        return Found(has_new, unread)
+
+    def _check_losses(self, stream: str, info: StreamInfo, delivered: str, read: int | None) -> None:
+        missing = info.missing(delivered, read)
+        if missing <= 0:
+            return
+        what = (
+            f"{missing} entries of the stream {stream!r} on Redis {self.server.place}, behind {delivered}, were trimmed or "
+            f"deleted before {self._own} got them"
+        )
+        if self._names.lost_entries == "refuse":
+            raise SpoutError(
+                f'{what}. Let fewer entries be trimmed (MAXLEN, MINID); start with lost_entries="skip" to go on without them'
+            )
+        if info.length:  # else it is said again until there is something to read
+            _log.warning("%s; they are skipped", what)
+
+    def read(self, count: int) -> list[Entry]:
+        """Read new entries, about equally many of each stream; from now on they are pending."""
+        each = max(1, count // len(self.streams))
+        return self._read(dict.fromkeys(self.streams, ">"), each, "reading new entries")
+
+    def pending(self, stream: str, after: str, count: int) -> list[Entry]:
+        """Read entries again that are pending for this consumer, behind an id."""
+        return self._read({stream: after}, count, "reading pending entries")
+
+    def _read(self, positions: dict[str, str], count: int, doing: str) -> list[Entry]:
+        group, consumer = self._names.group, self._names.consumer
+        answer = self.server.call(
+            f"{doing} of {self._own} from {self._said(positions)}",
+            lambda client: client.xreadgroup(group, consumer, positions, count),
+        )
+        return [Entry(id_of(stream), id_of(id_), fields or {}) for stream, found in answer for id_, fields in found]
+
+    def claimed(self, idle_s: float, count: int) -> list[Entry]:
+        """Take over entries that have been pending for `idle_s` seconds, for whatever consumer."""
+        found: list[Entry] = []
+        for stream in self.streams:
+            claim = partial(self._claim, stream, int(idle_s * 1000), count)
+            answer = self.server.call(f"taking over pending entries of {self._own} from {stream!r}", claim)
+            _, claimed, deleted = answer
+            found += [Entry(stream, id_of(id_), fields or {}) for id_, fields in claimed]
+            found += [Entry(stream, id_of(id_), {}) for id_ in deleted]
+        return found
+
+    def _claim(self, stream: str, idle_ms: int, count: int, client: Any) -> Any:
+        return client.xautoclaim(stream, self._names.group, self._names.consumer, idle_ms, NOTHING, count)
+
+    def whole(self, entries: Iterable[Entry]) -> list[Entry]:
+        """Return the entries that have their fields; the others were trimmed or deleted while they were pending."""
+        given = list(entries)
+        gone = [entry for entry in given if not entry.fields]
+        if gone:
+            what = (
+                f"{len(gone)} entries that were pending for {self._own} were trimmed or deleted before they were "
+                f"acknowledged, {gone[0].id} of the stream {gone[0].stream!r} on Redis {self.server.place} among them"
+            )
+            if self._names.lost_entries == "refuse":
+                raise SpoutError(
+                    f'{what}. Start with lost_entries="skip" to go on without them; let fewer entries be trimmed'
+                )
+            _log.warning("%s; they are skipped", what)
+            self.acknowledge([entry.key for entry in gone])
+        return [entry for entry in given if entry.fields]
+
+    def acknowledge(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Tell Redis that entries are done with."""
+        for stream, of_stream in groupby(sorted(keys), key=lambda key: key[0]):
+            ids = [id_ for _, id_ in of_stream]
+            doing = f"acknowledging {len(ids)} entries of {stream!r} for {self._own}"
+            self.server.call(doing, partial(self._ack, stream, ids))
+
+    def _ack(self, stream: str, ids: Sequence[str], client: Any) -> None:
+        client.xack(stream, self._names.group, *ids)
+
+    def _info(self, stream: str) -> tuple[StreamInfo | None, dict[str, Any] | None]:
+        """Return what a stream has, and this group of it, both as of one moment; None for what is not there."""
+
+        def ask(client: Any) -> list[Any]:
+            with client.pipeline(transaction=True) as both:
+                both.xinfo_stream(stream)
+                both.xinfo_groups(stream)
+                answers: list[Any] = both.execute(raise_on_error=False)
+            return answers
+
+        def check(client: Any) -> list[Any]:
+            answers = ask(client)
+            for answer in answers:
+                if isinstance(answer, driver().RedisError) and "no such key" not in str(answer):
+                    raise answer
+            return answers
+
+        told, groups = self.server.call(f"looking at the stream {stream!r}", check)
+        if isinstance(told, Exception):
+            return None, None
+        own = next((each for each in groups if id_of(each["name"]) == self._names.group), None)
+        return stream_info(told), own
+
+    def _gone(self, stream: str, is_stream_there: bool, last: str | None) -> SpoutError:
+        what = (
+            f"{self._own} of the stream {stream!r}" if is_stream_there else f"the stream {stream!r}, with {self._own},"
+        )
+        read = f" (entries up to {last} were read)" if last else ""
+        return SpoutError(
+            f"{what} is gone from Redis {self.server.place}{read}: it was deleted, or the server lost its data. Restore it, "
+            'or start with lost_group="recreate": the group is created again after the last entry that a batch of the log '
+            "read, and entries that were pending then are lost"
+        )
+
+    @staticmethod
+    def _said(positions: Mapping[str, str]) -> str:
+        return ", ".join(map(repr, positions))
+
+
+def stream_info(told: Mapping[str, Any]) -> StreamInfo:
+    """Read the answer to XINFO STREAM."""
+    if "entries-added" not in told:
+        raise SpoutError("the server is older than Redis 7, which brought the numbers that losses are found by")
+    first = told["first-entry"]
+    last = id_of(told["last-generated-id"])
+    return StreamInfo(int(told["length"]), id_of(first[0]) if first else None, last, int(told["entries-added"]))

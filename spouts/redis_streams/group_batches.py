@@ -1,0 +1,187 @@
+"""Batches of a consumer group: what was delivered and is not acknowledged is kept here until its batch is committed.
+
+Redis remembers each entry that it delivered until it is acknowledged: it is *pending*. So a driver that starts first gets
+what the one before left pending under the same name of a consumer, later also what other consumers left, then new entries.
+An entry is in one live batch at most, so a batch never has it twice.
+
+A definition says what was read, and for each stream the last id that was delivered:
+
+``read``
+    `[first id, last id, entries]` by stream.
+``last``
+    The last id by stream, of all batches so far: with it a group that is gone can be made again.
+``bytes``
+    About the size of the batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spouts.redis_streams.consumer_group import ConsumerGroup
+from spouts.redis_streams.stream_server import NOTHING, Away, Entry, order_of
+from trident.errors import SpoutError
+from trident.spout.interfaces import Definition, Lag, TransactionAttempt
+
+__all__ = ["EntriesPart", "GroupCoordinator", "GroupLimits"]
+
+_log = logging.getLogger(__name__)
+_ENTRIES_PER_PART = 1024
+
+EntriesPart = Sequence[Entry]
+
+
+@dataclass(frozen=True)
+class GroupLimits:
+    """How many entries a batch has at most, and after how many idle seconds other consumers' entries are taken over."""
+
+    max_entries: int
+    claim_idle_s: float
+
+
+class GroupCoordinator:
+    """The driver's side of `RedisStreamSpout`: reads entries, and acknowledges them once their batch is committed."""
+
+    def __init__(self, group: ConsumerGroup, limits: GroupLimits) -> None:
+        self._group, self._limits, self._share = group, limits, 1.0
+        self._opened = False
+        self._waiting: deque[Entry] = deque()  # delivered, and in no live batch
+        self._taken: dict[int, list[Entry]] = {}  # by batch, until it is committed
+        self._done: dict[tuple[str, str], None] = {}  # committed, and not acknowledged yet
+        self._held: set[tuple[str, str]] = set()  # the keys of all of these
+        self._unread: int | None = None
+        self._left: dict[str, str | None] = dict.fromkeys(group.streams, NOTHING)  # read own pending entries from here
+        self._lost: SpoutError | None = None
+        self._claim_at = 0.0
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Take entries that an ended attempt gave back, then pending ones, then new ones; None if there are none."""
+        self._give_back(txid)
+        limit = max(1, int(self._limits.max_entries * self._share))
+        try:
+            self._read(limit, previous)
+        except Away:  # said by the server's object; what was read before may still make a batch
+            self._left = dict.fromkeys(self._left, NOTHING)  # an answer may have been lost, with what it delivered
+        entries = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
+        if not entries:
+            return None
+        self._taken[txid] = entries
+        return _definition(entries, previous)
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[EntriesPart]:
+        """Cut the entries of a batch; a few make one part, which keeps their order."""
+        entries = self._taken[attempt.txid]
+        size = max(_ENTRIES_PER_PART, -(-len(entries) // max(1, parallelism)))
+        return [entries[at : at + size] for at in range(0, len(entries), size)]
+
+    def success(self, txid: int, definition: Definition) -> None:
+        """Acknowledge the entries of a batch: its record is written. While Redis is away that waits."""
+        self._done.update((entry.key, None) for entry in self._taken.pop(txid, ()))
+        self._acknowledge()
+
+    def size(self, definition: Definition) -> int:
+        """Say about how many bytes the entries of a batch have."""
+        return int(definition["bytes"])
+
+    def lag(self, definition: Definition) -> Lag | None:
+        """Say how many entries are in no committed batch: what the group had to deliver when it was read, and what it has."""
+        if self._unread is None:
+            return None
+        return Lag(self._unread + len(self._waiting) + sum(map(len, self._taken.values())), "records")
+
+    def throttle(self, share: float) -> None:
+        """Let batches have this share of `max_entries`, one entry at least."""
+        self._share = share
+
+    def look_now(self) -> None:
+        """Nothing to do: entries are looked for at each call."""
+
+    def is_preparing(self) -> bool:
+        """Whether entries may be there that cannot be read now, because the server is away."""
+        return self._group.server.is_away
+
+    def close(self) -> None:
+        """Acknowledge what is committed, and close the connection."""
+        self._acknowledge()
+        self._group.server.close()
+
+    def _give_back(self, txid: int) -> None:
+        """Put back the entries of this batch and of all later ones: it is asked for again, so their attempts ended."""
+        for ended in sorted((each for each in self._taken if each >= txid), reverse=True):
+            self._waiting.extendleft(reversed(self._taken.pop(ended)))
+
+    def _read(self, limit: int, previous: Definition | None) -> None:
+        if self._lost is not None:
+            raise self._lost
+        if not self._opened:
+            self._group.open(previous["last"] if previous else {})
+            self._opened = True
+        self._acknowledge()
+        self._take_pending(limit)
+        self._take_over(limit)
+        found = self._group.look()
+        self._unread = found.unread
+        if found.has_new and len(self._waiting) < limit:
+            new = self._group.read(limit - len(self._waiting))
+            self._keep(new)
+            if self._unread is not None:
+                self._unread = max(0, self._unread - len(new))
+
+    def _take_pending(self, limit: int) -> None:
+        """Read what is pending for this consumer: at the start, and when an answer may have been lost."""
+        for stream, after in self._left.items():
+            if after is not None and len(self._waiting) < limit:
+                pending = self._group.pending(stream, after, limit)
+                self._keep(pending)
+                self._left[stream] = pending[-1].id if pending else None
+
+    def _take_over(self, limit: int) -> None:
+        now = time.monotonic()
+        if now >= self._claim_at and len(self._waiting) < limit:
+            claimed = self._group.claimed(self._limits.claim_idle_s, limit)
+            try:
+                more = self._keep(claimed)
+            except SpoutError as error:
+                self._lost = (
+                    None if isinstance(error, Away) else error
+                )  # Redis has forgotten them, and says it once only
+                raise
+            self._claim_at = now if more else now + self._limits.claim_idle_s / 2
+
+    def _keep(self, entries: Iterable[Entry]) -> bool:
+        new = [entry for entry in self._group.whole(entries) if entry.key not in self._held]
+        self._held.update(entry.key for entry in new)
+        self._waiting.extend(new)
+        return bool(new)
+
+    def _acknowledge(self) -> None:
+        try:
+            for keys in _chunks(list(self._done)):
+                self._group.acknowledge(keys)
+                for key in keys:
+                    del self._done[key]
+                    self._held.discard(key)
+        except Away:
+            _log.debug("%d entries are acknowledged later", len(self._done))
+
+
+def _chunks(keys: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    return (keys[at : at + 10_000] for at in range(0, len(keys), 10_000))
+
+
+def _definition(entries: Sequence[Entry], previous: Definition | None) -> Definition:
+    read: dict[str, list[Any]] = {}
+    for entry in entries:
+        found = read.setdefault(entry.stream, [entry.id, entry.id, 0])
+        found[0] = min(found[0], entry.id, key=order_of)
+        found[1] = max(found[1], entry.id, key=order_of)
+        found[2] += 1
+    last = dict(previous["last"]) if previous else {}
+    for stream, (_, highest, _) in read.items():
+        last[stream] = max(last.get(stream, NOTHING), highest, key=order_of)
+    return {"read": read, "last": last, "bytes": sum(entry.size for entry in entries)}

@@ -1,0 +1,165 @@
+"""Calls to the Redis that has the streams: what they raise, and what a driver does while it does not answer."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+from spouts.redis_streams.options import RedisServerOptions, driver
+from trident.errors import SpoutError
+
+__all__ = ["NOTHING", "Away", "Entry", "StreamInfo", "StreamServer", "id_of", "order_of"]
+
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+NOTHING = "0-0"
+"""The id before that of any entry."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_SAY_EVERY_S = 60.0
+_ADVICE = {
+    "NOAUTH": "the server asks for a password: give user and password",
+    "WRONGPASS": "check user and password",
+    "NOPERM": "grant the user the commands that docs/spouts.md lists, on these keys",
+    "WRONGTYPE": "the key is used for something else than a stream",
+    "MOVED": "the server is a node of a cluster, and the stream is on another one: give that one's address",
+    "unknown command": "the server is older than Redis 7",
+}
+
+
+class Away(SpoutError):
+    """The server does not answer; the same call may succeed later."""
+
+
+class Entry(NamedTuple):
+    """An entry of a stream; one that was trimmed or deleted has no fields."""
+
+    stream: str
+    id: str
+    fields: dict[bytes, bytes]
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from all other entries."""
+        return self.stream, self.id
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it has."""
+        return len(self.id) + sum(map(len, self.fields)) + sum(map(len, self.fields.values()))
+
+
+class StreamInfo(NamedTuple):
+    """What a stream has now.
+
+    Attributes
+    ----------
+    length
+        How many entries.
+    first, last
+        The id of the first one (None: the stream is empty), and the last id that was ever given.
+    added
+        How many entries were ever added.
+    """
+
+    length: int
+    first: str | None
+    last: str
+    added: int
+
+    def missing(self, after: str, read: int | None) -> int:
+        """Say how many entries behind `after` are gone without having been read, as far as that can be told.
+
+        Streams are trimmed from their beginning. So as long as the first entry is not behind `after`, nothing is missing;
+        otherwise all that are there are unread, and what was ever added tells how many there should be. A negative number:
+        more were read than were ever added to this stream, so it is another one.
+
+        Parameters
+        ----------
+        read
+            How many of all entries that were ever added come up to `after`; None: not known.
+        """
+        if read is None or (self.first is not None and order_of(self.first) <= order_of(after)):
+            return 0
+        return self.added - read - self.length
+
+
+class StreamServer:
+    """A connection of the driver's.
+
+    Attributes
+    ----------
+    is_away
+        Whether the last call was not answered.
+    """
+
+    def __init__(self, options: RedisServerOptions) -> None:
+        self.place, self.is_away = options.place, False
+        self._client = options.client()
+        self._pause_s, self._try_at, self._say_at = _FIRST_PAUSE_S, 0.0, 0.0
+
+    def call(self, doing: str, function: Callable[[Any], T]) -> T:
+        """Call a function with the client; `SpoutError` says what was tried on which server, and what it found.
+
+        Raises
+        ------
+        Away
+            The server does not answer, or did not at the last call, and it is too early to try again.
+        """
+        if self.is_away and time.monotonic() < self._try_at:
+            raise Away(f"Redis {self.place} does not answer")
+        try:
+            result = function(self._client)
+        except driver().RedisError as error:
+            raise self._error(doing, error) from error
+        if self.is_away:
+            _log.warning("Redis %s answers again", self.place)
+            self.is_away, self._pause_s, self._say_at = False, _FIRST_PAUSE_S, 0.0
+        return result
+
+    def _error(self, doing: str, error: Exception) -> SpoutError:
+        if not _is_away(error):
+            return SpoutError(told(doing, self.place, error))
+        now, text = time.monotonic(), f"{told(doing, self.place, error)}; it is tried again until the server answers"
+        if now >= self._say_at:
+            _log.warning("%s", text)
+            self._say_at = now + _SAY_EVERY_S
+        self.is_away, self._try_at = True, now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        return Away(text)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def told(doing: str, place: str, error: Exception) -> str:
+    """Return an error of redis-py as text: what was tried where, what was found, what to do."""
+    found = str(error).rstrip(".")
+    advice = next((text for code, text in _ADVICE.items() if code in f"{type(error).__name__} {found}"), None)
+    if advice is None and isinstance(error, driver().AuthenticationError):
+        advice = _ADVICE["WRONGPASS"]
+    return f"{doing} on Redis {place}: {found}" + (f"; {advice}" if advice else "")
+
+
+def _is_away(error: Exception) -> bool:
+    errors = driver()
+    if isinstance(error, (errors.AuthenticationError, errors.exceptions.AuthorizationError)):
+        return False
+    return isinstance(error, (errors.ConnectionError, errors.TimeoutError, errors.ReadOnlyError)) or str(
+        error
+    ).startswith(("READONLY", "LOADING", "MASTERDOWN", "BUSY "))
+
+
+def id_of(value: bytes | str) -> str:
+    """Return an id as text."""
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def order_of(id_: str) -> tuple[int, int]:
+    """Return the two numbers of an id, by which entries are ordered."""
+    time_ms, _, number = id_.partition("-")
+    return int(time_ms), int(number or 0)

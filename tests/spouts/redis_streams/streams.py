@@ -1,0 +1,60 @@
+"""What the tests of Redis Streams share: a client, filled streams, and batches as a driver would run them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import redis
+
+from tests.harness.servers import Server
+from tests.spouts.reading import rows_of
+from trident.spout import Definition
+
+FIELDS = "word: string, n: bigint"
+
+
+def url_of(server: Server | int) -> str:
+    return f"redis://127.0.0.1:{server if isinstance(server, int) else server.port}/0"
+
+
+def client_of(server: Server) -> Any:
+    return redis.Redis(port=server.port, protocol=2)
+
+
+def fill(client: Any, numbers: Iterable[int], stream: str = "s") -> None:
+    """Add entries whose ids, words and numbers say which they are."""
+    for number in numbers:
+        client.xadd(stream, {"word": f"w{number}", "n": number}, id=f"{number}-0")
+
+
+class Batches:
+    """Runs the batches of a spout as a driver does, one after the other; a new one on the last definition is a restart."""
+
+    def __init__(self, spout: Any, previous: Definition | None = None, txid: int = 0) -> None:
+        self.spout, self.previous, self.txid = spout, previous, txid
+        self.coordinator = spout.get_coordinator({})
+
+    def define(self) -> Definition | None:
+        """Define the next batch, from a copy of the definition before, as a log would give it back."""
+        return self.coordinator.initialize_transaction(self.txid + 1, pickle.loads(pickle.dumps(self.previous)))
+
+    def rows(self, definition: Definition, parallelism: int = 1) -> list[Any]:
+        """Read the next batch."""
+        return rows_of(self.spout, self.coordinator, definition, parallelism, self.txid + 1)
+
+    def run(self) -> list[list[Any]]:
+        """Run batches until there is nothing more; the rows of each."""
+        found = []
+        while (definition := self.define()) is not None:
+            found.append(self.rows(definition))
+            self.commit(definition)
+        return found
+
+    def commit(self, definition: Definition) -> None:
+        self.txid, self.previous = self.txid + 1, definition
+        self.coordinator.success(self.txid, definition)
+
+    def close(self) -> None:
+        self.coordinator.close()
