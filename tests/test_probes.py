@@ -68,7 +68,8 @@ ALLOWED = {
     ("trident/testing/backend/contract.py", COMPUTED): CHECKS,
     ("trident/testing/backend/contract_sharing.py", COMPUTED): CHECKS,
     ("trident/testing/backend/suite.py", COMPUTED): CHECKS,
-    ("trident/testing/backend/promises.py", "promise"): CHECKS,
+    ("trident/testing/spout/spout_suite.py", COMPUTED): CHECKS,
+    ("trident/testing/checks/expecting.py", "promise"): CHECKS,
 }
 
 

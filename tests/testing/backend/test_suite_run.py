@@ -12,9 +12,9 @@ import pytest
 from tests.harness.crashing_stores import DictMap
 from trident.state import Key, StateConf
 from trident.testing import Limits, Status, backend_suite
-from trident.testing.backend.check_progress import Progress
 from trident.testing.backend.store_under_test import Store
 from trident.testing.backend.suite_run import OutOfTime, Run
+from trident.testing.checks.check_progress import Progress
 
 Entries = dict[str, dict[Key, Any]]
 

@@ -8,9 +8,10 @@ from trident.errors import StateError
 from trident.state.interfaces import Key, StateType
 from trident.state.values import OpaqueValue
 from trident.testing.backend.contract_map import MapContract, keys_of, rows, values_of
-from trident.testing.backend.promises import Promise, broken, expect, expect_error, promise
+from trident.testing.backend.promises import Promise
 from trident.testing.backend.sample_values import UNSTORABLE
 from trident.testing.backend.store_under_test import Writer, stored, value_of
+from trident.testing.checks.expecting import broken, expect, expect_error, promise
 
 __all__ = ["MapBasics"]
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from trident.state.interfaces import Key
 from trident.testing.backend.contract import StoreContract
-from trident.testing.backend.promises import expect
 from trident.testing.backend.store_under_test import Writer
+from trident.testing.checks.expecting import expect
 
 __all__ = ["MapContract", "keys_of", "rows", "values_of"]
 

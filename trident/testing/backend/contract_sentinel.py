@@ -6,8 +6,9 @@ from trident.errors import BackendError, FencedError, StateLossDetected
 from trident.state.interfaces import FencedMap, IBackingMap, Resettable
 from trident.state.sentinel import fenced, is_atomic
 from trident.testing.backend.contract_map import MapContract, rows
-from trident.testing.backend.promises import Promise, broken, expect, expect_error, promise
+from trident.testing.backend.promises import Promise
 from trident.testing.backend.store_under_test import Writer, sentinel_of
+from trident.testing.checks.expecting import broken, expect, expect_error, promise
 
 __all__ = ["SentinelContract"]
 

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import base64
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import cloudpickle
 
 from trident.state.interfaces import Key, ListableMap, RemovableMap, Resettable
 from trident.state.sentinel import SENTINEL_KEY
 from trident.testing.backend.contract_map import MapContract, keys_of, rows, values_of
-from trident.testing.backend.promises import Promise, broken, expect, promise
+from trident.testing.backend.promises import Promise
 from trident.testing.backend.sample_values import KEYS
 from trident.testing.backend.store_under_test import Store, Writer
+from trident.testing.checks.another_process import answer_in_another_process
+from trident.testing.checks.expecting import broken, expect, promise
 
-__all__ = ["MapSharing", "answer_in_this_process"]
+__all__ = ["MapSharing"]
 
 # Pairs of (topology, state) that lie close: one is the beginning of the other, or matches it as a pattern. No two have
 # the same `StateConf.prefix`.
@@ -28,7 +22,6 @@ NEIGHBOURS = (
     ("", "s"), ("", "ss"), ("", "s/s"), ("/s", "ss"), ("s", "s"), ("", "S"), ("", "s "), ("", "s*"), ("", "s%"),
     ("", "_"), ("", "?"), ("", "[s]"), ("", "s\\"), ("", "s:"), ("", "s/"), ("", "é"), ("", "e\u0301"),
 )  # fmt: skip
-_PROCESS_TIMEOUT_S = 60.0
 
 
 class MapSharing(MapContract):
@@ -241,30 +234,14 @@ class MapSharing(MapContract):
 
 def read_in_another_process(store: Store, keys: Sequence[Key]) -> list[Any]:
     """Open the store in a new process and read."""
-    request = base64.b64encode(cloudpickle.dumps((store.factory, store.kind, store.topology, store.limits, list(keys))))
-    script = f"from {__name__} import answer_in_this_process as answer; answer()"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        input=request,
-        capture_output=True,
-        timeout=_PROCESS_TIMEOUT_S,
-        env=environment,
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        broken(f"the factory cannot be opened in another process: {lines[-1] if lines else done.returncode}")
-    values: list[Any] = pickle.loads(base64.b64decode(done.stdout.splitlines()[-1]))  # made by this very function
+    request = (store.factory, store.kind, store.topology, store.limits, list(keys))
+    what = "the factory cannot be opened in another process"
+    values: list[Any] = answer_in_another_process(_read_here, request, what)
     return values
 
 
-def answer_in_this_process() -> None:
-    """What the other process runs."""
-    factory, kind, topology, limits, keys = pickle.loads(base64.b64decode(sys.stdin.buffer.read()))
+def _read_here(request: tuple[Any, ...]) -> list[Any]:
+    factory, kind, topology, limits, keys = request
     store = Store(factory, kind, limits)
     store.topology = topology
-    values = Writer(store.map(reads=True), kind).read(keys)
-    sys.stdout.buffer.write(base64.b64encode(pickle.dumps(values)) + b"\n")
-    sys.stdout.flush()
-    os._exit(0)  # a driver's own threads may end badly with the interpreter; the answer is given
+    return Writer(store.map(reads=True), kind).read(keys)

@@ -8,9 +8,9 @@ from typing import Any
 from trident.state.interfaces import Key, StateType
 from trident.state.txid import Txid
 from trident.testing.backend.contract import StoreContract
-from trident.testing.backend.promises import expect
 from trident.testing.backend.simulated_log import Log
 from trident.testing.backend.updaters import Append
+from trident.testing.checks.expecting import expect
 
 __all__ = ["StateContract", "append"]
 

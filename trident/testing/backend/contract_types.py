@@ -9,7 +9,7 @@ from trident.errors import StateError
 from trident.state.encoding.codec import encode
 from trident.state.interfaces import Key
 from trident.testing.backend.contract_map import MapContract, keys_of
-from trident.testing.backend.promises import Promise, expect, expect_error, promise
+from trident.testing.backend.promises import Promise
 from trident.testing.backend.sample_values import (
     BINARY_KEYS,
     INTS,
@@ -19,6 +19,7 @@ from trident.testing.backend.sample_values import (
     PLAIN_VALUES,
     TYPED_VALUES,
 )
+from trident.testing.checks.expecting import expect, expect_error, promise
 
 __all__ = ["MapTypes"]
 

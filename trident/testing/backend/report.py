@@ -2,125 +2,32 @@
 
 from __future__ import annotations
 
-import textwrap
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
+from typing import ClassVar
 
-from trident.testing.backend.promises import Promise, Violation
+from trident.testing.backend.promises import Promise
 from trident.testing.backend.suite_run import RUN_PREFIX
+from trident.testing.checks.expecting import Promised
+from trident.testing.checks.findings import Findings
 
-__all__ = ["Finding", "Report", "Status"]
-
-_WIDTH = 110
-
-
-class Status(Enum):
-    """How a promise fared."""
-
-    OK = "ok"
-    VIOLATED = "violated"
-    NOT_CLAIMED = "not claimed"
-    NOT_RUN = "not run"
-
-
-_GRAVEST_FIRST = (Status.VIOLATED, Status.NOT_RUN, Status.OK, Status.NOT_CLAIMED)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """The outcome of one check.
-
-    Attributes
-    ----------
-    promise, kind, check
-        What was checked, with which kind of map, by which check.
-    status
-        How it fared.
-    detail
-        How the promise is broken; empty if it is not.
-    """
-
-    promise: Promise
-    kind: str
-    check: str
-    status: Status
-    detail: str = ""
+__all__ = ["Report"]
 
 
 @dataclass
-class Report:
-    """All findings of one run of the suite.
+class Report(Findings):
+    """All findings of one run of `backend_suite`.
 
     Attributes
     ----------
-    seed
-        Of everything that was drawn at random: the same seed draws the same again.
-    schedules
-        How many random schedules ran.
-    seconds
-        How long it took.
-    findings
-        In the order of the run.
     left
         How many keys stayed in the store.
     """
 
-    seed: int = 0
-    schedules: int = 0
-    seconds: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
+    promises: ClassVar[type[Promised]] = Promise
+
     left: int = 0
 
-    @property
-    def ok(self) -> bool:
-        """Whether everything that the store claims was checked, and holds."""
-        return bool(self.findings) and not self.violations and not self.not_run
-
-    @property
-    def not_run(self) -> list[Finding]:
-        """The checks that the time was over for."""
-        return [finding for finding in self.findings if finding.status is Status.NOT_RUN]
-
-    @property
-    def violations(self) -> list[Finding]:
-        """The checks that failed."""
-        return [finding for finding in self.findings if finding.status is Status.VIOLATED]
-
-    @property
-    def violated(self) -> set[Promise]:
-        """The promises that are broken."""
-        return {finding.promise for finding in self.violations}
-
-    def status(self, promise: Promise) -> Status | None:
-        """Return how a promise fared; None if nothing looked at it."""
-        found = {finding.status for finding in self.findings if finding.promise is promise}
-        return next((status for status in _GRAVEST_FIRST if status in found), None)
-
-    def raise_if_violated(self) -> None:
-        """Raise `Violation` with the report, unless everything holds."""
-        if not self.ok:
-            raise Violation(f"\n{self}")
-
-    def __str__(self) -> str:
-        lines = ["promise         verdict      checks  meaning"]
-        for promise in Promise:
-            status = self.status(promise)
-            if status is not None:
-                number = sum(finding.promise is promise for finding in self.findings)
-                lines.append(f"{promise.title:<15} {status.value:<12} {number:>6}  {promise.value}")
-        for finding in self.violations:
-            lines += ["", f"{finding.promise.title} ({finding.kind}): {finding.check}"]
-            lines += textwrap.wrap(finding.detail, _WIDTH, initial_indent="  ", subsequent_indent="  ")
-        ran = f"{len(self.findings)} checks, {self.schedules} schedules, seed {self.seed}, {self.seconds:.1f} s"
-        return "\n".join([*lines, "", f"{self._verdict()}: {ran}", *self._leftovers(), ""])
-
-    def _verdict(self) -> str:
-        late = f"{len(self.not_run)} checks were not run for want of time" if self.not_run else ""
-        if self.violations:
-            return f"{len(self.violated)} promises are broken{f', {late}' if late else ''}"
-        return late or "everything that is claimed holds"
-
-    def _leftovers(self) -> list[str]:
+    def _afterwards(self) -> list[str]:
         if not self.left:
             return []
         return [

@@ -20,10 +20,10 @@ from trident.state.txid import Txid
 from trident.state.wrappers.cached import CachedMap
 from trident.state.wrappers.chunked import MicroBatchIBackingMap
 from trident.testing.backend.faulty_map import Faults, FaultyMap
-from trident.testing.backend.promises import Violation, expect
 from trident.testing.backend.simulated_log import Log
 from trident.testing.backend.store_under_test import Store
 from trident.testing.backend.updaters import Append
+from trident.testing.checks.expecting import Violation, expect
 
 __all__ = ["Schedule"]
 

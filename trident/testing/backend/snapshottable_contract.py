@@ -6,8 +6,9 @@ from typing import Any
 
 from trident.errors import UnsupportedOperation
 from trident.testing.backend.contract_state import StateContract
-from trident.testing.backend.promises import Promise, expect, expect_error, promise
+from trident.testing.backend.promises import Promise
 from trident.testing.backend.updaters import Append
+from trident.testing.checks.expecting import expect, expect_error, promise
 
 __all__ = ["SnapshottableContract"]
 

@@ -12,17 +12,19 @@ from trident.errors import describe
 from trident.state.interfaces import StateConf, StateSpec, StateType
 from trident.state.map_state import state_type
 from trident.testing.backend.backing_map_contract import BackingMapContract
-from trident.testing.backend.check_progress import Progress
 from trident.testing.backend.contract import StoreContract
 from trident.testing.backend.fenced_map_contract import FencedMapContract
 from trident.testing.backend.limits import Limits
 from trident.testing.backend.map_state_contract import MapStateContract
-from trident.testing.backend.promises import Promise, Violation, promise_of
-from trident.testing.backend.report import Finding, Report, Status
+from trident.testing.backend.promises import Promise
+from trident.testing.backend.report import Report
 from trident.testing.backend.schedules import Schedule
 from trident.testing.backend.snapshottable_contract import SnapshottableContract
 from trident.testing.backend.store_under_test import Store
 from trident.testing.backend.suite_run import OutOfTime, Run
+from trident.testing.checks.check_progress import Progress
+from trident.testing.checks.expecting import Violation, promise_of
+from trident.testing.checks.findings import Finding, Status
 
 __all__ = ["backend_suite"]
 

@@ -1,0 +1,1 @@
+"""Tests of the proof that a spout keeps its promises."""

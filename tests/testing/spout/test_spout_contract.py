@@ -1,0 +1,100 @@
+"""The contract as pytest classes, each form of a source once; what the suite says of a source that is wrong itself."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.testing.spout.line_spout import LineSource
+from trident.errors import ConfigError
+from trident.spout import SpoutType
+from trident.testing import SpoutContract, SpoutPromise, SpoutReport, Status, spout_suite, spout_table
+
+
+class OpaqueLines(LineSource):
+    spout_type = SpoutType.OPAQUE
+
+
+def opened() -> LineSource:
+    return OpaqueLines()
+
+
+class TestAClassAsSource(SpoutContract):
+    source = LineSource
+
+
+class TestAFunctionAsSource(SpoutContract):
+    source = opened
+
+
+class TestAMethodAsSource(SpoutContract):
+    def source(self) -> LineSource:
+        return OpaqueLines()
+
+
+class TestAFixtureAsSource(SpoutContract):
+    @pytest.fixture(autouse=True)
+    def _open(self) -> None:
+        self.source = LineSource
+
+
+def test_a_contract_without_a_source_says_what_to_set() -> None:
+    with pytest.raises(ConfigError, match="has no source: set the class attribute"):
+        SpoutContract().test_each_row_of_the_source_comes()
+
+
+def test_what_is_no_source_is_refused() -> None:
+    class Wrong(SpoutContract):
+        source = dict
+
+    with pytest.raises(ConfigError, match="returned a dict, expected a SpoutSource"):
+        Wrong().test_each_row_of_the_source_comes()
+
+
+class Forgetful(LineSource):
+    def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
+        return super().fill(numbers, partition)[1:]
+
+
+def test_a_fill_that_returns_another_number_of_rows_is_told() -> None:
+    report = spout_suite(Forgetful, seconds=0, out=io.StringIO())
+    assert "fill was given 13 numbers and returned 12 rows" in report.violations[0].detail
+
+
+def test_a_suite_ends_when_its_time_is_over_and_says_what_it_left_out() -> None:
+    report = spout_suite(LineSource, at_most=0.0, out=io.StringIO())
+    assert not report.ok
+    assert {finding.status for finding in report.findings} == {Status.NOT_RUN}
+    assert "26 checks were not run" in str(report)
+
+
+def test_the_sources_are_removed() -> None:
+    homes = []
+
+    class Noted(LineSource):
+        def __init__(self) -> None:
+            super().__init__()
+            homes.append(self.home)
+
+    spout_suite(Noted, seconds=0, out=io.StringIO())
+    assert len(homes) > 26
+    assert not [home for home in homes if home.exists()]
+
+
+def test_the_table_has_a_line_for_each_promise_and_a_column_for_each_spout() -> None:
+    reports = {name: spout_suite(source, seconds=0, out=io.StringIO()) for name, source in
+               (("lines", LineSource), ("opaque", OpaqueLines))}  # fmt: skip
+    lines = spout_table({**reports, "none": SpoutReport()}).splitlines()
+    assert [cell.strip() for cell in lines[0].strip("|").split("|")] == [
+        "promise",
+        "lines",
+        "opaque",
+        "none",
+        "meaning",
+    ]
+    assert len(lines) == 2 + len(SpoutPromise)
+    replay = next(line for line in lines if line.startswith("| replay "))
+    assert [cell.strip() for cell in replay.strip("|").split("|")][1:4] == ["ok", "not claimed", "–"]

@@ -1,0 +1,206 @@
+"""What a spout holds and costs, and what it raises when its source is away or was changed."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import islice
+from typing import Any
+
+import cloudpickle
+
+from trident.errors import ReplayMismatchError, SpoutError, describe
+from trident.spout.interfaces import ITridentSpout, KnowsLag, KnowsSize, TransactionAttempt
+from trident.spout.spout_kinds import is_partitioned
+from trident.testing.checks.expecting import Violation, broken, promise
+from trident.testing.spout.filled_source import Batch
+from trident.testing.spout.held_resources import Held
+from trident.testing.spout.source_under_test import Changeable, GoesAway
+from trident.testing.spout.spout_checks import SpoutChecks
+from trident.testing.spout.spout_promises import SpoutPromise
+
+__all__ = ["SurroundingChecks"]
+
+_CYCLES = 3
+_SOON_S = 1.0
+_FACTOR = 1000  # between the size that is told and that of the rows: a compressed source is small
+_OVERHEAD_BYTES = 1 << 20
+
+
+class SurroundingChecks(SpoutChecks):
+    """The checks of everything around the rows."""
+
+    @promise(SpoutPromise.SHIPPED)
+    def test_description_emitter_and_parts_can_be_pickled(self) -> None:
+        """And making the description opens no thread, file or connection."""
+        filled = self.filled
+        filled.fill(filled.backlog)
+        spout = filled.source.spout()
+        self.needs(is_partitioned(spout) or isinstance(spout, ITridentSpout), "the spout is an object of the driver")
+        before = Held.now()
+        spouts = [filled.source.spout() for _ in range(_CYCLES)]
+        for each in spouts:
+            each.get_output_fields()
+            self._pickle(each, "the description")
+        if grown := Held.now().more_than(before, _CYCLES):
+            broken(f"{_CYCLES} descriptions were made, and {grown}; open it in the coordinator or the emitter")
+        life = filled.live()
+        self._pickle(life.spout.get_emitter({}), "the emitter")
+        definition = filled.next(life, 1, None)
+        for part in () if definition is None else life.coordinator.parts(TransactionAttempt(1, 0), definition, 2):
+            self._pickle(part, "a part")
+
+    @promise(SpoutPromise.SIZE)
+    def test_the_size_of_a_batch_is_told_from_its_definition(self) -> None:
+        """About the bytes of its rows; also by a new coordinator, and while the source is away."""
+        filled = self.filled
+        filled.fill(filled.backlog)
+        life = filled.live()
+        self.needs(isinstance(life.coordinator, KnowsSize), "the coordinator has no size()")
+        sized, told = life.coordinator, list[tuple[Batch, Any]]()
+        assert isinstance(sized, KnowsSize)
+        for batch in filled.drain(life, each=lambda batch: told.append((batch, sized.size(batch.definition)))):
+            rows_bytes = len(repr(batch.rows))
+            size = told[batch.txid - 1][1]
+            if size is None:
+                continue
+            if type(size) is not int or size < 0:
+                broken(f"size of batch {batch.txid} is {size!r}, expected a number of bytes, or None")
+            if batch.rows and not rows_bytes / _FACTOR <= size <= rows_bytes * _FACTOR + _OVERHEAD_BYTES:
+                broken(
+                    f"size of batch {batch.txid} is {size}, its {len(batch.rows)} rows take about {rows_bytes} bytes"
+                )
+        with self._away():
+            for batch, size in told:
+                with _no_error(f"size of batch {batch.txid}, while the source is away"):
+                    again = sized.size(batch.definition)
+                if again != size:
+                    broken(f"size of batch {batch.txid} was {size}, and is {again} while the source is away")
+
+    @promise(SpoutPromise.LAG)
+    def test_the_lag_reaches_zero_and_no_server_is_asked(self) -> None:
+        """It is above zero in a backlog, zero at its end, and told at once while the source is away."""
+        filled = self.filled
+        filled.fill(filled.backlog)
+        life = filled.live()
+        self.needs(isinstance(life.coordinator, KnowsLag), "the coordinator has no lag()")
+        lagging, lags = life.coordinator, list[Any]()
+        assert isinstance(lagging, KnowsLag)
+        batches = filled.drain(life, each=lambda batch: lags.append(lagging.lag(batch.definition)))
+        for batch, lag in zip(batches, lags, strict=True):
+            if lag is None:
+                continue
+            if type(lag[0]) is not int or lag[0] < 0 or not isinstance(lag[1], str) or not lag[1]:
+                broken(f"the lag after batch {batch.txid} is {lag!r}, expected Lag(amount, unit), or None")
+            left = sum(len(later.rows) for later in batches[batch.txid :])
+            if (lag.amount == 0) is not (left == 0):
+                broken(
+                    f"the lag after batch {batch.txid} is {lag.amount} {lag.unit}, and {left} rows are still to come"
+                )
+        with self._away():
+            for batch in batches[-1:]:
+                began = time.monotonic()
+                with _no_error("the lag, while the source is away"):
+                    lagging.lag(batch.definition)
+                if (took := time.monotonic() - began) > _SOON_S:
+                    broken(f"the lag took {took:.1f} s while the source is away; it is told without asking it")
+
+    @promise(SpoutPromise.CLOSE)
+    def test_threads_files_and_connections_are_released(self) -> None:
+        """After a batch was read, in part and as a whole, and the coordinator was closed."""
+        filled = self.filled
+        filled.fill(filled.backlog)
+        self._open_and_close()  # what is opened once for a process is open now
+        before = Held.now()
+        for _ in range(_CYCLES):
+            self._open_and_close()
+        until = time.monotonic() + filled.source.patience_s
+        while (grown := Held.now().more_than(before, _CYCLES)) and time.monotonic() < until:
+            time.sleep(0.01)  # a thread that was told to end may take a moment
+        if grown:
+            broken(f"{_CYCLES} drivers ended, and {grown}")
+
+    @promise(SpoutPromise.ERRORS)
+    def test_a_source_that_is_away_raises_spout_error(self) -> None:
+        """Whoever opens, defines or reads; when it is back, all goes on."""
+        filled, source = self.filled, self.filled.source
+        self.needs(isinstance(source, GoesAway), "the source has no outage()")
+        assert isinstance(source, GoesAway)
+        filled.fill(filled.backlog)
+        life = filled.live()
+        definition = filled.next(life, 1, None)
+        self.needs(definition is not None, "the spout makes no batch")
+        rows = life.read(1, definition)
+        with source.outage():
+            again = _or_spout_error(lambda: life.read(1, definition, attempt=1), "reading a batch")
+            if again is not None:
+                filled.expect_same(again, rows, "batch 1, read while the source was away (SpoutError is expected)")
+            _or_spout_error(lambda: life.define(2, definition), "defining a batch")
+            _or_spout_error(filled.live, "opening the coordinator")
+        filled.expect_same(life.read(1, definition, attempt=2), rows, "batch 1, read after the source was back")
+        life.succeeded(1, definition)
+        rest = filled.drain(life, Batch(1, definition, rows), want=len(filled.rows()) - len(rows))
+        filled.expect_all([*rows, *(row for batch in rest for row in batch.rows)], "the source was away and came back")
+
+    @promise(SpoutPromise.CHANGES)
+    def test_a_source_that_was_changed_raises_replay_mismatch_error(self) -> None:
+        """Reading a definition again that no longer holds raises; it gives no other rows."""
+        self.needs_identical_replays()
+        filled, source = self.filled, self.filled.source
+        self.needs(isinstance(source, Changeable), "the source has no change()")
+        assert isinstance(source, Changeable)
+        filled.fill(filled.backlog)
+        life = filled.live()
+        definition = filled.next(life, 1, None)
+        self.needs(definition is not None, "the spout makes no batch")
+        rows = life.read(1, definition)
+        source.change()
+        for reader, whose in ((life, "the same coordinator"), (None, "a new coordinator")):
+            try:
+                again = (reader or filled.live()).read(1, definition, attempt=1)
+            except ReplayMismatchError:
+                continue
+            except Exception as error:
+                raise Violation(f"{whose}: expected ReplayMismatchError, got {describe(error)}") from error
+            filled.expect_same(again, rows, f"batch 1, read by {whose} after the source was changed")
+            broken(f"change() changed nothing of batch 1: {whose} still reads the same rows")
+
+    def _open_and_close(self) -> None:
+        filled = self.filled
+        life = filled.live()
+        definition = filled.next(life, 1, None)
+        if definition is not None:
+            for _ in islice(life.tables(1, definition), 1):  # a task that fails leaves the rest unread
+                pass
+            life.read(1, definition)
+        filled.end(life)
+
+    @staticmethod
+    def _pickle(value: object, what: str) -> None:
+        try:
+            pickle.loads(cloudpickle.dumps(value))
+        except Exception as error:
+            raise Violation(f"{what} ({type(value).__name__}) cannot be pickled: {describe(error)}") from error
+
+    def _away(self) -> Any:
+        source = self.filled.source
+        return source.outage() if isinstance(source, GoesAway) else nullcontext()
+
+
+def _or_spout_error(call: Callable[[], Any], what: str) -> Any:
+    try:
+        return call()
+    except SpoutError:
+        return None
+    except Exception as error:
+        raise Violation(f"{what} while the source is away: expected SpoutError, got {describe(error)}") from error
+
+
+@contextmanager
+def _no_error(what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        raise Violation(f"{what}: raised {describe(error)}") from error

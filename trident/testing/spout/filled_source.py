@@ -1,0 +1,202 @@
+"""The source of one check: what was filled in, who reads it, and whether all of it came out."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import count
+from typing import NamedTuple
+
+from trident.spout.interfaces import Definition
+from trident.testing.checks.expecting import Violation, broken
+from trident.testing.spout.source_under_test import Row, SpoutSource
+from trident.testing.spout.spout_life import Life
+
+__all__ = ["Batch", "Compared", "FilledSource", "Tally", "rows_of"]
+
+_EMPTY_IN_A_ROW = 10  # as the loop takes the end of the sources
+_PAUSE_S = 0.01
+_DEFAULT_ROWS = 43
+
+
+class Batch(NamedTuple):
+    """A batch that was read."""
+
+    txid: int
+    definition: Definition
+    rows: list[Row]
+
+
+class Compared(NamedTuple):
+    """What is wrong with rows that were read.
+
+    Attributes
+    ----------
+    missing, foreign, repeated
+        Rows of the source that did not come, rows that the source never had, rows that came too often.
+    """
+
+    missing: list[Row]
+    foreign: list[Row]
+    repeated: list[Row]
+
+
+class Tally:
+    """Rows that were read of a source.
+
+    Attributes
+    ----------
+    rows
+        The rows, batch after batch.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        self.rows: list[Row] = []
+        self._wanted, self._empty = wanted, 0
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Add a batch."""
+        self.rows += rows
+        self._empty = 0 if rows else self._empty + 1
+
+    @property
+    def is_short(self) -> bool:
+        """Whether rows are still to come."""
+        return len(self.rows) < self._wanted
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether it makes sense to read on: neither are all batches empty now, nor does more and more come."""
+        return self._empty < _EMPTY_IN_A_ROW and len(self.rows) <= 2 * self._wanted + 100
+
+
+class FilledSource:
+    """A source, the rows that it holds by its own statement, and the drivers that read it."""
+
+    def __init__(self, source: SpoutSource) -> None:
+        self.source = source
+        self.stated: dict[int, list[Row]] = {}
+        self._numbers, self._open = count(1), list[Life]()
+
+    # ---- the source -------------------------------------------------------------------------------------------------
+
+    @property
+    def backlog(self) -> int:
+        """How many rows make several batches."""
+        return _DEFAULT_ROWS if self.source.limit is None else 4 * self.source.limit + 3
+
+    def fill(self, rows: int, *partitions: int) -> None:
+        """Add so many rows, spread over the partitions (all that the source began with, if none is named)."""
+        chosen = partitions or tuple(range(self.source.partitions))
+        for at, partition in enumerate(chosen):
+            share = rows * (at + 1) // len(chosen) - rows * at // len(chosen)
+            if share:
+                numbers = [next(self._numbers) for _ in range(share)]
+                added = [tuple(row) for row in self.source.fill(numbers, partition)]
+                if len(added) != share:
+                    raise ValueError(
+                        f"fill was given {share} numbers and returned {len(added)} rows; one each is expected"
+                    )
+                self.stated.setdefault(partition, []).extend(added)
+
+    def rows(self, *partitions: int) -> list[Row]:
+        """Return all rows that the source holds, or those of some partitions."""
+        return [row for at, rows in self.stated.items() if not partitions or at in partitions for row in rows]
+
+    # ---- its readers ------------------------------------------------------------------------------------------------
+
+    def live(self) -> Life:
+        """Begin the life of a driver."""
+        life = Life(self.source.spout())
+        self._open.append(life)
+        return life
+
+    def end(self, life: Life) -> None:
+        """End the life of a driver as a crash does it, as far as its process is concerned: it is only closed."""
+        self._open.remove(life)
+        with suppress(Exception):  # its verdict stands without it; there is a check of its own for closing
+            life.close()
+
+    def close(self) -> None:
+        """End all drivers and remove the source."""
+        for life in list(self._open):
+            self.end(life)
+        self.source.close()
+
+    # ---- reading ----------------------------------------------------------------------------------------------------
+
+    def next(self, life: Life, txid: int, previous: Definition | None) -> Definition | None:
+        """Have the next batch defined; wait a while if there is nothing. None if there stays nothing."""
+        until = time.monotonic() + self.source.patience_s
+        life.look_now()
+        while (definition := life.define(txid, previous)) is None and time.monotonic() < until:
+            time.sleep(_PAUSE_S)  # as the loop waits before it asks again
+        return definition
+
+    def drain(
+        self,
+        life: Life,
+        previous: Batch | None = None,
+        want: int | None = None,
+        each: Callable[[Batch], object] | None = None,
+    ) -> list[Batch]:
+        """Read and commit batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
+
+        `each` is called before the commit of each batch. Gives up where more and more comes.
+        """
+        tally, batches, before = self.tally(want), list[Batch](), previous
+        while tally.may_go_on:
+            txid, last = (1, None) if before is None else (before.txid + 1, before.definition)
+            definition = self.next(life, txid, last) if tally.is_short else life.define(txid, last)
+            if definition is None:
+                break
+            before = Batch(txid, definition, life.read(txid, definition))
+            batches.append(before)
+            tally.add(before.rows)
+            if each is not None:
+                each(before)
+            life.succeeded(txid, definition)
+        return batches
+
+    def tally(self, want: int | None = None) -> Tally:
+        """Begin to read so many rows; all, if not given."""
+        return Tally(len(self.rows()) if want is None else want)
+
+    # ---- comparing --------------------------------------------------------------------------------------------------
+
+    def compare(self, rows: Sequence[Row], stated: Sequence[Row] | None = None) -> Compared:
+        """Compare rows that were read with those of the source."""
+        wanted = {repr(row): row for row in (self.rows() if stated is None else stated)}
+        found = [self.source.row_of(row) for row in rows]
+        counts, by_name = Counter(map(repr, found)), {repr(row): row for row in found}
+        return Compared(
+            [row for name, row in wanted.items() if name not in counts],
+            [row for name, row in by_name.items() if name not in wanted],
+            [row for name, row in by_name.items() if counts[name] > 1],
+        )
+
+    def expect_all(self, rows: Sequence[Row], what: str, stated: Sequence[Row] | None = None) -> None:
+        """Every row of the source exactly once."""
+        wrong = {name: some for name, some in self.compare(rows, stated)._asdict().items() if some}
+        if wrong:
+            found = "; ".join(f"{len(some)} {name}, the first is {some[0]!r}" for name, some in wrong.items())
+            broken(
+                f"{what}: {len(rows)} rows were read, {len(self.rows() if stated is None else stated)} are expected: {found}"
+            )
+
+    def expect_same(self, found: Sequence[Row], wanted: Sequence[Row], what: str) -> None:
+        """The same rows, in any order."""
+        counts, expected = Counter(map(repr, found)), Counter(map(repr, wanted))
+        if counts != expected:
+            gone, new = list((expected - counts).elements()), list((counts - expected).elements())
+            said = [
+                f"{len(some)} {name}, the first is {some[0]}" for name, some in (("gone", gone), ("new", new)) if some
+            ]
+            raise Violation(f"{what}: {len(found)} rows, {len(wanted)} when it was read first: {'; '.join(said)}")
+
+
+def rows_of(batches: Sequence[Batch]) -> list[Row]:
+    """Return the rows of batches, in their order."""
+    return [row for batch in batches for row in batch.rows]

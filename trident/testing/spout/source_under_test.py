@@ -1,0 +1,92 @@
+"""What you give to have a spout checked: a source that can be filled, and what else can be done to it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+from trident.ability import Ability
+
+__all__ = ["Changeable", "GoesAway", "LosesPartitions", "Row", "SpoutSource"]
+
+Row = tuple[Any, ...]
+
+
+class SpoutSource(ABC):
+    """A source that begins empty, and a spout that reads it. Subclass it; an instance is made for each check.
+
+    Three methods may be there in addition; without one, what it is for is reported as not claimed:
+
+    - `lost(partition)` returns a context in which that partition is not there,
+    - `outage()` returns a context in which the source cannot be reached,
+    - `change()` changes rows that were there already, or takes them away, as a deleted or truncated file is.
+
+    Attributes
+    ----------
+    limit
+        How many rows a batch of the spout has at most, as you declared it to the spout; about 10 is good. None: no limit.
+    partitions
+        How many partitions the source begins with. With one, the source has no partitions.
+    adds_partitions
+        Whether `fill` makes a partition that is not there.
+    grows
+        Whether a coordinator that is open finds what is added. If not, all is added before it is opened.
+    durable
+        Whether another process can read the source. Rows in the memory of this process end with it.
+    patience_s
+        How long the spout may take to notice what was added.
+    idle_s
+        How long the coordinator may take to say that there is nothing.
+    """
+
+    limit: ClassVar[int | None] = None
+    partitions: ClassVar[int] = 1
+    adds_partitions: ClassVar[bool] = False
+    grows: ClassVar[bool] = True
+    durable: ClassVar[bool] = True
+    patience_s: ClassVar[float] = 5.0
+    idle_s: ClassVar[float] = 0.1
+
+    @abstractmethod
+    def spout(self) -> Any:
+        """Return a new spout over the source, as the program does that a driver starts with."""
+
+    @abstractmethod
+    def fill(self, numbers: Sequence[int], partition: int) -> Sequence[Row]:
+        """Add one row for each number to a partition, in this order; return the rows as the spout is to emit them.
+
+        No number is ever given twice, so have it in the row. Without partitions the argument is 0.
+        """
+
+    def row_of(self, emitted: Row) -> Row:
+        """Return what `fill` told of an emitted row, where that cannot be all of it, as with the time of writing."""
+        return emitted
+
+    def close(self) -> None:  # noqa: B027  most have nothing to release
+        """Remove the source after a check."""
+
+
+@runtime_checkable
+class LosesPartitions(Ability, Protocol):
+    """A source of which a partition can be made to vanish."""
+
+    def lost(self, partition: int) -> AbstractContextManager[object]:
+        """Return a context in which the partition is not there; it comes back with the same rows."""
+
+
+@runtime_checkable
+class GoesAway(Ability, Protocol):
+    """A source that can be made unreachable."""
+
+    def outage(self) -> AbstractContextManager[object]:
+        """Return a context in which the source cannot be reached; it comes back with the same rows."""
+
+
+@runtime_checkable
+class Changeable(Ability, Protocol):
+    """A source whose rows can be changed, against what its spout relies on."""
+
+    def change(self) -> object:
+        """Change rows that were there already, or take them away."""

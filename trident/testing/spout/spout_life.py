@@ -1,0 +1,148 @@
+"""One life of a driver that reads a spout, without a log, states or Spark: its calls, and what is pickled or logged between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import cloudpickle
+import pyarrow as pa
+
+from trident.arrow import schema_of
+from trident.config import Config
+from trident.coordination.framing import decode, encode
+from trident.runtime.driver.batch_spouts import as_trident_spout
+from trident.spout.completing import CompletedByProcessing, PartitionRead
+from trident.spout.interfaces import (
+    CommitterCoordinator,
+    Definition,
+    Preparing,
+    SpoutType,
+    TransactionAttempt,
+)
+from trident.testing.checks.another_process import answer_in_another_process
+from trident.testing.spout.source_under_test import Row
+
+__all__ = ["Life", "read_in_another_process", "rows_of_table", "through_log", "through_pickle"]
+
+_ATTEMPT = 1 << 20
+
+
+class Life:
+    """The coordinator of a spout, and its emitter in a worker.
+
+    What is no plain data, or cannot be pickled, is passed on as it is: only the checks of just that complain of it.
+    """
+
+    def __init__(self, spout: Any) -> None:
+        settings = Config().as_mapping()
+        self.spout = as_trident_spout(spout)
+        self.fields = self.spout.get_output_fields()
+        self.coordinator = self.spout.get_coordinator(settings)
+        self.emitter = through_pickle(self.spout.get_emitter(settings))
+        coordinator = self.coordinator
+        self._completing = coordinator if isinstance(coordinator, CompletedByProcessing) else None
+        self._committing = coordinator if isinstance(coordinator, CommitterCoordinator) else None
+        self._preparing = coordinator if isinstance(coordinator, Preparing) else None
+        self._first: dict[tuple[int, str], list[pa.Table]] = {}
+
+    @property
+    def rereads(self) -> bool:
+        """Whether a definition can be read again; one that reading has completed is read again only if a replay is the same."""
+        return self._completing is None or self.spout.spout_type is SpoutType.TRANSACTIONAL
+
+    def define(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Have a batch defined; both definitions go through the log."""
+        return through_log(self.define_here(txid, through_log(previous)))
+
+    def define_here(self, txid: int, previous: Definition | None) -> Definition | None:
+        """Have a batch defined; where reading completes the definition, it is read."""
+        definition = self.coordinator.initialize_transaction(txid, previous)
+        if definition is None or self._completing is None or self._completing.is_complete(definition):
+            return definition
+        tables, read = list[pa.Table](), dict[str, PartitionRead]()
+        for one in self._emitted(txid, definition, 1, 0):
+            if isinstance(one, PartitionRead):
+                read[one.partition] = one
+            else:
+                tables.append(one)
+        complete = self._completing.complete(definition, read)
+        self._first[txid, repr(through_log(complete))] = tables
+        return complete
+
+    def tables(self, txid: int, definition: Definition, parallelism: int = 1, attempt: int = 0) -> Iterator[pa.Table]:
+        """Read a batch as the workers do; what was read to complete the definition is not read again."""
+        key = txid, repr(definition)
+        first = self._first.pop(key, None) if self.rereads else self._first.get(key)
+        found = self._emitted(txid, definition, parallelism, attempt) if first is None else first
+        yield from (one for one in found if not isinstance(one, PartitionRead))
+
+    def read(self, txid: int, definition: Definition, parallelism: int = 1, attempt: int = 0) -> list[Row]:
+        """Return the rows of a batch; columns under wrong names are taken for those that they should be."""
+        schema, rows = schema_of(self.fields), list[Row]()
+        for table in self.tables(txid, definition, parallelism, attempt):
+            if table.schema.names != schema.names and table.num_columns >= len(schema):
+                table = table.select(range(len(schema))).rename_columns(schema.names)
+            rows += rows_of_table(table if table.schema.types == schema.types else table.cast(schema))
+        return rows
+
+    def commit(self, txid: int, definition: Definition, attempt: int = 0) -> None:
+        """Let a spout that takes part in commits commit."""
+        if self._committing is not None:
+            self._committing.commit(TransactionAttempt(txid, _ATTEMPT + attempt), through_log(definition))
+
+    def succeeded(self, txid: int, definition: Definition, attempt: int = 0) -> None:
+        """Commit a batch, and say that it is committed."""
+        self.commit(txid, definition, attempt)
+        self.coordinator.success(txid, through_log(definition))
+
+    def look_now(self) -> None:
+        """Say that someone waits for all that the source has now."""
+        if self._preparing is not None:
+            self._preparing.look_now()
+
+    def close(self) -> None:
+        """End."""
+        self.coordinator.close()
+
+    def _emitted(
+        self, txid: int, definition: Definition, parallelism: int, attempt: int
+    ) -> Iterator[pa.Table | PartitionRead]:
+        tried = TransactionAttempt(txid, _ATTEMPT + attempt)
+        for part in self.coordinator.parts(tried, through_log(definition), parallelism):
+            for data in self.emitter.emit(through_pickle(part)):
+                yield pa.Table.from_batches([data]) if isinstance(data, pa.RecordBatch) else data
+
+
+def rows_of_table(table: pa.Table) -> list[Row]:
+    """Return the rows as tuples of Python's values."""
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+
+def through_log(definition: Definition | None) -> Definition | None:
+    """Return a definition as it comes back from the log."""
+    try:
+        return decode(encode(definition))
+    except ValueError:
+        return definition
+
+
+def through_pickle(value: Any) -> Any:
+    """Return what a worker gets of a value."""
+    try:
+        return cloudpickle.loads(cloudpickle.dumps(value))
+    except Exception:  # noqa: BLE001 - a user's object may raise anything
+        return value
+
+
+def read_in_another_process(spout: Any, defined: Sequence[tuple[int, Definition]]) -> list[list[Row]]:
+    """Return the rows of batches, each given by its txid and definition, as a new process reads them."""
+    what = "the spout cannot be read in another process"
+    rows: list[list[Row]] = answer_in_another_process(_read_here, (spout, list(defined)), what)
+    return rows
+
+
+def _read_here(request: tuple[Any, list[tuple[int, Definition]]]) -> list[list[Row]]:
+    spout, defined = request
+    life = Life(spout)
+    return [life.read(txid, definition) for txid, definition in defined]

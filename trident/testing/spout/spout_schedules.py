@@ -1,0 +1,192 @@
+"""Random schedules: a log, simulated, and everything that happens to a topology around a spout."""
+
+from __future__ import annotations
+
+import random
+from contextlib import ExitStack
+from typing import NamedTuple
+
+from trident.errors import SpoutError
+from trident.spout.interfaces import Definition, SpoutType, Throttled
+from trident.testing.checks.expecting import Violation
+from trident.testing.spout.filled_source import FilledSource
+from trident.testing.spout.source_under_test import LosesPartitions, Row
+from trident.testing.spout.spout_life import Life, through_log
+
+__all__ = ["SpoutSchedule"]
+
+_EVENTS = 100
+_AHEAD = 3
+_LAST_EVENTS = 6
+_CRASHES_IN_COMMITS = 0.05  # after the spout has committed, and before the record
+
+
+class _Flying(NamedTuple):
+    """A batch between its definition and its record."""
+
+    txid: int
+    definition: Definition
+    rows: list[Row] | None = None
+
+
+class SpoutSchedule:
+    """One schedule: rows come, batches are defined, read, committed, fail; drivers die, partitions vanish.
+
+    What the log has of a transactional spout is used again, as the driver loop does it. What is committed is compared with the
+    source at the end.
+    """
+
+    def __init__(self, filled: FilledSource, kind: SpoutType, seed: str) -> None:
+        self._filled, self._kind, self._random, self._seed = filled, kind, random.Random(seed), seed
+        self._life: Life
+        self._txid, self._last = 0, None
+        self._logged: dict[int, Definition] = {}
+        self._read: dict[int, list[Row]] = {}
+        self._flying: list[_Flying] = []
+        self._committed: list[Row] = []
+        self._attempt = 0
+        self._events: list[str] = []
+        self._lost = ExitStack()
+        self._absent: set[int] = set()
+
+    def run(self) -> None:
+        """Run; `Violation` with the seed and the last events if it does not end exact."""
+        source = self._filled.source
+        self._filled.fill(self._filled.backlog * (1 if source.grows else 2))
+        self._life = self._filled.live()
+        try:
+            with self._lost:
+                for _ in range(_EVENTS):
+                    self._step()
+            self._fail_from(0)
+            self._finish()
+        except Violation as error:
+            events = ", ".join(self._events[-_LAST_EVENTS:])
+            raise Violation(f"{error}; seed {self._seed!r}, the last events: {events}") from error
+
+    # ---- events -----------------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        steps = {
+            self._define: 8, self._read_one: 8, self._commit: 6, self._fail: 4, self._crash: 1, self._throttle: 1,
+            self._grow: 2 if self._filled.source.grows else 0,
+            self._lose: 1 if isinstance(self._filled.source, LosesPartitions) else 0,
+        }  # fmt: skip
+        (step,) = self._random.choices(list(steps), list(steps.values()))
+        try:
+            step()
+        except SpoutError:
+            if not self._absent:
+                raise
+            self._fail_from(0)
+
+    def _define(self) -> None:
+        if len(self._flying) >= _AHEAD:
+            return
+        last = self._flying[-1] if self._flying else None
+        txid, previous = (self._txid + 1, self._last) if last is None else (last.txid + 1, last.definition)
+        definition = self._logged.get(txid)
+        if definition is None:
+            definition = self._life.define(txid, previous)
+        if definition is None:
+            return
+        self._note(f"batch {txid} defined")
+        if self._kind is SpoutType.TRANSACTIONAL:
+            self._logged[txid] = through_log(definition)
+        self._flying.append(_Flying(txid, definition))
+
+    def _read_one(self) -> None:
+        waiting = [at for at, batch in enumerate(self._flying) if batch.rows is None]
+        if not waiting:
+            return
+        at = self._random.choice(waiting)
+        batch = self._flying[at]
+        rows = self._life.read(batch.txid, batch.definition, self._random.randint(1, 5), self._attempt)
+        self._note(f"batch {batch.txid} read")
+        if batch.txid in self._read:
+            self._filled.expect_same(rows, self._read[batch.txid], f"batch {batch.txid}, replayed")
+        if self._kind is SpoutType.TRANSACTIONAL:
+            self._read[batch.txid] = rows
+        self._flying[at] = batch._replace(rows=rows)
+
+    def _commit(self) -> None:
+        if not self._flying or self._flying[0].rows is None:
+            return
+        batch = self._flying.pop(0)
+        if self._random.random() < _CRASHES_IN_COMMITS:
+            self._life.commit(batch.txid, batch.definition, self._attempt)
+            self._crash()
+            return
+        self._committed += batch.rows or []
+        self._txid, self._last = batch.txid, through_log(batch.definition)
+        self._logged.pop(batch.txid, None)
+        self._read.pop(batch.txid, None)
+        self._note(f"batch {batch.txid} committed")
+        self._life.succeeded(batch.txid, batch.definition, self._attempt)
+
+    def _fail(self) -> None:
+        if self._flying:
+            self._fail_from(self._random.randrange(len(self._flying)))
+
+    def _fail_from(self, first: int) -> None:
+        if self._flying[first:]:
+            self._note(f"batch {self._flying[first].txid} failed")
+        self._flying[first:] = []
+        self._attempt += 1
+
+    def _crash(self) -> None:
+        self._note("the driver was killed")
+        self._fail_from(0)
+        kept = self._random.randint(self._txid, self._txid + len(self._logged))  # the last ones were not synced
+        self._logged = {txid: definition for txid, definition in self._logged.items() if txid <= kept}
+        self._read = {txid: rows for txid, rows in self._read.items() if txid <= kept}
+        self._filled.end(self._life)
+        self._life = self._filled.live()
+
+    def _grow(self) -> None:
+        self._note("rows came")
+        present = [at for at in range(self._filled.source.partitions) if at not in self._absent]
+        if present:
+            self._filled.fill(self._random.randint(1, self._filled.backlog), *present)
+
+    def _throttle(self) -> None:
+        if isinstance(self._life.coordinator, Throttled):
+            self._note("throttled")
+            self._life.coordinator.throttle(self._random.choice((1.0, 0.5, 0.1)))
+
+    def _lose(self) -> None:
+        source = self._filled.source
+        assert isinstance(source, LosesPartitions)
+        if self._absent:
+            self._note("the partition is back")
+            self._lost.close()
+            self._absent.clear()
+            return
+        partition = self._random.randrange(source.partitions)
+        self._note(f"partition {partition} lost")
+        self._lost.enter_context(source.lost(partition))
+        self._absent.add(partition)
+
+    # ---- the end ----------------------------------------------------------------------------------------------------
+
+    def _finish(self) -> None:
+        """Bring the partitions back, commit all that is left, and compare."""
+        self._absent.clear()
+        tally = self._filled.tally()
+        tally.add(self._committed)
+        while tally.may_go_on:
+            self._define()
+            if not self._flying and tally.is_short:
+                definition = self._filled.next(self._life, self._txid + 1, self._last)
+                if definition is not None:
+                    self._flying.append(_Flying(self._txid + 1, definition))
+            if not self._flying:
+                break
+            before = len(self._committed)
+            self._read_one()
+            self._commit()
+            tally.add(self._committed[before:])
+        self._filled.expect_all(self._committed, "what was committed")
+
+    def _note(self, event: str) -> None:
+        self._events.append(event)

@@ -1,0 +1,150 @@
+"""spout_suite: the whole contract and random schedules over one spout, without pytest."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TextIO
+from unittest import SkipTest
+
+from trident.errors import describe
+from trident.spout.interfaces import SpoutType
+from trident.testing.checks.check_progress import Progress
+from trident.testing.checks.expecting import Promised, Violation, promise_of
+from trident.testing.checks.findings import Finding, Status
+from trident.testing.spout.source_under_test import SpoutSource
+from trident.testing.spout.spout_contract import SpoutContract
+from trident.testing.spout.spout_promises import SpoutPromise
+from trident.testing.spout.spout_report import SpoutReport
+
+__all__ = ["spout_suite"]
+
+_FEWEST_SCHEDULES = 6
+_MOST_SCHEDULES = 200
+_ROWS = (SpoutPromise.VALUES, SpoutPromise.NO_GAP, SpoutPromise.NO_OVERLAP)
+
+# A check that says nothing while another promise is broken: a report names what is broken, not all that follows from it.
+BUILDS_ON: dict[Promised, tuple[SpoutPromise, ...]] = {
+    SpoutPromise.THROTTLE: (SpoutPromise.LIMIT, *_ROWS),
+    SpoutPromise.LAG: _ROWS,
+    SpoutPromise.AHEAD: _ROWS,
+    SpoutPromise.RETRY: (SpoutPromise.REPLAY, *_ROWS),
+    SpoutPromise.RESTART: _ROWS,
+    SpoutPromise.CUTS: (SpoutPromise.REPLAY, *_ROWS),
+    SpoutPromise.ELSEWHERE: (SpoutPromise.REPLAY,),
+    SpoutPromise.NEW_PARTITIONS: (SpoutPromise.GROWTH, SpoutPromise.RESTART, *_ROWS),
+    SpoutPromise.LOST_PARTITIONS: (SpoutPromise.REPLAY, SpoutPromise.RETRY, *_ROWS),
+    SpoutPromise.ERRORS: (SpoutPromise.REPLAY, SpoutPromise.RETRY, *_ROWS),
+    SpoutPromise.CLOSE: (SpoutPromise.SHIPPED,),
+    SpoutPromise.CHANGES: (SpoutPromise.REPLAY, SpoutPromise.ELSEWHERE),
+    SpoutPromise.EXACTLY_ONCE: tuple(each for each in SpoutPromise if each is not SpoutPromise.EXACTLY_ONCE),
+}
+
+
+def spout_suite(
+    source: Callable[[], SpoutSource],
+    *,
+    seconds: float = 10.0,
+    seed: int = 0,
+    at_most: float | None = None,
+    out: TextIO | None = None,
+) -> SpoutReport:
+    """Check a spout: the whole contract, then random schedules of failures, crashes and lost partitions.
+
+    Parameters
+    ----------
+    source
+        Your subclass of `SpoutSource`, or a function that returns one; it is called for each check.
+    seconds
+        When no further schedule is begun. The contract runs to its end, and a few schedules too, unless `at_most` says.
+    seed
+        Decides everything that is drawn at random.
+    at_most
+        Seconds no check starts after: what is left is reported as not run, and the report is not `ok`.
+    out
+        Where the report is printed; None: standard output, and standard error tells meanwhile what is being checked.
+
+    Returns
+    -------
+    SpoutReport
+        `report.ok`, `report.violated`, `report.raise_if_violated()`.
+    """
+    began, report = time.monotonic(), SpoutReport(seed)
+    until = math.inf if at_most is None else began + at_most
+    contract = type("SpoutContract", (SpoutContract,), {"source": staticmethod(source), "seed": seed})
+    checks = sorted(_checks(contract), key=lambda name: list(SpoutPromise).index(_promise(contract, name)))
+    progress = Progress(sys.stderr if out is None else None, len(checks))
+    for number, name in enumerate(checks, 1):
+        progress.say(number, name)
+        if _promise(contract, name) is not SpoutPromise.EXACTLY_ONCE:
+            report.findings.append(_run_check(contract(), name, report, until))
+    _run_schedules(contract, report, progress, min(until, began + seconds), until)
+    progress.end()
+    report.seconds = time.monotonic() - began
+    (out or sys.stdout).write(str(report))
+    return report
+
+
+def _checks(contract: type[SpoutContract]) -> Iterator[str]:
+    names = {name: None for base in reversed(contract.__mro__) for name in vars(base) if name.startswith("test_")}
+    yield from names
+
+
+def _promise(contract: type[SpoutContract], name: str) -> SpoutPromise:
+    found = promise_of(getattr(contract, name))
+    assert isinstance(found, SpoutPromise)
+    return found
+
+
+def _run_check(case: SpoutContract, name: str, report: SpoutReport, until: float) -> Finding:
+    promise = _promise(type(case), name)
+    if time.monotonic() > until or report.violated & set(BUILDS_ON.get(promise, ())):
+        return Finding(promise, "", name, Status.NOT_RUN)
+    try:
+        getattr(case, name)()
+    except SkipTest as reason:
+        return Finding(promise, _kind(case), name, Status.NOT_CLAIMED, str(reason))
+    except Exception as error:  # noqa: BLE001 - a user's spout may raise anything
+        return Finding(promise, _kind(case), name, Status.VIOLATED, _detail(error))
+    finally:
+        case.teardown_method()
+    return Finding(promise, "", name, Status.OK)
+
+
+def _run_schedules(
+    contract: type[SpoutContract], report: SpoutReport, progress: Progress, enough: float, until: float
+) -> None:
+    """Run random schedules until the time is over, or one fails."""
+    kind, status = _kind(contract()), Status.OK
+    if kind == SpoutType.NON_TRANSACTIONAL.value:
+        status = Status.NOT_CLAIMED
+    elif time.monotonic() > until or report.violated:
+        status = Status.NOT_RUN
+    for number in range(_MOST_SCHEDULES if status is Status.OK else 0):
+        if number >= _FEWEST_SCHEDULES and time.monotonic() > enough:
+            break
+        progress.say(len(report.findings), f"schedule {number + 1}")
+        case = contract()
+        try:
+            case.run_schedule(number)
+        except Exception as error:  # noqa: BLE001 - a user's spout may raise anything
+            where = f"schedule {number}"
+            report.findings.append(Finding(SpoutPromise.EXACTLY_ONCE, kind, where, Status.VIOLATED, _detail(error)))
+            return
+        finally:
+            case.teardown_method()
+        report.schedules += 1
+    report.findings.append(Finding(SpoutPromise.EXACTLY_ONCE, kind, "random schedules", status))
+
+
+def _kind(case: SpoutContract) -> str:
+    try:
+        return case.kind.value
+    finally:
+        case.teardown_method()
+
+
+def _detail(error: Exception) -> str:
+    return str(error) if isinstance(error, Violation) else f"raised {describe(error)}"
