@@ -93,11 +93,17 @@ class InexactPairingError(TopologyError):
     def __str__(self) -> str:
         stream, spout_kind, state, state_kind = self.args
         kind, _, lack = state_kind.partition(" ")  # "opaque without attempts"
+        way_out = (
+            "No state is exact behind such a spout by itself: use a transactional or opaque spout, or leave out what came "
+            "before, as docs/spouts/redis-streams.md shows,"
+            if spout_kind.startswith("non")
+            else "Use an opaque state that stores the attempts, as all do but with serializer='storm' (exact with "
+            "transactional and opaque spouts),"
+        )
         return (
             f"stream {stream!r} has {_with_article(spout_kind)} spout and feeds state {state!r}, which is {state_kind}: "
             f"the pairing ({spout_kind} spout, {f'{kind} state {lack}'.strip()}) is not exact after a replay. "
-            "Use an opaque state that stores the attempts, as all do but with serializer='storm' (exact with "
-            "transactional and opaque spouts), or accept double counts with allow_inexact=True"
+            f"{way_out} or accept double counts with allow_inexact=True"
         )
 
 

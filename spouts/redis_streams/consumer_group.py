@@ -123,7 +123,7 @@ class ConsumerGroup:
             f"{doing} of {self._own} from {self._said(positions)}",
             lambda client: client.xreadgroup(group, consumer, positions, count),
         )
-        return [Entry(id_of(stream), id_of(id_), fields or {}) for stream, found in answer for id_, fields in found]
+        return [Entry(stream.decode(), id_.decode(), fields) for stream, found in answer for id_, fields in found]
 
     def claimed(self, idle_s: float, count: int) -> list[Entry]:
         """Take over entries that have been pending for `idle_s` seconds, for whatever consumer."""
@@ -132,8 +132,8 @@ class ConsumerGroup:
             claim = partial(self._claim, stream, int(idle_s * 1000), count)
             answer = self.server.call(f"taking over pending entries of {self._own} from {stream!r}", claim)
             _, claimed, deleted = answer
-            found += [Entry(stream, id_of(id_), fields or {}) for id_, fields in claimed]
-            found += [Entry(stream, id_of(id_), {}) for id_ in deleted]
+            found += [Entry(stream, id_.decode(), fields) for id_, fields in claimed]
+            found += [Entry(stream, id_.decode(), {}) for id_ in deleted]
         return found
 
     def _claim(self, stream: str, idle_ms: int, count: int, client: Any) -> Any:

@@ -7,7 +7,7 @@ An entry is in one live batch at most, so a batch never has it twice.
 A definition says what was read, and for each stream the last id that was delivered:
 
 ``read``
-    `[first id, last id, entries]` by stream.
+    `[id of the first entry, id of the last one, number of entries]` by stream.
 ``last``
     The last id by stream, of all batches so far: with it a group that is gone can be made again.
 ``bytes``
@@ -21,7 +21,6 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from spouts.redis_streams.consumer_group import ConsumerGroup
 from spouts.redis_streams.stream_server import NOTHING, Away, Entry, order_of
@@ -32,6 +31,7 @@ __all__ = ["EntriesPart", "GroupCoordinator", "GroupLimits"]
 
 _log = logging.getLogger(__name__)
 _ENTRIES_PER_PART = 1024
+_SAMPLE = 100  # entries whose size is counted
 
 EntriesPart = Sequence[Entry]
 
@@ -175,13 +175,13 @@ def _chunks(keys: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
 
 
 def _definition(entries: Sequence[Entry], previous: Definition | None) -> Definition:
-    read: dict[str, list[Any]] = {}
+    ids: dict[str, list[str]] = {}
     for entry in entries:
-        found = read.setdefault(entry.stream, [entry.id, entry.id, 0])
-        found[0] = min(found[0], entry.id, key=order_of)
-        found[1] = max(found[1], entry.id, key=order_of)
-        found[2] += 1
+        ids.setdefault(entry.stream, []).append(entry.id)
     last = dict(previous["last"]) if previous else {}
-    for stream, (_, highest, _) in read.items():
-        last[stream] = max(last.get(stream, NOTHING), highest, key=order_of)
-    return {"read": read, "last": last, "bytes": sum(entry.size for entry in entries)}
+    for stream, of_stream in ids.items():
+        # Entries that come again may be anywhere. An id that is too low costs no entry: some would be delivered again.
+        last[stream] = max(last.get(stream, NOTHING), of_stream[0], of_stream[-1], key=order_of)
+    read = {stream: [of_stream[0], of_stream[-1], len(of_stream)] for stream, of_stream in ids.items()}
+    sample = entries[:: max(1, len(entries) // _SAMPLE)]
+    return {"read": read, "last": last, "bytes": sum(entry.size for entry in sample) * len(entries) // len(sample)}

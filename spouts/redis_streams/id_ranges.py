@@ -284,4 +284,4 @@ class RangeEmitter:
             found = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
         except driver().RedisError as error:
             raise SpoutError(told(f"reading the stream {part.stream!r}", self._options.place, error)) from error
-        return [Entry(part.stream, id_of(id_), fields) for id_, fields in found]
+        return [Entry(part.stream, id_.decode(), fields) for id_, fields in found]

@@ -14,7 +14,7 @@ from spouts.redis_streams.entry_tables import EntryTables
 from spouts.redis_streams.group_batches import EntriesPart, GroupCoordinator, GroupLimits
 from spouts.redis_streams.id_ranges import RangeCoordinator, RangeEmitter, RangeSettings
 from spouts.redis_streams.options import RedisServerOptions
-from spouts.redis_streams.stream_server import Away, StreamServer
+from spouts.redis_streams.stream_server import StreamServer
 from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import SpoutType
@@ -58,14 +58,11 @@ class _Streams:
         server = StreamServer(self._options)
         try:
             for stream in self._streams:
-                kind = server.call(f"looking for the stream {stream!r}", partial(_type_of, stream))
+                kind = server.check(f"looking for the stream {stream!r}", partial(_type_of, stream))
                 if kind not in (b"stream", b"none"):
                     raise SpoutError(
                         f"the key {stream!r} on Redis {server.place} is a {kind.decode()} and not a stream"
                     )
-        except Away as error:
-            server.close()
-            raise SpoutError(f"{str(error).partition(';')[0]}; is the server up, and its address right?") from error
         except BaseException:
             server.close()
             raise

@@ -101,6 +101,14 @@ class StreamServer:
         self._client = options.client()
         self._pause_s, self._try_at, self._say_at = _FIRST_PAUSE_S, 0.0, 0.0
 
+    def check(self, doing: str, function: Callable[[Any], T]) -> T:
+        """Call a function at the start, when a server that does not answer is an error like others."""
+        try:
+            return function(self._client)
+        except driver().RedisError as error:
+            hint = "; is the server up, and its address right?" if _is_away(error) else ""
+            raise SpoutError(f"{told(doing, self.place, error)}{hint}") from error
+
     def call(self, doing: str, function: Callable[[Any], T]) -> T:
         """Call a function with the client; `SpoutError` says what was tried on which server, and what it found.
 
