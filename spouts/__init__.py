@@ -1,7 +1,7 @@
 """Spouts: the sources of topologies, one package a source.
 
 `rows` has sources whose rows are in the driver (`FixedBatchSpout`, `FeederBatchSpout`), `text_files` has `TextFileSpout`,
-`files` has `CsvFileSpout`, `JsonFileSpout` and `ParquetFileSpout`,
+`files` has `CsvFileSpout`, `JsonFileSpout` and `ParquetFileSpout`, `delta` has `DeltaSpout`,
 `kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `rate` has `RateSpout` for load tests,
 `dataframes` has `DataFrameSpout` and `streaming` has `StructuredStreamingSpout`, whose rows stay in Spark.
 `redis_streams` has `RedisStreamSpout` and `TransactionalRedisStreamSpout`.
@@ -9,6 +9,7 @@ Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorte
 """
 
 from spouts.dataframes import DataFrameSpout
+from spouts.delta import DeltaSpout
 from spouts.files import CsvFileSpout, JsonFileSpout, ParquetFileSpout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.rate import RateSpout
@@ -20,6 +21,7 @@ from spouts.text_files import TextFileSpout
 __all__ = [
     "CsvFileSpout",
     "DataFrameSpout",
+    "DeltaSpout",
     "FeederBatchSpout",
     "FixedBatchSpout",
     "JsonFileSpout",

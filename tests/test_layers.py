@@ -127,7 +127,7 @@ LAYERS = (
             *("confluent_kafka", "redis"),
             *VALUES,
         ),
-        deferred=("fastavro",),
+        deferred=("fastavro", "deltalake"),
     ),
     Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich", "confluent_kafka")),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import pyarrow as pa
 
 from spouts.rows.driver_rows import ddl_of
@@ -9,9 +11,15 @@ from trident.arrow import arrow_type
 from trident.errors import TopologyError
 from trident.fields import Fields
 
-__all__ = ["fields_of_columns", "reads_as"]
+__all__ = ["fields_of_columns", "reads_as", "typed_as"]
 
-_UNSIGNED = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64()}
+_OTHER_FORMS = {
+    pa.uint8(): pa.int16(),  # Spark has no unsigned numbers
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+}
 _WIDER = {
     pa.int8(): (pa.int16(), pa.int32(), pa.int64()),
     pa.int16(): (pa.int32(), pa.int64()),
@@ -25,6 +33,19 @@ def fields_of_columns(schema: pa.Schema) -> Fields:
     return Fields.of(schema.names, [ddl_of(_plain(column.type), column.name) for column in schema])
 
 
+def typed_as(fields: Fields, names: Sequence[str], type_of: Callable[[str], str | None], what: str) -> Fields:
+    """Return fields with their types; one that is not declared is that of the column, of which `what` has `names`."""
+    types = list(fields.types)
+    for at, name in enumerate(fields.names):
+        if types[at] is None:
+            if name not in names:
+                raise TopologyError(
+                    f"field {name!r} has no type, and {what} has no such column to take it from; it has {list(names)}"
+                )
+            types[at] = type_of(name)
+    return Fields.of(fields.names, types)
+
+
 def reads_as(type_: pa.DataType, wanted: pa.DataType) -> bool:
     """Whether a column may be read as a type without a loss: it is that type to Spark, or a narrower one."""
     plain = _plain(type_)
@@ -36,6 +57,13 @@ def reads_as(type_: pa.DataType, wanted: pa.DataType) -> bool:
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
+    """Return the type without what is only another form of the same values in memory."""
     if isinstance(type_, pa.DictionaryType):
         return _plain(type_.value_type)
-    return _UNSIGNED.get(type_, type_)
+    if isinstance(type_, (pa.ListType, pa.LargeListType)):
+        return pa.list_(_plain(type_.value_type))
+    if isinstance(type_, pa.MapType):
+        return pa.map_(_plain(type_.key_type), _plain(type_.item_type))
+    if isinstance(type_, pa.StructType):
+        return pa.struct([pa.field(one.name, _plain(one.type)) for one in type_])
+    return _OTHER_FORMS.get(type_, type_)

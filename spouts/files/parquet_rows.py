@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 from spouts.byte_ranges.ranges import Piece, Range, open_error
 from spouts.files.column_types import reads_as
 from spouts.files.row_groups import Footer
+from spouts.rows.driver_rows import ddl_of
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
 
-__all__ = ["ParquetEmitter", "ParquetOptions"]
+__all__ = ["ROWS", "ParquetEmitter", "ParquetOptions", "columns_as", "columns_in"]
 
-_ROWS = 131_072
+ROWS = 131_072
 
 
 @dataclass(frozen=True)
@@ -61,40 +62,54 @@ class ParquetEmitter:
         if not groups:
             return
         file = pq.ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
-        names = self._columns(path, file.schema_arrow)
-        for batch in file.iter_batches(_ROWS, row_groups=groups, columns=names, use_threads=False):
+        names = columns_in(f"the Parquet file {path}", file.schema_arrow, self._wanted, self._options.missing_columns)
+        for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
             yield self._finished(path, batch)
 
-    def _columns(self, path: str, schema: pa.Schema) -> list[str]:
-        """Check the columns of a file; return the names of those that it has."""
-        found = []
-        for field in self._wanted:
-            at = schema.get_field_index(field.name)
-            if at < 0:
-                if self._options.missing_columns == "null" and field.name not in schema.names:
-                    continue
-                raise SpoutError(
-                    f"the Parquet file {path} has no column {field.name!r}, or has it more than once; it has "
-                    f"{schema.names}. Leave the field out, or give missing_columns='null' to have null there"
-                )
-            if not reads_as(schema.field(at).type, field.type):
-                raise SpoutError(
-                    f"column {field.name!r} of the Parquet file {path} is of type {schema.field(at).type}, and the field "
-                    f"is declared as {self._options.fields.type_of(field.name)}. Declare it as what it is, or leave the "
-                    "file out with pattern"
-                )
-            found.append(field.name)
-        return found
-
     def _finished(self, path: str, batch: pa.RecordBatch) -> pa.Table:
-        columns = []
-        for field in self._wanted:
-            at = batch.schema.get_field_index(field.name)
-            column = pa.nulls(len(batch), field.type) if at < 0 else batch.column(at)
-            columns.append(column if column.type == field.type else column.cast(field.type))
+        columns = columns_as(batch, self._wanted)
         if len(self._schema) > len(self._wanted):
             columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), len(batch)))
         return pa.Table.from_arrays(columns, schema=self._schema)
+
+
+def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -> list[str]:
+    """Return the names of the wanted columns that a file has; `SpoutError` if one has another type, or is not there.
+
+    Parameters
+    ----------
+    what
+        The file, for messages.
+    missing
+        What it means if the file does not have a column: `"error"`, or `"null"`.
+    """
+    found = []
+    for field in wanted:
+        at = schema.get_field_index(field.name)
+        if at < 0:
+            if missing == "null" and field.name not in schema.names:
+                continue
+            raise SpoutError(
+                f"{what} has no column {field.name!r}, or has it more than once; it has {schema.names}. Leave the field "
+                "out, or give missing_columns='null' to have null there"
+            )
+        if not reads_as(schema.field(at).type, field.type):
+            raise SpoutError(
+                f"column {field.name!r} of {what} is of type {schema.field(at).type}, and the field is declared as "
+                f"{ddl_of(field.type, field.name)}. Declare it as what it is, or leave it out"
+            )
+        found.append(field.name)
+    return found
+
+
+def columns_as(batch: pa.RecordBatch, wanted: pa.Schema) -> list[pa.Array]:
+    """Return the wanted columns in their types; null where the batch does not have one."""
+    columns: list[pa.Array] = []
+    for field in wanted:
+        at = batch.schema.get_field_index(field.name)
+        column = pa.nulls(len(batch), field.type) if at < 0 else batch.column(at)
+        columns.append(column if column.type == field.type else column.cast(field.type))
+    return columns
 
 
 def _checked(range_: Range, source: pa.NativeFile) -> Footer:

@@ -17,11 +17,11 @@ from spouts.byte_ranges.cutting import Clock, FileCoordinator
 from spouts.byte_ranges.file_listing import Paths
 from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
 from spouts.byte_ranges.ranges import open_error
-from spouts.files.column_types import fields_of_columns
+from spouts.files.column_types import fields_of_columns, typed_as
 from spouts.files.parquet_rows import ParquetEmitter, ParquetOptions
 from spouts.files.row_groups import ParquetFiles
 from trident.arrow import schema_of
-from trident.errors import SpoutError, TopologyError
+from trident.errors import SpoutError
 from trident.fields import Fields, FieldsLike
 from trident.spout.interfaces import SpoutType
 
@@ -109,20 +109,11 @@ class ParquetFileSpout:
         schema = _schema_in(first)
         if fields is None:
             return fields_of_columns(schema)
-        missing = [
-            name
-            for name, type_ in zip(fields.names, fields.types, strict=True)
-            if not type_ and name not in schema.names
-        ]
-        if missing:
-            raise TopologyError(
-                f"field {missing[0]!r} has no type, and {first} has no such column to take it from; it has {schema.names}"
-            )
-        types = [
-            type_ or fields_of_columns(pa.schema([schema.field(name)])).types[0]
-            for name, type_ in zip(fields.names, fields.types, strict=True)
-        ]
-        return Fields.of(fields.names, types)
+
+        def type_of(name: str) -> str | None:
+            return fields_of_columns(pa.schema([schema.field(name)])).types[0]
+
+        return typed_as(fields, schema.names, type_of, first)
 
 
 def _schema_in(path: str) -> pa.Schema:

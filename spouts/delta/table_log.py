@@ -1,0 +1,171 @@
+"""The log of a Delta table: one JSON file a version, and the table at a version as delta-rs sees it."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from spouts.delta.table_place import TablePlace
+from trident.errors import SpoutError
+
+__all__ = ["DataFile", "LogEntry", "Metadata", "TableLog"]
+
+
+class DataFile(NamedTuple):
+    """A file with rows.
+
+    Attributes
+    ----------
+    change
+        What its rows are: `"insert"`, `"delete"`, or `""` if the file says it itself, row by row.
+    path
+        As the log has it: relative, with `%` escapes.
+    size
+        In bytes; -1 if the log does not say it.
+    values
+        Those of the partition columns, as text.
+    """
+
+    change: str
+    path: str
+    size: int
+    values: dict[str, str | None]
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a table is from some version on."""
+
+    id: str
+    schema: Mapping[str, Any]
+    partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str]
+
+    @property
+    def has_feed(self) -> bool:
+        """Whether writers keep which rows they change."""
+        return self.configuration.get("delta.enableChangeDataFeed", "false").lower() == "true"
+
+
+@dataclass
+class LogEntry:
+    """One version: what it added and removed. Files that it only moved about (`dataChange` is false) are not in it."""
+
+    version: int
+    crc: int
+    timestamp_ms: int = 0
+    operation: str = "an unknown operation"
+    added: list[DataFile] = field(default_factory=list)
+    removed: list[DataFile] = field(default_factory=list)
+    changes: list[DataFile] = field(default_factory=list)
+    metadata: Metadata | None = None
+    reader_features: tuple[str, ...] = ()
+    with_vector: str | None = None  # a file of which some rows are deleted
+
+
+class TableLog:
+    """Reads the log."""
+
+    def __init__(self, place: TablePlace) -> None:
+        self.place, self.name = place, place.name
+
+    def stamp(self, version: int) -> tuple[int, int] | None:
+        """Return what is another one as soon as the entry of a version was replaced; None if there is none."""
+        return self.place.stamp(_entry_path(version))
+
+    def newest(self, version: int) -> int:
+        """Return the last version from `version` on without a gap, by looking at few of them."""
+        step = 1
+        while self.stamp(version + step) is not None:
+            version, step = version + step, step * 2
+        while (step := step // 2) > 0:
+            if self.stamp(version + step) is not None:
+                version += step
+        return version
+
+    def crc(self, version: int) -> int | None:
+        """Return the checksum of an entry; None if it is not there."""
+        data = self.place.read(_entry_path(version))
+        return None if data is None else zlib.crc32(data)
+
+    def entry(self, version: int) -> LogEntry | None:
+        """Read the entry of a version; None if it is not there."""
+        data = self.place.read(_entry_path(version))
+        if data is None:
+            return None
+        entry = LogEntry(version, zlib.crc32(data))
+        try:
+            for line in data.splitlines():
+                if line.strip():
+                    _apply(entry, json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SpoutError(
+                f"the entry of version {version} in the log of the Delta table {self.name} cannot be read: {error!r}. "
+                "Restore the log from a copy"
+            ) from error
+        return entry
+
+    def metadata(self, version: int | None = None) -> tuple[int, Metadata, tuple[str, ...]]:
+        """Return a version (None: the newest), what the table is there, and which features its readers must know."""
+        table = self.place.table(version)
+        found, protocol = table.metadata(), table.protocol()
+        schema = json.loads(table.schema().to_json())
+        metadata = Metadata(str(found.id), schema, tuple(found.partition_columns), dict(found.configuration))
+        return table.version(), metadata, tuple(protocol.reader_features or ())
+
+    def snapshot(self, version: int) -> LogEntry:
+        """Return the whole table at a version, as if that version had added all of its files."""
+        table = self.place.table(version)
+        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        names = tuple(table.metadata().partition_columns)
+        entry = LogEntry(version, self.crc(version) or 0, int(table.history(1)[0].get("timestamp", 0)))
+        for action in sorted(actions, key=lambda one: str(one["path"])):
+            values = {name: _value_text(action.get(f"partition.{name}")) for name in names}
+            entry.added.append(DataFile("insert", action["path"], action["size_bytes"], values))
+        if "deletionVectors" in (table.protocol().reader_features or ()):
+            vectors = pa.table(table.deletion_vectors())
+            entry.with_vector = str(vectors["filepath"][0]) if vectors.num_rows else None
+        return entry
+
+
+def _entry_path(version: int) -> str:
+    return f"_delta_log/{version:020}.json"
+
+
+def _apply(entry: LogEntry, action: Mapping[str, Any]) -> None:
+    ((kind, said),) = action.items()
+    if kind == "commitInfo":
+        entry.timestamp_ms = int(said.get("inCommitTimestamp") or said.get("timestamp") or 0)
+        entry.operation = str(said.get("operation", entry.operation))
+    elif kind == "add" and said["dataChange"]:
+        entry.added.append(_file(entry, "insert", said))
+    elif kind == "remove" and said["dataChange"]:
+        entry.removed.append(_file(entry, "delete", said))
+    elif kind == "cdc":
+        entry.changes.append(_file(entry, "", said))
+    elif kind == "metaData":
+        schema = json.loads(said["schemaString"])
+        columns = tuple(said.get("partitionColumns") or ())
+        entry.metadata = Metadata(str(said["id"]), schema, columns, dict(said.get("configuration") or {}))
+    elif kind == "protocol":
+        entry.reader_features = tuple(said.get("readerFeatures") or ())
+
+
+def _file(entry: LogEntry, change: str, said: Mapping[str, Any]) -> DataFile:
+    if said.get("deletionVector"):
+        entry.with_vector = str(said["path"])
+    size = said.get("size")
+    return DataFile(change, said["path"], -1 if size is None else int(size), dict(said.get("partitionValues") or {}))
+
+
+def _value_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)

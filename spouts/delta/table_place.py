@@ -1,0 +1,105 @@
+"""Where a table is, and its files: a local folder, or an object store through delta-rs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+import pyarrow.fs as pafs
+
+from trident.errors import EnvironmentProblem, SpoutError
+from trident.redaction import redacted
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["TablePlace", "delta_rs"]
+
+_COLOUR = re.compile("\x1b\\[\\d*m↳? ?")
+_BACKTRACE = re.compile(r"\d+: |at |clone3?$|start_thread$")
+
+
+def delta_rs() -> Any:
+    """Return the package `deltalake`."""
+    try:
+        import deltalake
+        import deltalake.exceptions
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"a Delta source needs the package deltalake ({error}); pip install 'trident-spark[delta]'"
+        ) from error
+    return deltalake
+
+
+class TablePlace:
+    """A path or URL, with the settings of its object store.
+
+    Parameters
+    ----------
+    uri
+        A folder, a `file://` URL, or the URL of an object store.
+    storage_options
+        As delta-rs has them.
+    """
+
+    def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
+        self.name = redacted(uri)
+        self._options = None if storage_options is None else dict(storage_options)
+        self._is_local = "://" not in uri or uri.startswith("file://")
+        local = unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
+        self._uri = str(Path(local).expanduser().absolute()) if self._is_local else uri
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {key: value for key, value in self.__dict__.items() if key != "_files"}
+
+    @cached_property
+    def _files(self) -> pafs.FileSystem:
+        if self._is_local:
+            return pafs.SubTreeFileSystem(self._uri, pafs.LocalFileSystem())
+        delta_rs()
+        from deltalake.fs import DeltaStorageHandler
+
+        return pafs.PyFileSystem(DeltaStorageHandler(self._uri, self._options))
+
+    def table(self, version: int | None = None) -> DeltaTable:
+        """Open the table at a version (None: the newest); `SpoutError` if there is none, or that is gone."""
+        package = delta_rs()
+        try:
+            table: DeltaTable = package.DeltaTable(self._uri, version=version, storage_options=self._options)
+        except package.exceptions.TableNotFoundError as error:
+            raise SpoutError(
+                f"there is no Delta table at {self.name}: {_short(error)}. Mend the path, or create it"
+            ) from error
+        except (package.exceptions.DeltaError, OSError, ValueError) as error:
+            at = "" if version is None else f" at version {version}"
+            raise SpoutError(f"the Delta table {self.name} cannot be opened{at}: {_short(error)}") from error
+        return table
+
+    def stamp(self, path: str) -> tuple[int, int] | None:
+        """Return what is another one as soon as a file was replaced; None if it is not there."""
+        (info,) = self._files.get_file_info([path])
+        return None if info.type is pafs.FileType.NotFound else (info.mtime_ns or 0, info.size or 0)
+
+    def read(self, path: str) -> bytes | None:
+        """Return the bytes of a file; None if it is not there."""
+        try:
+            with self._files.open_input_file(path) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise SpoutError(f"{path} of the Delta table {self.name} cannot be read: {error}") from error
+
+    def open(self, path: str) -> pa.NativeFile:
+        """Open a data file."""
+        return self._files.open_input_file(unquote(path))
+
+
+def _short(error: Exception) -> str:
+    lines = [line.strip() for line in _COLOUR.sub("", redacted(str(error))).splitlines()]
+    return "; ".join(line for line in lines if line and not _BACKTRACE.match(line))[:300]

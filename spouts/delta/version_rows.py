@@ -1,0 +1,99 @@
+"""Data files of a Delta table as tables of rows, with the values of partition columns filled in: the workers' side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spouts.delta.delta_types import partition_value
+from spouts.delta.table_log import DataFile
+from spouts.delta.table_place import TablePlace
+from spouts.files.parquet_rows import ROWS, columns_as, columns_in
+from spouts.files.row_groups import Footer
+from trident.arrow import schema_of
+from trident.errors import ReplayMismatchError, SpoutError
+from trident.fields import Fields
+
+__all__ = ["CHANGE_FIELDS", "DeltaEmitter", "FilePiece"]
+
+CHANGE_FIELDS = Fields("_change_type: string, _commit_version: bigint, _commit_timestamp: timestamp")
+_TYPE = CHANGE_FIELDS.names[0]
+
+
+class FilePiece(NamedTuple):
+    """What one task reads of a file: the row groups that begin in the bytes `start` to `end`."""
+
+    file: DataFile
+    version: int
+    timestamp_ms: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True)
+class DeltaEmitter:
+    """Reads pieces of files, in tables of at most 131,072 rows."""
+
+    place: TablePlace
+    fields: Fields
+    with_changes: bool
+
+    is_quick = True  # of a local table; one in an object store waits for no longer than a read
+
+    def emit(self, part: Sequence[FilePiece]) -> Iterator[pa.Table]:
+        """Give the rows of a part."""
+        for piece in part:
+            what = f"the file {piece.file.path} of version {piece.version} of the Delta table {self.place.name}"
+            try:
+                with self.place.open(piece.file.path) as source:
+                    yield from self._rows(what, piece, source)
+            except FileNotFoundError as error:
+                raise SpoutError(
+                    f"{what} is gone: it was removed from the table, and VACUUM deleted it. Restore it and start again; or "
+                    "begin with a new log_dir, a later starting_version (or 'earliest', the table as it is) and empty states. "
+                    "A longer delta.deletedFileRetentionDuration leaves a stream more time"
+                ) from error
+            except (OSError, pa.ArrowException) as error:
+                raise SpoutError(f"{what} cannot be read: {str(error).strip(' .')}") from error
+
+    def _rows(self, what: str, piece: FilePiece, source: pa.NativeFile) -> Iterator[pa.Table]:
+        size = source.size()
+        footer = Footer.read(what, size, lambda length, at: bytes(source.read_at(length, at)))
+        if footer is None or piece.file.size not in (-1, size):
+            raise ReplayMismatchError(
+                f"{what} has {size} bytes now, and had {piece.file.size} when it was written: it was replaced. Restore it "
+                "and start again"
+            )
+        groups = footer.groups(piece.start, piece.end)
+        if not groups:
+            return
+        file = pq.ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
+        wanted = self._in_file(piece.file)
+        names = columns_in(what, file.schema_arrow, wanted, "null")  # a column that was added later is null
+        for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
+            columns = dict(zip(wanted.names, columns_as(batch, wanted), strict=True))
+            yield self._table(piece, columns, len(batch))
+
+    def _in_file(self, file: DataFile) -> pa.Schema:
+        """Return the columns that the file itself has to have."""
+        own = [one for one in schema_of(self.fields) if one.name not in file.values]
+        if self.with_changes and not file.change:
+            own.append(pa.field(_TYPE, pa.string()))
+        return pa.schema(own)
+
+    def _table(self, piece: FilePiece, columns: dict[str, pa.Array], rows: int) -> pa.Table:
+        schema = schema_of(self.fields)
+        for name, text in piece.file.values.items():
+            if name in schema.names:
+                columns[name] = pa.repeat(partition_value(text, schema.field(name).type, name), rows)
+        if self.with_changes:
+            schema = schema_of(Fields(self.fields, CHANGE_FIELDS))
+            said = (piece.file.change, piece.version, piece.timestamp_ms * 1000)
+            for name, value in zip(CHANGE_FIELDS.names, said, strict=True):
+                if name not in columns:
+                    columns[name] = pa.repeat(pa.scalar(value, schema.field(name).type), rows)
+        return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)

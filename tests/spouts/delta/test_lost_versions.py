@@ -1,0 +1,249 @@
+"""DeltaSpout: tables that cannot be read as a stream, or not any more, are refused with what was found and the choices."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from spouts import DeltaSpout
+from tests.spouts.delta.test_delta_versions import FEED, actions, append, batches, entry_of, ids, numbers
+from tests.spouts.reading import definitions, rows_of
+from trident.errors import ReplayMismatchError, SpoutError, TopologyError
+
+
+def change(table: Path, version: int, kind: str, **said: Any) -> None:
+    """Change an entry of the log."""
+    found = actions(table, version)
+    for action in found:
+        if kind in action:
+            action[kind].update(said)
+    entry_of(table, version).write_text("".join(json.dumps(action) + "\n" for action in found))
+
+
+@pytest.mark.parametrize(
+    ("what", "operation"), [("delete", "DELETE"), ("update", "UPDATE"), ("overwrite", "WRITE"), ("restore", "RESTORE")]
+)
+def test_a_version_that_removes_rows_is_refused_after_what_is_before_it_was_read(
+    tmp_path: Path, what: str, operation: str
+) -> None:
+    append(tmp_path, 0, 4)
+    append(tmp_path, 4, 6)
+    if what == "delete":
+        DeltaTable(tmp_path).delete("id = 1")
+    elif what == "update":
+        DeltaTable(tmp_path).update(updates={"name": "'x'"}, predicate="id = 1")
+    elif what == "overwrite":
+        write_deltalake(tmp_path, numbers(0, 1), mode="overwrite")
+    else:
+        DeltaTable(tmp_path).restore(0)
+    spout = DeltaSpout(tmp_path, starting_version=0)
+    coordinator = spout.get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    assert ids([rows_of(spout, coordinator, first)]) == [[0, 1, 2, 3, 4, 5]]
+    for again in (coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            SpoutError, match=rf"version 2 .* \({operation}\) removed rows, [12] files of them, .* Choose: mode='c"
+        ):
+            again.initialize_transaction(2, first)
+    skipping = DeltaSpout(tmp_path, starting_version=0, on_removal="skip")
+    assert [one["version"] for one in definitions(skipping.get_coordinator({}), first, 2)] == [2]
+
+
+def test_changes_that_a_table_did_not_keep_are_refused(tmp_path: Path) -> None:
+    append(tmp_path, 0, 4)
+    DeltaTable(tmp_path).update(updates={"name": "'x'"}, predicate="id = 1")
+    with pytest.raises(
+        SpoutError, match=r"version 1 .* \(UPDATE\) changed rows, and the table did not keep .*Feed=true on"
+    ):
+        DeltaSpout(tmp_path, mode="changes", starting_version=1).get_coordinator({}).initialize_transaction(1, None)
+    DeltaTable(tmp_path).alter.set_table_properties(FEED)
+    DeltaTable(tmp_path).update(updates={"name": "'y'"}, predicate="id = 1")
+    (found,) = batches(DeltaSpout(tmp_path, mode="changes", starting_version=2))
+    assert [row[1:4] for row in found] == [("x", "update_preimage", 3), ("y", "update_postimage", 3)]
+
+
+def test_a_file_that_vacuum_deleted_is_named(tmp_path: Path) -> None:
+    append(tmp_path, 0, 4)
+    DeltaTable(tmp_path).delete("id = 1")
+    DeltaTable(tmp_path).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    spout = DeltaSpout(tmp_path, starting_version=0, on_removal="skip")
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    with pytest.raises(
+        SpoutError, match=r"the file part-.* of version 0 of the Delta table .* is gone: .* VACUUM deleted it"
+    ):
+        rows_of(spout, coordinator, first)
+    assert ids(batches(DeltaSpout(tmp_path))) == [[0, 2, 3]]
+
+
+def test_a_file_that_was_replaced_or_damaged_is_refused(tmp_path: Path) -> None:
+    append(tmp_path, 0, 4)
+    spout = DeltaSpout(tmp_path)
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    (file,) = tmp_path.glob("*.parquet")
+    data = file.read_bytes()
+    file.write_bytes(b"no Parquet")
+    with pytest.raises(ReplayMismatchError, match=rf"has 10 bytes now, and had {len(data)} when it was written"):
+        rows_of(spout, coordinator, first)
+    file.write_bytes(data[:4] + b"\xff" * 200 + data[204:])
+    with pytest.raises(SpoutError, match="the file .* of version 0 of the Delta table .* cannot be read: "):
+        rows_of(spout, coordinator, first)
+    file.write_bytes(data)
+    assert len(rows_of(spout, coordinator, first)) == 4
+
+
+@pytest.mark.parametrize("versions", [1, 2, 5])
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_table_that_was_made_again_is_refused(tmp_path: Path, versions: int, is_restarted: bool) -> None:
+    append(tmp_path / "t", 0, 4)
+    append(tmp_path / "t", 4, 8)
+    spout = DeltaSpout(tmp_path / "t")
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    shutil.rmtree(tmp_path / "t")
+    for start in range(versions):
+        append(tmp_path / "t", start, start + 1)
+    again = spout.get_coordinator({}) if is_restarted else coordinator
+    with pytest.raises(
+        ReplayMismatchError, match="was read up to version 1 as table .* and is another one now"
+    ) as caught:
+        again.initialize_transaction(2, first)
+    assert str(DeltaTable(tmp_path / "t").metadata().id) in str(caught.value)
+
+
+def test_a_table_that_was_set_back_or_is_gone_is_refused(tmp_path: Path) -> None:
+    append(tmp_path / "t", 0, 4)
+    shutil.copytree(tmp_path / "t", tmp_path / "copy")
+    append(tmp_path / "t", 4, 8)
+    spout = DeltaSpout(tmp_path / "t")
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    shutil.rmtree(tmp_path / "t")
+    with pytest.raises(SpoutError, match="there is no Delta table at .*. Mend the path, or create it"):
+        coordinator.initialize_transaction(2, first)
+    shutil.copytree(tmp_path / "copy", tmp_path / "t")
+    for again in (coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            ReplayMismatchError, match=r"was read up to version 1 .* another one now \(version 0, .* restored"
+        ):
+            again.initialize_transaction(2, first)
+    append(tmp_path / "t", 100, 101)  # version 1 again, but another one
+    for again in (coordinator, spout.get_coordinator({})):
+        with pytest.raises(ReplayMismatchError, match=r"was read up to version 1 .* another one now \(version 1"):
+            again.initialize_transaction(2, first)
+
+
+def test_a_log_that_was_cleaned_up_too_far_is_refused(tmp_path: Path) -> None:
+    append(tmp_path, 0, 1)
+    spout = DeltaSpout(tmp_path)
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    append(tmp_path, 1, 2)
+    append(tmp_path, 2, 3)
+    DeltaTable(tmp_path).create_checkpoint()
+    for version in (0, 1):
+        entry_of(tmp_path, version).unlink()
+    for again in (coordinator, spout.get_coordinator({})):
+        with pytest.raises(
+            SpoutError, match="version 1 of the Delta table .* is no longer in its log: the log was cleaned up"
+        ):
+            again.initialize_transaction(2, first)
+    with pytest.raises(SpoutError, match="starting_version=1 of the Delta table .* is no longer in its log"):
+        DeltaSpout(tmp_path, starting_version=1).get_coordinator({}).initialize_transaction(1, None)
+    assert ids(batches(DeltaSpout(tmp_path, starting_version=2))) == [[2]]
+
+
+def test_a_column_that_changes_its_type_or_goes_is_named(tmp_path: Path) -> None:
+    append(tmp_path, 0, 1)
+    spout = DeltaSpout(tmp_path)
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    other = pa.table({"id": pa.array(["x"])})
+    write_deltalake(tmp_path, other, mode="overwrite", schema_mode="overwrite")
+    with pytest.raises(
+        SpoutError, match="column 'id' of the Delta table .* is string at version 1, and the stream has it as big"
+    ):
+        coordinator.initialize_transaction(2, first)
+    named = DeltaSpout(tmp_path, "name: string", starting_version=0, on_removal="skip").get_coordinator({})
+    begun = named.initialize_transaction(1, None)
+    with pytest.raises(SpoutError, match=r"has no column 'name' at version 1; it has \['id'\]. Leave the field out"):
+        named.initialize_transaction(2, begun)
+
+
+def test_what_readers_do_not_know_is_refused_by_its_name(tmp_path: Path) -> None:
+    append(tmp_path, 0, 1, configuration={"delta.appendOnly": "true"})
+    coordinator = DeltaSpout(tmp_path, "id: bigint").get_coordinator({})
+    (first,) = definitions(coordinator)
+
+    def refused(message: str, kind: str, **said: Any) -> None:
+        if kind == "add":
+            append(tmp_path, 1, 2)
+            change(tmp_path, 1, kind, **said)
+        with pytest.raises(SpoutError, match=message):
+            coordinator.initialize_transaction(2, first)
+        entry_of(tmp_path, 1).unlink()
+
+    vector = {
+        "storageType": "u",
+        "pathOrInlineDv": "ab^-aqEH.-t@S}K{vb[*k^",
+        "offset": 4,
+        "sizeInBytes": 40,
+        "cardinality": 2,
+    }
+    refused(r"version 1 of .* has deletion vectors \(in part-.*\), .* APPLY \(PURGE\)", "add", deletionVector=vector)
+    refused(r"has a file outside of the table, s3://other/a, as shallow clones do", "add", path="s3://other/a")
+    protocol = {"protocol": {"minReaderVersion": 3, "readerFeatures": ["catalogManaged"], "minWriterVersion": 7}}
+    entry_of(tmp_path, 1).write_text(json.dumps(protocol))
+    refused("version 1 .* needs readers that know catalogManaged, and this one does not", "protocol")
+    entry_of(tmp_path, 1).write_text("{no JSON")
+    refused("the entry of version 1 in the log of the Delta table .* cannot be read", "")
+
+
+def test_column_mapping_is_refused(tmp_path: Path) -> None:
+    append(tmp_path, 0, 1)
+    change(tmp_path, 0, "metaData", configuration={"delta.columnMapping.mode": "name"})
+    with pytest.raises(
+        SpoutError, match=r"maps its columns by name \(delta.columnMapping.mode\), so names in its files"
+    ):
+        DeltaSpout(tmp_path, "id: bigint").get_coordinator({}).initialize_transaction(1, None)
+
+
+def test_a_removal_without_partition_values_is_refused(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, numbers(0, 2), partition_by=["name"], configuration=FEED)
+    DeltaTable(tmp_path).delete()
+    found = [action for action in actions(tmp_path, 1) if "cdc" not in action]
+    entry_of(tmp_path, 1).write_text("".join(json.dumps(action) + "\n" for action in found))
+    change(tmp_path, 1, "remove", partitionValues=None)
+    with pytest.raises(
+        SpoutError, match="version 1 .* removed name=n.* and does not say the value of its partition column 'name'"
+    ):
+        DeltaSpout(tmp_path, mode="changes", starting_version=1).get_coordinator({}).initialize_transaction(1, None)
+
+
+def test_a_wrong_argument_or_place_is_refused(tmp_path: Path) -> None:
+    for fields in (None, "id: bigint"):
+        with pytest.raises(SpoutError, match="there is no Delta table at .*nowhere"):
+            DeltaSpout(tmp_path / "nowhere", fields).get_coordinator({})
+    append(tmp_path, 0, 1)
+    with pytest.raises(TopologyError, match=r"field 'town' has no type, and the Delta table .* has no such column"):
+        DeltaSpout(tmp_path, "id, town")
+    with pytest.raises(SpoutError, match="has no column 'town' at version 0"):
+        DeltaSpout(tmp_path, "town: string").get_coordinator({}).initialize_transaction(1, None)
+    with pytest.raises(SpoutError, match="starting_version=5, but the newest version of the Delta table .* is 0"):
+        DeltaSpout(tmp_path, starting_version=5).get_coordinator({}).initialize_transaction(1, None)
+    for name, value, part in (
+        ("mode", "cdf", "mode is 'cdf'; it must be 'append' or 'changes'"),
+        ("on_removal", "ignore", "on_removal is 'ignore'"),
+        ("starting_version", "first", "starting_version is 'first'; it must be 'earliest' or 'latest'"),
+        ("starting_version", -1, "starting_version is -1; versions begin at 0"),
+        ("max_batch_files", 0, "max_batch_files is 0"),
+    ):
+        with pytest.raises(ValueError, match=part):
+            DeltaSpout(tmp_path, **{name: value})  # type: ignore[arg-type]
