@@ -105,9 +105,9 @@ class Topics:
             producer.commit_transaction(_LIMIT_S)
 
     def producer(self, **config: object) -> Producer:
-        """Return a producer that waits for all copies; `config` with underscores."""
+        """Return a producer that waits for all copies and keeps the order; `config` with underscores."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        return Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "log_level": 0, **settings})
+        return Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "log_level": 0, **settings})
 
     def read(self, name: str, committed: bool = True) -> list[Record]:
         """Return every record of a topic, partition by partition, each in the order of its offsets.

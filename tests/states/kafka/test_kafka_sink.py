@@ -245,6 +245,7 @@ def test_a_broker_that_hangs_in_a_commit_fails_the_batch_and_the_replay_is_exact
     assert home.values() == [b"a", b"b"]
 
 
+@pytest.mark.soak
 def test_a_broker_that_is_killed_in_a_commit_fails_the_batch_and_the_replay_is_exact(
     home: Home, kafka_server: KafkaCluster
 ) -> None:
