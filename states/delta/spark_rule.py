@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 from trident.errors import ConfigError
 from trident.state.interfaces import StateType
-from trident.state.txid import Txid
+from trident.state.txid import Snapshot, Txid
 from trident.state.values import UNKNOWN_ATTEMPT
 from trident.state.winners import EVERYTHING_WON, Winners
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-__all__ = ["COMBINERS", "PARTIAL", "STORED", "by_rule", "combiner"]
+__all__ = ["COMBINERS", "PARTIAL", "STORED", "by_rule", "combiner", "value_at"]
 
 COMBINERS = ("count", "max", "min", "sum")
 """Names that `merge_dataframe` accepts in place of an expression."""
@@ -45,6 +45,14 @@ def by_rule(kind: StateType, value_type: str, txid: Txid, combine: Callable[[Col
     base = sf.when(stands, sf.col(f"{STORED}.curr")).otherwise(sf.col(f"{STORED}.prev"))
     head = [number.alias("txid"), sf.lit(txid.attempt).cast("bigint").alias("attempt")]
     return [*head, base.alias("prev"), combined(base).alias("curr"), stored_txid, always]
+
+
+def value_at(snapshot: Snapshot) -> Column:
+    """Return the value of an opaque row as of a committed batch: `trident.state.values.OpaqueValue.at`."""
+    from pyspark.sql import functions as sf
+
+    stands = _stand_before(sf.col("txid"), sf.col("attempt"), snapshot.txid + 1, snapshot.winners)
+    return sf.when(stands, sf.col("curr")).otherwise(sf.col("prev"))
 
 
 def _stand_before(txids: Column, attempts: Column, txid: int, winners: Winners) -> Column:

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
+from states.delta.spark_rule import value_at
 from trident.errors import EnvironmentProblem, StateError
 from trident.redaction import redacted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+    from trident.state.txid import Snapshot
 
 __all__ = ["DELTA_PACKAGE", "delta_dataframe", "delta_session_conf", "load"]
 
@@ -71,11 +74,17 @@ def delta_session_conf(ivy_dir: str | os.PathLike[str] | None = None, jars: Sequ
     return conf | {"spark.jars.ivy": str(folder), "spark.jars.ivySettings": str(settings)}
 
 
-def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str], version: int | None = None) -> DataFrame:
+def delta_dataframe(
+    spark: SparkSession,
+    path: str | os.PathLike[str],
+    version: int | None = None,
+    snapshot: Snapshot | None = None,
+) -> DataFrame:
     """Return a Delta state as a DataFrame of its key columns and `value`, the latest write of each key.
 
     The session needs `delta_session_conf`. The DataFrame is of the Delta version given or of the newest, which is a
-    whole number of batches; of an opaque state that may include one batch that the log has not recorded yet. A key whose
+    whole number of batches; of an opaque state that may include one batch that the log has not recorded yet, unless a
+    `snapshot` of the log says which batches are committed (`version` must not be more than one batch beyond it). A key whose
     value is None has no row. A state whose types are not declared has binary columns here, in the codec of
     `trident.state.encoding.codec`.
 
@@ -93,7 +102,8 @@ def delta_dataframe(spark: SparkSession, path: str | os.PathLike[str], version: 
     for columns, value in _COLUMNS.items():
         keys = names[: -len(columns)]
         if keys and tuple(names[len(keys) :]) == columns and len(names) == len(table.columns) - 2:
-            latest = sf.max_by(sf.struct(sf.col(value).alias("value")), sf.col(SEQ_COLUMN)).alias("_latest")
+            shown = sf.col(value) if snapshot is None or value != "curr" else value_at(snapshot)
+            latest = sf.max_by(sf.struct(shown.alias("value")), sf.col(SEQ_COLUMN)).alias("_latest")
             rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*(f"`{key}`" for key in keys)).agg(latest)
             return rows.select(*(f"`{key}`" for key in keys), "_latest.value").where("value IS NOT NULL")
     raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not those of one")

@@ -7,10 +7,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from states.delta.change_table import ABSENT, ChangeTable
-from states.delta.commit_notes import find_batch, shown_batches
+from states.delta.commit_notes import Place, find_batch, shown_batches
 from states.delta.fence import newest_sentinel
 from states.delta.layout import Layout, RawKey, RawValue, in_order
 from states.delta.map import DeltaBackingMap
@@ -93,9 +93,20 @@ class DeltaMapState(SnapshottableMap):
         assert kind is not None, "a map over a Delta table has a kind"
         return _state_at(self._path, self._conf, txid, kind, self._options)
 
-    def to_dataframe(self, spark: SparkSession) -> DataFrame:
-        """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`."""
-        return delta_dataframe(spark, self._path)
+    def to_dataframe(self, spark: SparkSession, snapshot: Snapshot | None = None) -> DataFrame:
+        """Return the table as a DataFrame of its key columns and `value`; see `delta_dataframe`.
+
+        With a snapshot of the log it is as of that batch, whatever an attempt in flight has written.
+        """
+        kind = self.kind
+        assert kind is not None, "a map over a Delta table has a kind"
+        if snapshot is None:
+            return delta_dataframe(spark, self._path)
+        found = _found(self._path, self._conf, snapshot, kind, self._options)
+        if found.place is None:  # nothing was ever committed
+            columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
+            return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))
+        return delta_dataframe(spark, self._path, found.place.version, found.place.snapshot)
 
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running."""
@@ -131,7 +142,23 @@ def delta_state_at(
     return _state_at(os.fspath(path), conf, txid, state_type(kind), DeltaOptions(**options))
 
 
+class _Found(NamedTuple):
+    """The table at a batch of its history; no place: nothing was ever committed."""
+
+    layout: Layout
+    table: ChangeTable
+    place: Place | None
+
+
 def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> DeltaStateAt:
+    layout, table, place = _found(path, conf, txid, kind, options)
+    if place is None:
+        assert isinstance(txid, Snapshot), "a number alone is looked for in the table"
+        return DeltaStateAt(table, layout, txid, options.snapshot_key)
+    return DeltaStateAt(table, layout, place.snapshot, options.snapshot_key)
+
+
+def _found(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> _Found:
     layout = Layout(kind, replace(conf, read_only=True))
     table = ChangeTable(path, layout.schemas, layout.description, options, read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
@@ -139,13 +166,13 @@ def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType,
     if table.refresh() == ABSENT and not isinstance(txid, Snapshot):
         raise StateError(f"{what}: there is no table")
     if table.version <= 0 and isinstance(txid, Snapshot):  # nothing was ever committed, so no batch touched it
-        return DeltaStateAt(table, layout, txid, options.snapshot_key)
+        return _Found(layout, table, None)
     entries = table.notes()
     place = find_batch(entries, table.version, partial(newest_sentinel, table), txid, what)
     old = None if place is None else table.another(read_only=True, at=place.version)
     if place is None or old is None or not old.readable():
         raise StateError(f"{what}: {_retained(table, shown_batches(entries, table.version))}")
-    return DeltaStateAt(old, layout, place.snapshot, options.snapshot_key)
+    return _Found(layout, old, place)
 
 
 def _retained(table: ChangeTable, versions: list[tuple[int, int]]) -> str:

@@ -169,8 +169,11 @@ class TimeTravelling(Ability, Protocol):
 class TableState(Ability, Protocol):
     """A state whose store is a table that Spark can read."""
 
-    def to_dataframe(self, spark: Any) -> Any:
-        """Return the table as a DataFrame of its key columns and `value`."""
+    def to_dataframe(self, spark: Any, snapshot: Snapshot | None = None) -> Any:
+        """Return the table as a DataFrame of its key columns and `value`: as of a committed batch, or the newest writes.
+
+        Raise `EnvironmentProblem` if this session cannot read such tables.
+        """
 
 
 # ---- what a factory may say before anything is opened -------------------------------------------------------------------

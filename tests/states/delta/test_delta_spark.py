@@ -21,7 +21,7 @@ from states.delta import delta_dataframe
 from trident.errors import StateError
 from pathlib import Path
 from tests.states.delta.delta_states import *
-from trident.state.txid import Sentinel
+from trident.state.txid import Sentinel, Snapshot
 from trident.state.winners import Winners
 
 path, other = Path(sys.argv[1]), Path(sys.argv[2])
@@ -45,6 +45,9 @@ row.write.format("delta").mode("append").save(str(path))
 say(state=dict(sorted(state.get_tuples())), reader=values(reader_at(path), "added", "man"))
 commit(state, log, 7, 1, {"man": 1, "added": 1})
 say(after=counts()[1], again=dict(sorted(state_at(path).get_tuples())))
+commit(state, log, 8, 1, {"man": 1, "new": 1}, record=False)
+shown = lambda txid: dict(map(tuple, state_at(path).to_dataframe(spark, Snapshot(txid, log.winners)).collect()))
+say(newest=counts()[1]["man"], committed=[(shown(txid)["man"], "new" in shown(txid)) for txid in (7, 6)])
 spark.range(3).write.format("delta").save(str(other))
 try:
     delta_dataframe(spark, other)
@@ -79,6 +82,8 @@ def test_spark_reads_what_the_state_wrote_and_the_state_reads_what_spark_wrote(t
         "reader": [50, 6],
         "after": {"added": 51, "man": 7, **words},
         "again": {"added": 51, "man": 7, **words},
+        "newest": 8,
+        "committed": [[7, False], [6, False]],
     }
 
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
-__all__ = ["CommitGate", "read_in_rounds"]
+__all__ = ["ROUNDS", "CommitGate", "read_in_rounds"]
 
 R = TypeVar("R")
 
-_ROUNDS = 100
+ROUNDS = 100
 _FREE_ROUNDS = 1  # without the gate
 _MOST_S = 2.0
 
@@ -40,9 +40,12 @@ class CommitGate:
 
 
 def read_in_rounds(
-    read: Callable[[], R], was_overtaken: Callable[[Exception], bool], gate: AbstractContextManager[Any] | None
+    read: Callable[[], R],
+    was_overtaken: Callable[[Exception], bool],
+    gate: AbstractContextManager[Any] | None,
+    rounds: int = ROUNDS,
 ) -> R:
-    """Return what `read` gives, which takes a newer snapshot in each round; what the last of 100 raises is raised.
+    """Return what `read` gives, which takes a newer snapshot in each round; what the last round raises is raised.
 
     Parameters
     ----------
@@ -51,11 +54,11 @@ def read_in_rounds(
     gate
         Held from the second round on; None where commits are another process's.
     """
-    for number in range(_ROUNDS):
+    for number in range(rounds):
         try:
             with gate if gate is not None and number >= _FREE_ROUNDS else nullcontext():
                 return read()
         except Exception as error:
-            if number == _ROUNDS - 1 or not was_overtaken(error):
+            if number == rounds - 1 or not was_overtaken(error):
                 raise
     raise AssertionError("the last round returns or raises")

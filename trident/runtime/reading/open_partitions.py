@@ -10,6 +10,7 @@ from trident.coordination.log_state import LogState
 from trident.graph import Graph, StateNode
 from trident.planner import Plan, make_plan
 from trident.runtime.reading.commit_gate import CommitGate
+from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.interfaces import StateConf
@@ -61,4 +62,4 @@ def view_of(
         make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)
     ]
     check = None if log is None else StoreCheck(name, instances, log)
-    return StateView(instances, snapshot, name, gate=gate, check=check)
+    return StateView(instances, snapshot, name, gate=gate, check=check, columns=columns_of(plan.states[name]))

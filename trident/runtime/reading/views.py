@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
-from trident.runtime.reading.commit_gate import read_in_rounds
+from trident.errors import EnvironmentProblem, StaleTransactionError, StateError, UnsupportedOperation
+from trident.fields import Fields
+from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
+from trident.runtime.reading.row_listing import Listing, Row, begins, with_values
+from trident.runtime.reading.state_frames import frame_of
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.steps.partitions import partitions_of
 from trident.state.abilities import (
     Closable,
-    ITupleCollection,
     SnapshotGettable,
     SnapshotReadable,
     TableState,
     TimeTravelling,
 )
 from trident.state.interfaces import Key, ReadOnlyMapState, ReadOnlySnapshottable
-from trident.state.map_abilities import ListableMap
 from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["StateView"]
+
+_LISTING_ROUNDS = 5  # a listing takes longer than a read
 
 
 class StateView:
@@ -50,6 +53,8 @@ class StateView:
         `StaleTransactionError` when it is too old, and take another one for all that they read together.
     check
         Compares the stores with the log, once per snapshot; None: they are not compared.
+    columns
+        Names and types of the rows: the key's fields, then the value.
 
     Attributes
     ----------
@@ -65,13 +70,16 @@ class StateView:
         now: Callable[[], Snapshot] | None = None,
         gate: AbstractContextManager[Any] | None = None,
         check: StoreCheck | None = None,
+        columns: Fields = Fields(),
     ) -> None:
         self.txid: int | None = None
+        self._columns = columns
         self._check = check
         self._gate = gate
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
         self._now, self._renews = now or snapshot, now is None
         self._past = isinstance(partitions[0], SnapshotReadable)
+        self._listing = Listing(partitions, name, columns, self._read_at)
         # Threads share the instances of a running topology, and a store need not be thread-safe.
         self._lock = threading.Lock()
 
@@ -119,21 +127,32 @@ class StateView:
         limit
             The most rows to return; None: all.
         """
-        if isinstance(self._partitions[0], ListableMap):
+        if self._listing.has_pages:
             rows = self._rows(prefix, limit)
         else:
-            rows = (row for row in self._users_rows() if _begins(row, prefix))
+            with self._lock:
+                rows = iter([row for row in self._listing.of_user() if begins(row, prefix)])
         yield from islice(rows, limit)
 
     def _rows(self, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
-        rows = self._retried(lambda snapshot: self._whole_listing(snapshot, prefix, limit))
+        rows = self._retried(lambda snapshot: self._listing.in_one_page(snapshot, prefix, limit))
         if rows is not None:
             yield from rows
             return
         for index, state in enumerate(self._partitions):
             for page in self._locked(state.key_pages()):
-                keys = self._own(page, index, prefix)
-                yield from _with_values(keys, self.multi_get(keys))
+                keys = self._listing.own(page, index, prefix)
+                yield from with_values(keys, self.multi_get(keys))
+
+    def pages_of(self, partition: int) -> Iterator[list[Row]]:
+        """Iterate over the rows of one partition, in pages of a size that suits the store."""
+        state = self._partitions[partition]
+        if not self._listing.has_pages or len(self._columns) == 1 or isinstance(state, TimeTravelling):
+            yield self._retried(lambda snapshot: self._listing.at(snapshot, partition))
+            return
+        for page in self._locked(state.key_pages()):
+            keys = self._listing.own(page, partition)
+            yield with_values(keys, self.multi_get(keys))
 
     def at(self, txid: int) -> StateView:
         """Return the state as it was after batch `txid`, where the store keeps earlier batches (Delta).
@@ -150,35 +169,53 @@ class StateView:
             raise StateError(f"read state {self._name!r} as of batch {txid}: {snapshot.txid} is the last one committed")
         then = Snapshot(txid, snapshot.winners)
         with self._lock:
-            self._compare()
+            self.compare()
             partitions = [self._time_travelling(state).at(then) for state in self._partitions]
-        return StateView(partitions, lambda: then, self._name)
+        return StateView(partitions, lambda: then, self._name, columns=self._columns)
 
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
-        """Return the key fields and `value` of all keys as a DataFrame, where the store is a table (Delta).
+        """Return the key fields and `value` of all keys as a DataFrame, all as of one committed batch.
 
-        It shows the newest writes; for an opaque state this may include the batch that is being committed.
+        The tasks of Spark read the store if it is a Delta table and this session can read such tables. The rows of any other
+        store that can list its keys pass through this process. States that are not opaque show their latest writes.
+
+        Raises
+        ------
+        StateError
+            Commits overtook the reading again and again.
+        UnsupportedOperation
+            The store cannot list its keys (Memcached).
         """
+        if isinstance(self._partitions[0], TableState):
+            with suppress(EnvironmentProblem):
+                return self._frame_of_table(spark, self._partitions[0])
+        return frame_of(spark, self._name, self._columns, self.rows_at_once())
+
+    def _frame_of_table(self, spark: SparkSession, table: TableState) -> DataFrame:
         with self._lock:
-            self._compare()
-            frames: list[DataFrame] = [self._table(state).to_dataframe(spark) for state in self._partitions]
-        whole = frames[0]
-        for frame in frames[1:]:
-            whole = whole.union(frame)
-        return whole
+            self.compare()
+            snapshot = self._snapshot()
+            frame: DataFrame = table.to_dataframe(spark, snapshot)
+            self.txid = snapshot.txid
+            return frame
+
+    def rows_at_once(self) -> list[Row]:
+        """Return all rows as of one committed batch: the key's fields, then the value; only the value if there is no key."""
+        try:
+            rows: list[Row] = self._retried(self._listing.at, _LISTING_ROUNDS)
+        except StaleTransactionError as error:
+            raise StateError(
+                f"list state {self._name!r} as of one batch: its topology commits batches faster than its keys can be listed. "
+                "List it page by page with get_tuples(), stop the topology meanwhile, or keep the state in Delta"
+            ) from error
+        return rows
 
     def _time_travelling(self, state: Any) -> TimeTravelling:
         if not isinstance(state, TimeTravelling):
-            raise self._unsupported("read as of an earlier batch")
+            raise UnsupportedOperation(
+                f"state {self._name!r} cannot be read as of an earlier batch: its store is no Delta table"
+            )
         return state
-
-    def _table(self, state: Any) -> TableState:
-        if not isinstance(state, TableState):
-            raise self._unsupported("become a DataFrame")
-        return state
-
-    def _unsupported(self, what: str) -> UnsupportedOperation:
-        return UnsupportedOperation(f"state {self._name!r} cannot {what}: its store is no Delta table")
 
     def close(self) -> None:
         """Close the instances."""
@@ -186,13 +223,13 @@ class StateView:
             if isinstance(state, Closable):
                 state.close()
 
-    def _retried(self, read: Callable[[Snapshot], Any]) -> Any:
+    def _retried(self, read: Callable[[Snapshot], Any], rounds: int = ROUNDS) -> Any:
         def once() -> Any:
             snapshot = self._snapshot()
             try:
                 found = read(snapshot)
             except StaleTransactionError:
-                self._compare()  # a store that is ahead of its log looks as if its commits overtook the reader
+                self.compare()  # a store that is ahead of its log looks as if its commits overtook the reader
                 raise
             if self._check is not None:
                 self._check.after_reading(snapshot.txid)
@@ -200,38 +237,12 @@ class StateView:
             return found
 
         with self._lock:
-            return read_in_rounds(once, _was_overtaken, self._gate) if self._renews else once()
+            return read_in_rounds(once, _was_overtaken, self._gate, rounds) if self._renews else once()
 
-    def _compare(self) -> None:
+    def compare(self) -> None:
+        """Compare the stores with the log; `StateReadError` if they do not belong together."""
         if self._check is not None:
             self._check.compare()
-
-    def _users_rows(self) -> list[tuple[Any, ...]]:
-        """Return the rows of a state that is not one of our maps."""
-        if not isinstance(self._partitions[0], ITupleCollection):
-            raise UnsupportedOperation(f"the store of state {self._name!r} cannot list its keys")
-        with self._lock:
-            return [row for state in self._partitions for row in state.get_tuples()]
-
-    def _whole_listing(self, snapshot: Snapshot, prefix: Any, limit: int | None) -> list[tuple[Any, ...]] | None:
-        """Return the rows at a snapshot that was taken before the keys were listed; None if a partition has several pages."""
-        keys: list[Key] = []
-        for index, state in enumerate(self._partitions):
-            pages = state.key_pages()
-            keys += self._own(next(pages, ()), index, prefix)
-            if next(pages, None) is not None:
-                return None
-        rows: list[tuple[Any, ...]] = []
-        step = len(keys) if limit is None else max(limit, 1000)  # removed keys are listed too, and have no row
-        while keys and (limit is None or len(rows) < limit):
-            read, keys = keys[:step], keys[step:]
-            rows += _with_values(read, self._read_at(read, snapshot))
-        return rows
-
-    def _own(self, page: Sequence[Key], partition: int, prefix: Any) -> list[Key]:
-        """Return the keys of this partition: partitions that share a store may each list the keys of all."""
-        places = partitions_of(page, len(self._partitions))
-        return [page[at] for at in places.get(partition, ()) if _begins(page[at], prefix)]
 
     def _locked(self, pages: Iterator[Sequence[Key]]) -> Iterator[Sequence[Key]]:
         while True:
@@ -256,15 +267,3 @@ class StateView:
 
 def _was_overtaken(error: Exception) -> bool:
     return isinstance(error, StaleTransactionError)
-
-
-def _begins(key: Sequence[Any], prefix: Any) -> bool:
-    if prefix is None:
-        return True
-    if isinstance(prefix, str):
-        return isinstance(key[0], str) and key[0].startswith(prefix)
-    return key[: len(prefix)] == tuple(prefix)
-
-
-def _with_values(keys: Sequence[Key], values: Sequence[Any]) -> list[tuple[Any, ...]]:
-    return [(*key, value) for key, value in zip(keys, values, strict=True) if value is not None]

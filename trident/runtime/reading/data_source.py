@@ -1,0 +1,166 @@
+"""`spark.read.format("trident")`: states as tables of Spark, read by its tasks.
+
+Spark makes the source in processes of its own, first to plan and then once in each task. So everything is found by the
+options: the declaration of the topology by import, what is committed in its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from trident.config import Config
+from trident.errors import ConfigError, StaleTransactionError, StateError
+from trident.graph import StateNode
+from trident.runtime.reading.foreign_logs import ForeignLog
+from trident.runtime.reading.open_partitions import open_state
+from trident.runtime.reading.state_frames import columns_of, table_of_state
+from trident.runtime.reading.store_check import StoreCheck
+from trident.runtime.reading.targets import load_topology
+from trident.runtime.reading.views import StateView
+from trident.state.abilities import TimeTravelling
+from trident.state.txid import Snapshot
+from trident.state.winners import Winners
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+__all__ = ["TridentDataSource"]
+
+_INSTEAD = 'Read it there with running.state("…").to_dataframe(spark)'
+
+
+class TridentDataSource(DataSource):
+    """The states of a topology as tables: `spark.read.format("trident").option("topology", …).load("state")`.
+
+    Options
+    -------
+    topology
+        Where it is declared: `module:topology` or `path/to/file.py:topology`.
+    state
+        The name of the state; or what is given to `load`.
+    log_dir
+        The folder of the log, which all machines see; default: `trident-log/TOPOLOGY`.
+    txid
+        The batch as of which to read, where the store keeps earlier ones (Delta); default: the last committed one.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        super().__init__(options)
+        known = ("topology", "state", "path", "log_dir", "txid")
+        unknown = [name for name in options if name.lower() not in known]
+        if unknown:
+            raise ConfigError(f"unknown option {unknown[0]!r} of format trident. Known are: {', '.join(known)}")
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name of the format."""
+        return "trident"
+
+    def schema(self) -> str:
+        """Return the columns: the key's fields, then the value."""
+        columns = columns_of(self._node())
+        unknown = [name for name, type_ in zip(columns.names, columns.types, strict=True) if type_ is None]
+        if unknown:
+            raise StateError(
+                f"the type of {unknown[0]!r} in state {self._node().name!r} is not declared. Give the columns with .schema(…)"
+            )
+        return ", ".join(f"`{name}` {type_}" for name, type_ in zip(columns.names, columns.types, strict=True))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return what plans and reads."""
+        topology = self._topology()
+        config = Config.of(
+            log_dir=str(Path(self.options.get("log_dir") or Config().log_folder(topology.name)).absolute())
+        )
+        txid = self.options.get("txid")
+        return _Reader(_Place(topology.name, self._node(), config), None if txid is None else int(txid))
+
+    def _topology(self) -> Any:
+        target = self.options.get("topology")
+        if not target:
+            raise ConfigError('say where the topology is declared: .option("topology", "module:topology")')
+        return load_topology(target)
+
+    def _node(self) -> StateNode:
+        graph = self._topology().graph()
+        name = self.options.get("state") or self.options.get("path")
+        if not name:
+            states = ", ".join(repr(state.name) for state in graph.states)
+            raise ConfigError(f'name a state with load("…") or .option("state", "…"); the topology has {states}')
+        node: StateNode = graph.state(name)
+        return node
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a state is: all that a task needs to open it."""
+
+    topology: str
+    node: StateNode
+    config: Config
+
+    def log(self) -> ForeignLog:
+        return ForeignLog(self.topology, self.config, [self.node], _INSTEAD)
+
+    def view(self, log: ForeignLog, partitions: int, snapshot: Snapshot) -> StateView:
+        name = self.node.name
+        states = [
+            open_state(self.topology, self.node, self.config, partition, partitions, read_only=True)
+            for partition in range(partitions)
+        ]
+        check = StoreCheck(name, states, log.now)
+        now = lambda: log.now().snapshot(name)  # noqa: E731
+        return StateView(states, lambda: snapshot, name, now, check=check, columns=columns_of(self.node))
+
+
+class _Reader(DataSourceReader):
+    """One task for each partition of the state, all at the snapshot that the planning took."""
+
+    def __init__(self, place: _Place, txid: int | None) -> None:
+        self._place, self._txid = place, txid
+
+    def partitions(self) -> Sequence[InputPartition]:
+        log, name = self._place.log(), self._place.node.name
+        now, count = log.now().snapshot(name), log.partitions(name)
+        then = now if self._txid is None else self._at(now)
+        view = self._place.view(log, count, then)
+        try:
+            view.compare()  # so that an error comes from the planning, once
+        finally:
+            view.close()
+        snapshot = (then.txid, then.winners.ranges, then.winners.adopted)
+        return [InputPartition((partition, count, snapshot)) for partition in range(count)]
+
+    def _at(self, now: Snapshot) -> Snapshot:
+        assert self._txid is not None, "asked only with a txid"
+        name = self._place.node.name
+        if self._txid > now.txid:
+            raise StateError(f"read state {name!r} as of batch {self._txid}: {now.txid} is the last one committed")
+        state = open_state(self._place.topology, self._place.node, self._place.config, 0, 1, read_only=True)
+        if self._txid < now.txid and not isinstance(state, TimeTravelling):
+            raise StateError(
+                f"read state {name!r} as of batch {self._txid}: its store is no Delta table, so only the last batch "
+                f"({now.txid}) can be read"
+            )
+        return Snapshot(self._txid, now.winners)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        index, count, (txid, ranges, adopted) = partition.value
+        place = self._place
+        view = place.view(place.log(), count, Snapshot(txid, Winners.of(ranges, adopted)))
+        try:
+            for rows in view.pages_of(index):
+                yield from table_of_state(place.node.name, columns_of(place.node), rows).to_batches()
+        except StaleTransactionError as error:
+            raise StateError(
+                f"read state {place.node.name!r} as of batch {txid}: its topology committed further batches while Spark read. "
+                "Stop the topology meanwhile, keep the state in Delta, or read it with get_tuples(), page by page"
+            ) from error
+        finally:
+            view.close()

@@ -1,0 +1,96 @@
+"""Listing: the rows of all keys of a state, at a given snapshot. Retries, locks and checks are those of `views.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from trident.errors import UnsupportedOperation
+from trident.fields import Fields
+from trident.runtime.steps.partitions import partitions_of
+from trident.state.abilities import ITupleCollection, SnapshotGettable, SnapshotReadable, TimeTravelling
+from trident.state.interfaces import Key
+from trident.state.map_abilities import ListableMap
+from trident.state.txid import Snapshot
+
+__all__ = ["Listing", "Row", "begins", "with_values"]
+
+Row = tuple[Any, ...]
+
+
+class Listing:
+    """Lists the rows of a state's partitions: the key's fields, then the value.
+
+    Parameters
+    ----------
+    partitions, name, columns
+        As of `StateView`.
+    read_at
+        Reads keys at a snapshot: a value per key, None where absent.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[Any],
+        name: str,
+        columns: Fields,
+        read_at: Callable[[Sequence[Key], Snapshot], list[Any]],
+    ) -> None:
+        self._partitions, self._name, self._columns, self._read_at = partitions, name, columns, read_at
+        self.has_pages = isinstance(partitions[0], ListableMap)
+
+    def at(self, snapshot: Snapshot, only: int | None = None) -> list[Row]:
+        """Return all rows, or those of one partition; of a state without keys its value, if there is one."""
+        chosen = range(len(self._partitions)) if only is None else [only]
+        state = self._partitions[0]
+        if len(self._columns) == 1:
+            past = isinstance(state, SnapshotReadable) and isinstance(state, SnapshotGettable)
+            return with_values([()], [state.get_at(snapshot) if past else state.get()]) if 0 in chosen else []
+        if isinstance(state, TimeTravelling):
+            return [row for index in chosen for row in self._partitions[index].at(snapshot).get_tuples()]
+        if not self.has_pages:
+            return self.of_user(chosen)
+        pages = ((index, page) for index in chosen for page in self._partitions[index].key_pages())
+        own = (self.own(page, index) for index, page in pages)
+        return [row for keys in own for row in with_values(keys, self._read_at(keys, snapshot))]
+
+    def in_one_page(self, snapshot: Snapshot, prefix: Any, limit: int | None) -> list[Row] | None:
+        """Return the rows at a snapshot that was taken before the keys were listed; None if a partition has several pages."""
+        keys: list[Key] = []
+        for index, state in enumerate(self._partitions):
+            pages = state.key_pages()
+            keys += self.own(next(pages, ()), index, prefix)
+            if next(pages, None) is not None:
+                return None
+        rows: list[Row] = []
+        step = len(keys) if limit is None else max(limit, 1000)  # removed keys are listed too, and have no row
+        while keys and (limit is None or len(rows) < limit):
+            read, keys = keys[:step], keys[step:]
+            rows += with_values(read, self._read_at(read, snapshot))
+        return rows
+
+    def own(self, page: Sequence[Key], partition: int, prefix: Any = None) -> list[Key]:
+        """Return the keys of this partition: partitions that share a store may each list the keys of all."""
+        places = partitions_of(page, len(self._partitions))
+        return [page[at] for at in places.get(partition, ()) if begins(page[at], prefix)]
+
+    def of_user(self, chosen: Sequence[int] | None = None) -> list[Row]:
+        """Return the rows of a state that is not one of our maps."""
+        if not isinstance(self._partitions[0], ITupleCollection):
+            raise UnsupportedOperation(f"the store of state {self._name!r} cannot list its keys")
+        partitions = self._partitions if chosen is None else [self._partitions[index] for index in chosen]
+        return [row for state in partitions for row in state.get_tuples()]
+
+
+def begins(key: Sequence[Any], prefix: Any) -> bool:
+    """Whether a key, or a row, begins with a prefix as of `StateView.get_tuples`."""
+    if prefix is None:
+        return True
+    if isinstance(prefix, str):
+        return isinstance(key[0], str) and key[0].startswith(prefix)
+    return key[: len(prefix)] == tuple(prefix)
+
+
+def with_values(keys: Sequence[Key], values: Sequence[Any]) -> list[Row]:
+    """Return a row for each key that has a value."""
+    return [(*key, value) for key, value in zip(keys, values, strict=True) if value is not None]

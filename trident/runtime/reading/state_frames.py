@@ -1,0 +1,53 @@
+"""The rows of a state as typed columns, and as a DataFrame of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from trident.arrow import arrow_type
+from trident.errors import StateError
+from trident.fields import Fields
+from trident.graph import StateNode
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["columns_of", "frame_of", "table_of_state"]
+
+
+def columns_of(state: StateNode) -> Fields:
+    """Return the columns of a state's rows: the fields of its key, and `value` (`value_` if a field has that name)."""
+    keys, value = state.key_fields, "value"
+    while value in keys.names:
+        value += "_"
+    return Fields.of([*keys.names, value], [*keys.types, state.value.types[0] if len(state.value) else None])
+
+
+def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:
+    """Return rows as a table; a column whose type is not declared gets that of its values.
+
+    Raises
+    ------
+    StateError
+        A value does not fit the type of its column, or the values of a column have no common type.
+    """
+    arrays = []
+    for at, (name, type_) in enumerate(zip(columns.names, columns.types, strict=True)):
+        values = [row[at] for row in rows]
+        try:
+            arrays.append(pa.array(values, type=None if type_ is None else arrow_type(type_)))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            declared = "has no declared type" if type_ is None else f"is declared as {type_}"
+            raise StateError(
+                f"the rows of state {state!r} cannot become columns: {name!r} {declared}, and {error}. Read them with "
+                "get_tuples()"
+            ) from error
+    return pa.table(arrays, names=list(columns.names))
+
+
+def frame_of(spark: SparkSession, state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> DataFrame:
+    """Return rows as a DataFrame."""
+    return spark.createDataFrame(table_of_state(state, columns, rows))
