@@ -45,7 +45,7 @@ class Config(Redacted):
         [code that hangs](guarantees.md#code-that-hangs).
     max_batch_attempts
         How often a batch may fail before the topology stops with `BatchFailedError`. A replay because an earlier batch
-        failed does not count.
+        failed does not count, nor does a try while a source is away.
     retry_backoff_ms, retry_backoff_max_ms
         The wait before the second try of a batch; it doubles with each further try, up to the maximum.
     on_poison

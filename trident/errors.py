@@ -32,7 +32,8 @@
     │   └── BackendError             the store did not answer, or refused
     └── SpoutError
         ├── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
-        └── PartitionLostError   a partition of a batch that must be replayed is not there
+        ├── PartitionLostError   a partition of a batch that must be replayed is not there
+        └── SourceAwayError      the source does not answer; the batch is tried again until it does
 
 Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
 on its way from a worker.
@@ -61,6 +62,7 @@ __all__ = [
     "ReplayMismatchError",
     "ReportedFailedException",
     "RetriesUsedUpError",
+    "SourceAwayError",
     "SpoutError",
     "StaleTransactionError",
     "StateError",
@@ -453,6 +455,10 @@ class PartitionLostError(SpoutError):
             f"{self.there}). A transactional spout gives the same rows again: bring the source back and start again, the "
             "topology continues with this batch; or make it an opaque spout, which goes on with what is there"
         )
+
+
+class SourceAwayError(SpoutError):
+    """A source does not answer at the moment. The batch is tried again until it does, however often that is."""
 
 
 def _with_article(noun: str) -> str:

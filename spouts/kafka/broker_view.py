@@ -10,7 +10,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.client_settings import Reports, admin_of, consumer_settings, error_of, kafka_error, kafka_package
+from spouts.kafka.client_settings import (
+    Reports,
+    admin_of,
+    consumer_settings,
+    described,
+    error_of,
+    kafka_error,
+    kafka_package,
+)
 from spouts.kafka.options import KafkaOptions
 from trident.errors import SpoutError
 
@@ -90,18 +98,15 @@ class BrokerView:
         return [name for name in found if matches.fullmatch(name) and not name.startswith("__")]
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:
-        from confluent_kafka import KafkaException, TopicCollection
+        from confluent_kafka import KafkaException
 
         views: dict[str, TopicView] = {}
-        for name, future in self._admin.describe_topics(TopicCollection(names), request_timeout=_ASK_S).items():
-            try:
-                topic = future.result()
-            except KafkaException as error:
-                if error_of(error).name() == "UNKNOWN_TOPIC_OR_PART":
-                    continue
-                raise self._failed(f"asking for topic {name!r}", error) from error
-            led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
-            views[name] = TopicView(str(topic.topic_id), led)
+        for name, topic in described(self._admin, names, _ASK_S).items():
+            if not isinstance(topic, KafkaException):
+                led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
+                views[name] = TopicView(str(topic.topic_id), led)
+            elif error_of(topic).name() != "UNKNOWN_TOPIC_OR_PART":
+                raise self._failed(f"asking for topic {name!r}", topic) from topic
         return views
 
     def compacted(self, names: Iterable[str]) -> list[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from trident.errors import EnvironmentProblem, SpoutError
+from trident.errors import EnvironmentProblem, SourceAwayError, SpoutError
 from trident.redaction import redacted
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ __all__ = [
     "Reports",
     "admin_of",
     "consumer_settings",
+    "described",
     "error_of",
     "is_final",
     "kafka_error",
@@ -43,7 +45,7 @@ _STRANGER = ("_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED")
 _FORBIDDEN = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
 
 
-class BrokersAway(SpoutError):
+class BrokersAway(SourceAwayError):
     """No broker answers; they may be back later."""
 
 
@@ -113,6 +115,33 @@ def admin_of(settings: Mapping[str, Any], reports: Reports) -> AdminClient:
         return AdminClient(own, logger=reports)
     except KafkaException as error:
         raise SpoutError(f"config: {error_of(error).str()}") from error
+
+
+def described(admin: AdminClient, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    """Return what the brokers say about topics, ids and leaders too, or the `KafkaException` for a topic.
+
+    The client asks the broker that it takes for the controller. If that one is away it has to learn of another first.
+    """
+    from confluent_kafka import KafkaException
+
+    found = _described(admin, names, timeout_s)
+    if any(isinstance(each, KafkaException) and error_of(each).name() in _AWAY for each in found.values()):
+        with suppress(Exception):  # the second answer says it all
+            admin.list_topics(timeout=timeout_s)
+        found = _described(admin, names, timeout_s)
+    return found
+
+
+def _described(admin: AdminClient, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
+    from confluent_kafka import KafkaException, TopicCollection
+
+    found: dict[str, Any] = {}
+    for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s).items():
+        try:
+            found[name] = future.result()
+        except KafkaException as error:
+            found[name] = error
+    return found
 
 
 def is_final(error: KafkaError) -> bool:

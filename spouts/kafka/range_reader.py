@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spouts.kafka.batch_ranges import Range, Spot
-from spouts.kafka.client_settings import Reports, admin_of, error_of, is_final, kafka_error
+from spouts.kafka.client_settings import Reports, admin_of, described, error_of, is_final, kafka_error
+from spouts.kafka.collector_pause import CollectorPause
 from spouts.kafka.lost_records import gone_topic, range_lost, rewritten, topic_replaced
-from trident.errors import SpoutError
+from trident.errors import SourceAwayError, SpoutError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RangeReader", "offset_of"]
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
+_PAUSE = CollectorPause()
+_error = methodcaller("error")
 _STEP_S = 0.25
-_ASK_S = 5.0
+_ASK_S = 3.0
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 _SHORT_S = 10.0  # how long a partition may end below the end of a range: a new leader needs some seconds
 
@@ -61,23 +66,22 @@ class RangeReader:
 
         Call it after reading: no topic gets back an id that it had, so it was the same topic all the time.
         """
-        from confluent_kafka import KafkaException, TopicCollection
+        from confluent_kafka import KafkaException
 
         if self._admin is None:
             self._admin = admin_of(self._settings, self._reports)
-        futures = self._admin.describe_topics(TopicCollection(list(ids)), request_timeout=_ASK_S)
-        for name, future in futures.items():
-            try:
-                found = str(future.result().topic_id)
-            except KafkaException as error:
-                if error_of(error).name() in _UNKNOWN:
-                    raise gone_topic(name) from error
-                raise self._failed(f"asking for the id of topic {name!r}", error_of(error)) from error
-            if found != ids[name]:
-                raise topic_replaced(name, ids[name], found)
+        for name, found in described(self._admin, list(ids), _ASK_S).items():
+            if isinstance(found, KafkaException):
+                if error_of(found).name() in _UNKNOWN:
+                    raise gone_topic(name) from found
+                raise self._failed(f"asking for the id of topic {name!r}", error_of(found)) from found
+            if str(found.topic_id) != ids[name]:
+                raise topic_replaced(name, ids[name], str(found.topic_id))
 
-    def read(self, one: Range, most: int, patience_s: float, may_skip: bool) -> Iterator[list[Message]]:
-        """Give the records of a range, at most `most` at a time.
+    def read(
+        self, one: Range, most: int, make: Callable[[list[Message]], T], patience_s: float, may_skip: bool
+    ) -> Iterator[T]:
+        """Give what `make` makes of the records of a range, of at most `most` at a time.
 
         Parameters
         ----------
@@ -88,21 +92,38 @@ class RangeReader:
         """
         position, since = self._begin(one, one.start), time.monotonic()
         while position < one.end:
-            got = self._some(min(most, one.end - position))
-            errors = [each for each in got if each.error()] if any(map(_error, got)) else ()
-            records = [each for each in got if not each.error()] if errors else got
-            if records:
-                since, position = time.monotonic(), offset_of(records[-1]) + 1
-                inside = self._inside(one, records)
-                if inside:
-                    yield inside
+            first = self._consumer.poll(_STEP_S)
+            if first is None:
+                if time.monotonic() - since > patience_s:
+                    raise self._silent(one, position, patience_s)
+                continue
+            with _PAUSE:  # until the messages are gone again
+                made, after, errors = self._taken(one, first, min(most, one.end - position), make)
+            if after > position:
+                position, since = after, time.monotonic()
+            if made is not None:
+                yield made
             for each in errors:
                 patience_s = min(patience_s, _SHORT_S) if _ends_short(each, one) else patience_s
                 position = max(position, self._heed(one, position, each, may_skip))
-            if not records and time.monotonic() - since > patience_s:
-                raise self._silent(one, position, patience_s)
         if self._next is not None:
             self._next = (one.spot, one.end)
+
+    def _taken(
+        self, one: Range, first: Message, most: int, make: Callable[[list[Message]], T]
+    ) -> tuple[T | None, int, Sequence[Message]]:
+        """Take what is there after a first message: what is made of it, the offset behind it, and errors.
+
+        Asked for all at once, the client would wait until all are there.
+        """
+        got = [first, *self._consumer.consume(most - 1, 0)] if most > 1 else [first]
+        errors = [each for each in got if each.error()] if any(map(_error, got)) else ()
+        records = [each for each in got if not each.error()] if errors else got
+        if not records:
+            return None, -1, errors
+        after = offset_of(records[-1]) + 1
+        inside = self._inside(one, records)
+        return make(inside) if inside else None, after, errors
 
     def _begin(self, one: Range, position: int) -> int:
         from confluent_kafka import TopicPartition
@@ -111,13 +132,6 @@ class RangeReader:
             self._consumer.assign([TopicPartition(one.spot.topic, one.spot.partition, position)])
         self._next = (one.spot, position)
         return position
-
-    def _some(self, most: int) -> list[Message]:
-        """Return what is there, at least one message unless none comes soon. `consume` alone would wait for all."""
-        first = self._consumer.poll(_STEP_S)
-        if first is None:
-            return []
-        return [first, *self._consumer.consume(most - 1, 0)] if most > 1 else [first]
 
     def _inside(self, one: Range, records: list[Message]) -> list[Message]:
         """Leave out the records behind a range: its last offsets may be no records."""
@@ -164,7 +178,7 @@ class RangeReader:
             partition = topic.partitions.get(one.spot.partition)
             if partition is None or partition.leader < 0:
                 replicas = "" if partition is None else f" Its replicas are on the brokers {list(partition.replicas)}."
-                return SpoutError(
+                return SourceAwayError(
                     f"{what}; it has no leader.{replicas} Start them; the batch is then read as it was defined"
                 )
             low, high = self._watermarks(one.spot)
@@ -172,7 +186,7 @@ class RangeReader:
             return self._failed(what, error_of(error))
         if high < one.end:
             return range_lost(one, low, high)
-        return SpoutError(f"{what}; its leader is broker {partition.leader} ({self._reports}). Check that broker")
+        return SourceAwayError(f"{what}; its leader is broker {partition.leader} ({self._reports}). Check that broker")
 
     def _watermarks(self, spot: Spot) -> tuple[int, int]:
         from confluent_kafka import KafkaException, TopicPartition
@@ -185,10 +199,6 @@ class RangeReader:
 
     def _failed(self, doing: str, error: KafkaError) -> SpoutError:
         return kafka_error(doing, self._settings["bootstrap.servers"], error, self._reports)
-
-
-def _error(message: Message) -> KafkaError | None:
-    return message.error()
 
 
 def _ends_short(message: Message, one: Range) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,10 +81,14 @@ class KafkaEmitter:
         batches: list[pa.RecordBatch] = []
         rows = size = 0
         options = self._options
-        for messages in reader.read(one, _MESSAGES, options.partition_timeout_s, options.on_lost == "skip"):
-            batch = pa.RecordBatch.from_arrays([_COLUMNS[name](messages) for name in names], names=list(names))
+
+        def batch_of(messages: list[Message]) -> pa.RecordBatch:
+            return pa.RecordBatch.from_arrays([_COLUMNS[name](messages) for name in names], names=list(names))
+
+        may_skip = options.on_lost == "skip"
+        for batch in reader.read(one, _MESSAGES, batch_of, options.partition_timeout_s, may_skip):
             batches.append(batch)
-            rows, size = rows + len(messages), size + batch.nbytes
+            rows, size = rows + batch.num_rows, size + batch.nbytes
             if rows >= _ROWS or size >= _BYTES:
                 yield pa.Table.from_batches(batches).combine_chunks()
                 batches, rows, size = [], 0, 0
@@ -128,12 +133,15 @@ def _first_bad_text(array: pa.Array) -> int:
 # ---- columns of messages ------------------------------------------------------------------------------------------------
 
 
+_value, _key = methodcaller("value"), methodcaller("key")
+
+
 def _values(messages: list[Message]) -> pa.Array:
-    return pa.array([each.value() for each in messages], pa.binary())
+    return pa.array(list(map(_value, messages)), pa.binary())
 
 
 def _keys(messages: list[Message]) -> pa.Array:
-    return pa.array([each.key() for each in messages], pa.binary())
+    return pa.array(list(map(_key, messages)), pa.binary())
 
 
 def _timestamps(messages: list[Message]) -> pa.Array:

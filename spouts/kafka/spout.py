@@ -18,7 +18,6 @@ __all__ = ["OpaqueTridentKafkaSpout", "TransactionalTridentKafkaSpout"]
 
 class _KafkaSpout:
     spout_type: SpoutType
-    _timeout_s: float
 
     def __init__(
         self,
@@ -35,7 +34,7 @@ class _KafkaSpout:
         isolation: Literal["read_committed", "read_uncommitted"] = "read_committed",
         group_id: str | None = None,
         refresh_s: float = 5.0,
-        partition_timeout_s: float | None = None,
+        partition_timeout_s: float = 10.0,
         on_lost: Literal["fail", "skip"] = "fail",
         on_bad: Literal["fail", "null"] = "fail",
         config: Mapping[str, Any] | None = None,
@@ -44,7 +43,7 @@ class _KafkaSpout:
             "value": value, "key": key, "fields": fields, "first_poll": first_poll, "max_batch_records": max_batch_records,
             "max_batch_bytes": max_batch_bytes, "max_batch_s": max_batch_s, "isolation": isolation, "group_id": group_id,
             "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": on_bad, "config": config,
-            "partition_timeout_s": self._timeout_s if partition_timeout_s is None else partition_timeout_s,
+            "partition_timeout_s": partition_timeout_s,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
 
@@ -99,7 +98,8 @@ class OpaqueTridentKafkaSpout(_KafkaSpout):
     refresh_s
         After so many seconds new partitions and topics are looked for.
     partition_timeout_s
-        How many seconds an attempt waits for a partition that gives nothing: 10, or 120 of the transactional spout.
+        How many seconds an attempt waits for a partition that gives nothing. Then it fails, and is tried again until the
+        partition is back; these tries do not count.
     on_lost
         What happens if records that come next are gone (retention, a topic created again, an unclean election): `"fail"`,
         or `"skip"` goes on without them; each skip is logged and counted.
@@ -110,7 +110,6 @@ class OpaqueTridentKafkaSpout(_KafkaSpout):
     """
 
     spout_type = SpoutType.OPAQUE
-    _timeout_s = 10.0
 
 
 class TransactionalTridentKafkaSpout(_KafkaSpout):
@@ -121,4 +120,3 @@ class TransactionalTridentKafkaSpout(_KafkaSpout):
     """
 
     spout_type = SpoutType.TRANSACTIONAL
-    _timeout_s = 120.0

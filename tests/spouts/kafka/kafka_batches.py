@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,6 +49,15 @@ class Batches:
             return None
         rows = self.read(made)
         self.coordinator.success(len(self.definitions), made)
+        return rows
+
+    def until(self, count: int) -> list[Row]:
+        """Read until so many records have come, which a broker that was just started has."""
+        rows: list[Row] = []
+        deadline = time.monotonic() + 60
+        while len(rows) < count:
+            assert time.monotonic() < deadline, f"{len(rows)} of {count} records came"
+            rows += self.next() or []
         return rows
 
     def rest(self) -> list[Row]:

@@ -27,14 +27,24 @@ class Retrying:
     def __init__(self, topology: str, config: Config, coordinator: MasterBatchCoordinator) -> None:
         self._topology, self._config, self._coordinator = topology, config, coordinator
         self.fatal: BatchFailedError | None = None
+        self._waits: tuple[int, int] = (0, 0)  # the last batch whose source was away, and how often
 
     def is_last_try(self, txid: int) -> bool:
         """Whether another failure of this batch ends the topology."""
-        return self._coordinator.failures(txid) + 1 >= self._config.max_batch_attempts
+        return self._tries(txid) >= self._config.max_batch_attempts
+
+    def _tries(self, txid: int) -> int:
+        """Return how often a batch has failed with the failure that just came, other than because its source was away."""
+        of, waits = self._waits
+        return self._coordinator.failures(txid) + 1 - (waits if of == txid else 0)
 
     def pause_after(self, attempt: TransactionAttempt, failure: Failure) -> float:
         """Return how many seconds pass before the next attempt; if there is none, note why the topology ends."""
-        tries, may_retry = self._coordinator.failures(attempt.txid) + 1, self._coordinator.retries_left > 0
+        tries, may_retry = self._tries(attempt.txid), self._coordinator.retries_left > 0
+        if failure.waits and may_retry:
+            of, waits = self._waits
+            self._waits = attempt.txid, (waits if of == attempt.txid else 0) + 1
+            return _pause(self._topology, self._config, attempt, failure, self._waits[1])
         try:
             return pause_after(self._topology, self._config, attempt, failure, tries, may_retry)
         except BatchFailedError as fatal:
@@ -73,7 +83,12 @@ def pause_after(
         error = kind(attempt.txid, tries, failure.step, failure.row, failure.cause)
         error.writes_dead_letters = config.on_poison == "dead_letter"
         raise error
-    pause: float = min(config.retry_backoff_ms * 2 ** (tries - 1), config.retry_backoff_max_ms) / 1000
+    return _pause(topology, config, attempt, failure, tries)
+
+
+def _pause(topology: str, config: Config, attempt: TransactionAttempt, failure: Failure, tries: int) -> float:
+    doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
+    pause: float = min(doubled, config.retry_backoff_max_ms) / 1000
     logger.warning(
         "topology %s: batch %s failed in step %r (%s); trying again in %.1f s",
         topology, attempt, failure.step, failure.cause, pause,

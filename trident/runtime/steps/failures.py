@@ -12,7 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.errors import FailedException, FencedError, StaleTransactionError, StateMismatchError, describe
+from trident.errors import (
+    FailedException,
+    FencedError,
+    SourceAwayError,
+    StaleTransactionError,
+    StateMismatchError,
+    describe,
+)
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.tuples import TridentTuple
 
@@ -59,6 +66,8 @@ class Failure:
         The step that raised, its tuple (text; None if no single tuple is the cause), the error.
     retry
         False if another try cannot help (a wrong number of values, a value of a wrong type).
+    waits
+        True if the source of the batch is away (`SourceAwayError`): this try does not count.
     details
         The traceback.
     left_out
@@ -72,6 +81,7 @@ class Failure:
     reported: bool = False
     details: str = ""
     left_out: LeftOut | None = None
+    waits: bool = False
 
 
 class StepFailed(Exception):
@@ -105,7 +115,8 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
     of = None if row is None else shown(row)
     final = isinstance(error, (FencedError, StaleTransactionError, StateMismatchError)) or not retry
     details = "".join(traceback.format_exception(error))
-    return Failure(step, of, describe(error), not final, type(error).__name__ == "ReportedFailedException", details)
+    reported, waits = type(error).__name__ == "ReportedFailedException", isinstance(error, SourceAwayError)
+    return Failure(step, of, describe(error), not final, reported, details, waits=waits)
 
 
 @dataclass
@@ -138,7 +149,7 @@ def with_row(failure: Failure, row: object) -> Failure:
     """Add the tuple that caused the failure, if it names none yet."""
     if failure.row is not None:
         return failure
-    return Failure(failure.step, shown(row), failure.cause, failure.retry, failure.reported, failure.details)
+    return replace(failure, row=shown(row))
 
 
 def shown(value: object) -> str:

@@ -1,0 +1,192 @@
+"""How fast Kafka is read: the opaque spout in Spark's tasks, Spark's own Kafka source, and bare loops of confluent-kafka.
+
+`python -m tests.benchmarks.kafka_reading [--records 4000000] [--rounds 3]` starts a broker, fills a topic of 4 partitions
+with values of 100 bytes, and reads it with each in turn; as many processes read in the loops as Spark has cores. Compare
+the ratios of one run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import multiprocessing
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as fn
+
+from spouts import OpaqueTridentKafkaSpout
+from states.memory import MemoryMapState
+from tests.harness.kafka_servers import KafkaCluster, start_kafka
+from tests.harness.kafka_topics import Record, Topics
+from tests.harness.servers import ROOT
+from trident import TridentTopology
+from trident.operations import Count
+from trident.runtime.engine.environment import pin_worker_python
+
+PARTITIONS, CORES, VALUE = 4, 2, bytes(range(100))
+_JARS = ROOT / "build" / "services" / "spark-kafka"
+_TUNED = {"fetch.queue.backoff.ms": 1, "queued.max.messages.kbytes": 16 << 10}
+_numbers = itertools.count()
+
+
+@contextmanager
+def spark_session() -> Iterator[None]:
+    """Start Spark with its Kafka source; `make build/services/spark-kafka` fetches that."""
+    jars = ",".join(str(path) for path in sorted(_JARS.glob("*.jar")))
+    assert jars, "Spark's Kafka source is missing: make build/services/spark-kafka"
+    pin_worker_python()
+    builder: Any = SparkSession.builder
+    builder = builder.master(f"local[{CORES}]").config("spark.jars", jars).config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false")
+    spark: Any = builder.config("spark.log.level", "ERROR").getOrCreate()
+    try:
+        yield
+    finally:
+        spark.stop()
+
+
+class Cost(NamedTuple):
+    """What reading a topic took: seconds by the clock, and of the processors, the broker's not counted."""
+
+    seconds: float
+    processor: float
+
+
+class Meter:
+    """Measures what happens inside of it, in this process and those that it started."""
+
+    def __init__(self, but: Sequence[int]) -> None:
+        self._but, self.cost = but, Cost(0.0, 0.0)
+
+    def __enter__(self) -> Meter:
+        self._began, self._used = time.monotonic(), self._processor()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cost = Cost(time.monotonic() - self._began, self._processor() - self._used)
+
+    def _processor(self) -> float:
+        """Count those that have ended too: their parents have it."""
+        own = psutil.Process()
+        total = 0.0
+        for process in [own, *own.children(recursive=True)]:
+            if process.pid not in self._but:
+                with suppress(psutil.NoSuchProcess):
+                    total += sum(process.cpu_times()[:4])
+        return total
+
+
+def trident(bootstrap: str, topic: str, records: int, meter: Meter) -> None:
+    """Count a topic with a topology on Spark."""
+    topology = TridentTopology(f"reading-{next(_numbers)}")
+    spout = OpaqueTridentKafkaSpout(bootstrap, topic)
+    total = topology.new_stream("records", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with topology.start(engine="spark") as running:
+        with meter:
+            running.process_all_available()
+        assert running.state(total).get() == records
+
+
+def spark_source(bootstrap: str, topic: str, records: int, meter: Meter) -> None:
+    """Count a topic with Spark's own source."""
+    spark = SparkSession.active()
+    with meter:
+        read = spark.read.format("kafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+        counted = read.load().agg(fn.count("value"), fn.sum(fn.length("value"))).collect()
+    assert tuple(counted[0]) == (records, records * len(VALUE))
+
+
+def loops(bootstrap: str, topic: str, records: int, meter: Meter, settings: dict[str, Any]) -> None:
+    """Read a topic with a bare loop in each of several processes, which are ready when it begins."""
+    context = multiprocessing.get_context("spawn")
+    barrier, ended = context.Barrier(CORES + 1), context.Barrier(CORES + 1)
+    each = records // PARTITIONS
+    workers: list[Any] = [
+        context.Process(
+            target=_loop, args=(bootstrap, topic, list(range(first, PARTITIONS, CORES)), each, settings, barrier, ended)
+        )
+        for first in range(CORES)
+    ]
+    for worker in workers:
+        worker.start()
+    barrier.wait()
+    with meter:
+        ended.wait()
+    for worker in workers:
+        worker.join()
+        assert worker.exitcode == 0
+
+
+def _loop(
+    bootstrap: str, topic: str, partitions: list[int], each: int, settings: dict[str, Any], barrier: Any, ended: Any
+) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "loop", "enable.auto.commit": False, **settings})
+    consumer.list_topics(topic)
+    left, size = each * len(partitions), 0
+    barrier.wait()
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
+    while left:
+        messages = consumer.consume(min(left, 10_000), 1.0)
+        values = [message.value() or b"" for message in messages]
+        size += sum(map(len, values))
+        left -= len(values)
+    ended.wait()
+    consumer.close()
+    assert size == each * len(partitions) * len(VALUE)
+
+
+def main() -> None:
+    """Read the options, fill the topic, and print what each way costs, and the ratios."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("--records", type=int, default=4_000_000)
+    options.add_argument("--rounds", type=int, default=3)
+    given = options.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trident-bench-kafka-") as folder:
+        cluster = start_kafka(Path(folder))
+        try:
+            topics = Topics(cluster.bootstrap)
+            topic = topics.create(PARTITIONS)
+            filling = (Record(VALUE, partition=number % PARTITIONS) for number in range(given.records))
+            topics.produce(topic, filling, acks=1, linger_ms=50, batch_num_messages=10_000)
+            with spark_session():
+                _measure(cluster, topic, given.records, given.rounds)
+        finally:
+            cluster.stop()
+
+
+def _measure(cluster: KafkaCluster, topic: str, records: int, rounds: int) -> None:
+    ways: dict[str, Callable[..., None]] = {
+        "Trident": trident,
+        "Spark's own source": spark_source,
+        "loops, librdkafka's defaults": partial(loops, settings={}),
+        "loops, tuned as the spout is": partial(loops, settings=_TUNED),
+    }
+    costs: dict[str, list[Cost]] = {name: [] for name in ways}
+    for number in range(rounds + 1):  # the first round warms up
+        for name, run in ways.items():
+            meter = Meter([broker.pid for broker in cluster.brokers])
+            run(cluster.bootstrap, topic, records, meter)
+            if number:
+                costs[name].append(meter.cost)
+    of = {name: Cost(*map(statistics.median, zip(*each, strict=True))) for name, each in costs.items()}
+    print(f"{records} records of {len(VALUE)} bytes in {PARTITIONS} partitions, {CORES} processes, median of {rounds}")
+    for name, cost in of.items():
+        by_clock, by_processor = cost.seconds / of["Trident"].seconds, cost.processor / of["Trident"].processor
+        print(
+            f"{name:30} {records / cost.seconds / 1000:6.0f} k records/s, {cost.processor / records * 1e9:6.0f} ns of a core "
+            f"each; takes {by_clock:.2f} of Trident's time, {by_processor:.2f} of its cores"
+        )
+
+
+if __name__ == "__main__":
+    main()
