@@ -83,8 +83,7 @@ class FileCoordinator:
             raise
         if made is not None:
             self._last = made
-            size = sum(int(end) - int(start) for _, start, end, _ in made["ranges"])
-            self._ahead.defined(txid, size, is_all=not self._queue)
+            self._ahead.defined(made, is_all=not self._queue)
         return made
 
     def _next(self, previous: Definition | None) -> Definition | None:
@@ -119,16 +118,15 @@ class FileCoordinator:
         return total
 
     def lag(self, definition: Definition) -> Lag:
-        """Say how many bytes the files had beyond what is committed when they were listed, of `.gz` files compressed ones."""
-        return Lag(self._ahead.amount, "bytes")
+        """Say how many bytes the files had beyond this batch when they were listed, of `.gz` files compressed ones."""
+        return Lag(self._ahead.after(definition), "bytes")
 
     def throttle(self, share: float) -> None:
         """Take less of the files; a batch still has a line, or a row group."""
         self._share = share
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Nothing of it is ahead any more."""
-        self._ahead.committed(txid)
+        """Nothing is kept for a batch, so nothing is dropped."""
 
     def close(self) -> None:
         """Nothing is open."""

@@ -1,0 +1,17 @@
+"""DeltaSpout keeps the contract of spouts, in both modes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.spouts.file_sources import DeltaChangesSource, DeltaSource
+from trident.testing import SpoutContract
+
+
+class TestAppended(SpoutContract):
+    source = DeltaSource
+
+
+@pytest.mark.soak
+class TestChanges(SpoutContract):
+    source = DeltaChangesSource
