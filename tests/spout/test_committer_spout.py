@@ -13,6 +13,7 @@ from tests.harness.topology_runs import Points, keep, start
 from tests.spout.test_partitioned import Fails
 from trident import BatchFailedError, Fields, TridentTopology
 from trident.coordination.transaction_log import LogReader
+from trident.errors import FencedError
 from trident.spout import Definition, ICommitterTridentSpout, SpoutType, TransactionAttempt
 
 
@@ -99,3 +100,28 @@ def test_a_commit_that_always_fails_ends_the_topology_and_nothing_is_recorded(tm
     spout.before = lambda: None
     run(spout, points, log_dir=str(tmp_path))
     assert [(attempt.txid, definition["end"]) for attempt, definition in spout.committed[-2:]] == [(1, 2), (2, 4)]
+
+
+def test_a_driver_that_was_replaced_commits_nothing_in_the_source(tmp_path: Path) -> None:
+    first, second, points = (make() for make in (Points, Points, Points))
+    old, new = Committing(SpoutType.OPAQUE, first), Committing(SpoutType.OPAQUE, second)
+
+    def observe(point: str, attempt: TransactionAttempt) -> None:
+        points(point, attempt)
+        if point == "committed" and attempt.txid == 1:
+            run(new, second, log_dir=str(tmp_path), takeover=True)
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", old))
+    with pytest.raises(FencedError), start(topology, "in_process", observe, log_dir=str(tmp_path)) as running:
+        running.process_all_available()
+    assert old.committed == []
+    assert [definition["end"] for _, definition in new.committed] == [2, 4]
+
+
+def test_it_commits_on_each_engine(engine: str) -> None:
+    points = Points()
+    spout = Committing(SpoutType.OPAQUE, points)
+    rows = run(spout, points, engine)
+    assert [definition["end"] for _, definition in spout.committed] == [2, 4]
+    assert rows.rows == [(0,), (1,), (2,), (3,)]

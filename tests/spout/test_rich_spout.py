@@ -212,3 +212,12 @@ def test_fields_may_be_returned() -> None:
     spout = Returns([])
     assert isinstance(spout, IRichSpout)
     assert TridentTopology("t").new_stream("q", spout).fields.names == ("other",)
+
+
+def test_it_runs_on_each_engine(engine: str) -> None:
+    spout, topology = Switched(list("abcde")), TridentTopology("t")
+    rows = keep(topology.new_stream("q", spout).shuffle())
+    with start(topology, engine, spout.points, allow_inexact=True) as running:
+        running.process_all_available()
+    assert sorted(rows.rows) == [("a",), ("b",), ("c",), ("d",), ("e",)]
+    assert (spout.acked, spout.failed) == ([0, 1, 2, 3, 4], [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
+from time import thread_time
 
 from trident.coordination.log_state import LogState
 from trident.errors import FencedError, describe
@@ -59,10 +60,12 @@ class Attempts:
         """Run the stages of an attempt up to the inputs of its states."""
         if batch.runner.here:
             self._work.begin(batch.attempt, watched=batch.lane.in_loop)
+        before = thread_time()
         try:
             news = self._processed(batch, parts)
         finally:
             self._work.end(batch.attempt)
+        batch.cost_s = thread_time() - before
         self._tell(news)
 
     def _processed(self, batch: Batch, parts: Sequence[Part]) -> News:

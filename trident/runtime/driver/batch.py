@@ -6,6 +6,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from trident.coordination.letter_records import LETTERS
 from trident.runtime.commit.committed import Committed
@@ -39,8 +40,7 @@ Definitions = Mapping[str, Definition]
 """The contents of a batch: the definition of each spout, and under names of their own its time and its dead letters."""
 
 
-@dataclass(frozen=True)
-class Undecided:
+class Undecided(NamedTuple):
     """What only reading tells of a batch.
 
     Attributes
@@ -59,8 +59,7 @@ class Undecided:
     time_if_not: Definition | None
 
 
-@dataclass(frozen=True)
-class Defined:
+class Defined(NamedTuple):
     """A batch as it is defined before anything is read; `undecided` is None if nothing is left to reading."""
 
     definitions: Definitions
@@ -137,6 +136,8 @@ class Batch:
         What only its processing tells; None once that is known.
     asked_for
         The events that were waited for when the spouts were asked.
+    cost_s
+        How long processing kept a core of this process busy.
     """
 
     attempt: TransactionAttempt
@@ -151,6 +152,7 @@ class Batch:
     waiting: list[threading.Event] = field(default_factory=list)
     undecided: Undecided | None = None
     asked_for: list[threading.Event] = field(default_factory=list)
+    cost_s: float = 0.0
 
     @classmethod
     def of(cls, attempt: TransactionAttempt, defined: Defined, now: float, runner: Runner, capture: bool) -> Batch:

@@ -140,18 +140,16 @@ class BatchLoop:
         if not self._coordinator.is_live(news.attempt):
             logger.debug("topology %s: ignoring news of dead attempt %s", self._name, news.attempt)
             return
+        batch = self._batches[news.attempt.txid]
         try:
-            self._go_on(self._batches[news.attempt.txid], news)
-        except StepFailed as error:  # a spout raised
+            if news.failure is not None:
+                raise StepFailed(news.failure)
+            if news.committed is not None:
+                self._record(batch, news.committed)
+            elif news.output is not None:
+                self._processed(batch, news.output)
+        except StepFailed as error:  # of a worker, a state or a spout
             self._fail(news.attempt, error.failure)
-
-    def _go_on(self, batch: Batch, news: News) -> None:
-        if news.failure is not None:
-            self._fail(batch.attempt, news.failure)
-        elif news.committed is not None:
-            self._record(batch, news.committed)
-        elif news.output is not None:
-            self._processed(batch, news.output)
 
     # ---- 1 define, 2 process ----------------------------------------------------------------------------------------
 
@@ -170,12 +168,11 @@ class BatchLoop:
             now = self._clock.monotonic()
 
     def _is_held(self) -> bool:
-        """Whether the next batch has to wait: it has failed for good, or all in flight will end in no time."""
-        if self._retrying.excludes(self._coordinator.next_txid):
+        """Whether the next batch waits: for good, until reading says where it begins, or as all will end in no time."""
+        in_flight = self._batches.values()
+        if self._retrying.excludes(self._coordinator.next_txid) or any(batch.undecided for batch in in_flight):
             return True
-        if any(batch.undecided for batch in self._batches.values()):  # the next one begins where this one ends
-            return True
-        return bool(self._batches) and all(batch.lane.brief for batch in self._batches.values())
+        return bool(in_flight) and all(batch.lane.brief for batch in in_flight)
 
     def _start_next(self, waiting: Waiting, now: float) -> bool:
         """Define the next batch and start its processing; False if the spouts have nothing."""
@@ -198,8 +195,7 @@ class BatchLoop:
     def _new_batch(self, defined: Defined, now: float) -> Batch:
         attempt = self._coordinator.start(now)
         capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
-        batch = Batch.of(attempt, defined, now, self._opened.runner, capture)
-        self._batches[attempt.txid] = batch
+        batch = self._batches[attempt.txid] = Batch.of(attempt, defined, now, self._opened.runner, capture)
         return batch
 
     def _processed(self, batch: Batch, output: TaskOutput) -> None:
@@ -217,9 +213,8 @@ class BatchLoop:
         self._coordinator.dropped(batch.attempt)
         del self._batches[batch.attempt.txid]
         self._log.check_owner()  # a replaced driver does not know what is committed
-        if self._sources.are_preparing():  # the end of what the spouts have is not reached
-            batch.asked_for = []
-        self._polling.dropped(batch, self._batches, batch.times.processed)
+        is_end = not self._sources.are_preparing()
+        self._polling.dropped(batch, self._batches, batch.times.processed, is_end)
 
     # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
@@ -249,8 +244,8 @@ class BatchLoop:
         self._sources.succeeded(batch)
         self._observe("succeeded", attempt)
         self._polling.done(batch.waiting)
-        share = self._sources.throttle.share
-        self._progress.committed(batch, committed, at_ms, len(captured), self._sources.lags, share)
+        lags, share = self._sources.lags, self._sources.throttle.share
+        self._progress.committed(batch, committed, at_ms, len(captured), lags, share)
 
     # ---- or fail ----------------------------------------------------------------------------------------------------
 

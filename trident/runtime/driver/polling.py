@@ -89,10 +89,16 @@ class Polling:
         """As `started`, of a batch of which only reading told what it has."""
         self.started(batch, True, batch.asked_for, now)
 
-    def dropped(self, batch: Batch, in_flight: Mapping[int, Batch], now: float) -> None:
-        """Note that the spouts had nothing, as reading has shown. What they had before is in flight, or committed."""
-        self.had_nothing(now)
-        waiting = batch.asked_for
+    def dropped(self, batch: Batch, in_flight: Mapping[int, Batch], now: float, is_end: bool) -> None:
+        """Note that the spouts had nothing, as reading has shown; what they had before is in flight, or committed.
+
+        Parameters
+        ----------
+        is_end
+            Whether no spout may have something soon.
+        """
+        self.had_nothing(now, batch.cost_s)
+        waiting = batch.asked_for if is_end else []
         if in_flight:
             newest = in_flight[max(in_flight)]
             newest.waiting = [*newest.waiting, *waiting]

@@ -89,17 +89,15 @@ class Sources:
         }
         next_letters = self._replays.next
         asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
-        before, now = self._earlier(TIME, txid, in_flight), self._clock.wall_ms()
         undecided = tuple(name for name, is_complete in self._completes.items() if _is_open(asked[name], is_complete))
-        decided = {name: one for name, one in asked.items() if name not in undecided} if undecided else asked
-        time = self._time_of(now, logged, before, _any(decided))
-        definitions = self._settle(txid, logged, decided, time)
+        now = self._clock.wall_ms()
         if not undecided:
+            definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
             return None if definitions is None else Defined(definitions)
-        time_if_read = self._time_of(now, logged, before, True)
-        return Defined(
-            _given(asked, time_if_read), Undecided(undecided, decided, time_if_read=time_if_read, time_if_not=time)
-        )
+        decided = {name: one for name, one in asked.items() if name not in undecided}
+        time, time_if_read = (self._time_of(now, txid, in_flight, each) for each in (decided, asked))
+        self._settle(txid, logged, decided, time)
+        return Defined(_given(asked, time_if_read), Undecided(undecided, decided, time_if_read, time))
 
     def complete(self, batch: Batch) -> bool:
         """Complete the definitions of a batch with what was read, and log them; False if it has nothing at all."""
@@ -120,27 +118,30 @@ class Sources:
         return True
 
     def _settle(
-        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: dict[str, Any] | None
+        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
     ) -> Definitions | None:
         """Log what is known of a batch and return it; None, and nothing is logged, if it is nothing."""
-        if (
-            not _any(asked) and time is None and not logged
-        ):  # a logged batch runs even if empty, to drop it from the log
+        given = _given(asked, time)
+        if not given and not logged:  # a logged batch runs even if empty, to drop it from the log
             return None
         self._write(txid, logged, asked, time)
-        return _given(asked, time)
+        return given
 
     def _ask(self, spout: str, txid: int, earlier: Definition | None) -> Definition | None:
         with failing_at(spout):
             return self._work.ask(txid, spout, self._spouts[spout].coordinator.initialize_transaction, txid, earlier)
 
-    def _time_of(self, now: int, logged: Definitions, earlier: Definition | None, given: bool) -> dict[str, Any] | None:
+    def _time_of(
+        self, now: int, txid: int, in_flight: Mapping[int, Batch], asked: Mapping[str, Definition | None]
+    ) -> Definition | None:
+        """Return the time of a batch of which the spouts said this; None if it is none, or no window uses the time."""
         if self._time is None:
             return None
-        return self._time.define(now, logged.get(TIME), earlier, given, is_begun=bool(logged))
+        logged, earlier = self._log.state.definitions.get(txid, {}), self._earlier(TIME, txid, in_flight)
+        return self._time.define(now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged))
 
     def _write(
-        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: dict[str, Any] | None
+        self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
     ) -> None:
         """Log what a replay has to repeat, before anything reads a source, or before what has been read is committed.
 

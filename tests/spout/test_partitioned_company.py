@@ -1,0 +1,187 @@
+"""Partitioned spouts together with the rest: windows by time, other spouts, back-pressure, progress, dead letters."""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import WAIT_S, FailTimes, Points, RowsSpout, dict_state, keep, start
+from tests.runtime.driver.test_loop import looping
+from tests.spout.partition_source import Source, Transactional
+from tests.spout.test_partitioned import BOTH, FailingPoints, sums, totals
+from trident import BatchFailedError, TridentTopology
+from trident.coordination.transaction_log import LogReader
+from trident.operations import Count, Sum
+from trident.runtime.driver.clock import Clock
+from trident.spout import Lag, SpoutType
+
+HOUR_MS = 3_600_000
+
+
+class Wall(Clock):
+    """A clock whose wall time is set by hand."""
+
+    now_ms = 10 * HOUR_MS
+
+    def wall_ms(self) -> int:
+        return self.now_ms
+
+
+def drained(loop: Any) -> None:
+    done: threading.Event = loop.drain()
+    assert done.wait(WAIT_S)
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+@pytest.mark.parametrize("kind", BOTH)
+def test_windows_fire_while_the_source_is_idle_and_its_next_batch_has_its_own_time(
+    kind: SpoutType, pending: int
+) -> None:
+    source, topology, clock = Source({"a": [1, 2]}), TridentTopology("t"), Wall()
+    stream = topology.new_stream("s", source.spout(kind))
+    fired = keep(stream.tumbling_window(timedelta(hours=1), MemoryMapState(), Count(), "count"))
+    conf = {"engine": "in_process", "poll_interval_ms": 1, "max_spout_pending": pending}
+    with looping(topology, clock, Points(), **conf) as loop:
+        drained(loop)
+        assert fired.rows == []
+        clock.now_ms += HOUR_MS
+        drained(loop)
+        assert fired.rows == [(2,)]
+        clock.now_ms += 5 * HOUR_MS
+        drained(loop)
+        source.rows["a"].append(3)
+        drained(loop)
+        clock.now_ms += HOUR_MS // 2  # still in the window of that batch, if its time is not that of the last idle look
+        drained(loop)
+        assert fired.rows == [(2,)]
+        clock.now_ms += HOUR_MS
+        drained(loop)
+        assert fired.rows == [(2,), (1,)]
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_replay_with_another_spout_has_what_both_had(kind: SpoutType, pending: int, tmp_path: Path) -> None:
+    source, topology = Source({"a": list(range(8))}), TridentTopology("t")
+    others = RowsSpout("x: string", {1: [["one"]], 3: [["three"]]})
+    rows, other = keep(topology.new_stream("s", source.spout(kind)), "r"), keep(topology.new_stream("o", others), "o")
+    with start(topology, "in_process", FailingPoints(2), max_spout_pending=pending) as running:
+        running.process_all_available()
+    assert [n for _, n in rows.rows] == list(range(8))
+    assert other.rows == [("one",), ("three",)]
+
+
+def test_an_idle_look_logs_nothing_of_the_other_spouts(tmp_path: Path) -> None:
+    source, topology = Source({"a": [1]}), TridentTopology("t")
+    others = RowsSpout("x: string", {})
+    stream = topology.new_stream("s", source.spout(SpoutType.TRANSACTIONAL))
+    stream.group_by("partition").persistent_aggregate(dict_state({}, "transactional"), "n", Sum(), "sum")
+    keep(topology.new_stream("o", others), "o")
+    with start(topology, "in_process", log_dir=str(tmp_path)) as running:
+        running.process_all_available()
+        log = LogReader(tmp_path).refresh()
+        assert (log.txid, log.definitions) == (1, {})
+
+
+def test_progress_has_the_rows_and_the_lag_of_a_partitioned_source() -> None:
+    class Knows(Source):
+        def lag(self, metadata: Any) -> Lag:
+            return Lag(len(self.rows["a"]) - metadata["a"]["end"], "rows")
+
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", Transactional(Knows({"a": list(range(5))}))))
+    with start(topology, "in_process") as running:
+        running.process_all_available()
+        told = [batch["sources"][0] for batch in running.recent_progress]
+    assert [(one["numInputRows"], one["lag"]) for one in told] == [
+        (3, {"amount": 2, "unit": "rows"}),
+        (2, {"amount": 0, "unit": "rows"}),
+    ]
+
+
+def test_a_slow_state_makes_partitioned_batches_smaller() -> None:
+    class Slow(Source):
+        def success(self, txid: int, metadata: Any) -> None:
+            sizes.append(sum(one["end"] - one["start"] for one in metadata.values()))
+
+    def observe(point: str, attempt: Any) -> None:
+        if point == "committing":
+            time.sleep(0.02 if len(sizes) < 6 else 0.0)
+
+    sizes: list[int] = []
+    topology = TridentTopology("t")
+    keep(topology.new_stream("s", Transactional(Slow({"a": list(range(1000))}, limit=100))))
+    with start(topology, "in_process", observe, target_batch_s=0.005) as running:
+        running.process_all_available()
+    assert sizes[0] == 100
+    assert min(sizes) < 60
+    assert sum(sizes) == 1000
+
+
+def test_a_tuple_that_always_fails_is_left_out_and_the_rest_counts_once(tmp_path: Path) -> None:
+    source, topology = Source({"a": [1, 2, 3, 4]}), TridentTopology("t")
+    (tmp_path / "calls").mkdir()
+    stream = topology.new_stream("s", source.spout(SpoutType.TRANSACTIONAL)).map(_text, "text: string")
+    rows = keep(stream.each("text", FailTimes(tmp_path / "calls", "2", 99, ValueError("bad")), "same: string"))
+    conf: dict[str, Any] = {
+        "on_poison": "dead_letter",
+        "log_dir": str(tmp_path / "log"),
+        "dead_letter_dir": str(tmp_path / "dead"),
+    }
+    with start(topology, "in_process", **conf) as running:
+        running.process_all_available()
+    assert rows.rows == [("1", "1"), ("3", "3"), ("4", "4")]
+
+
+def _text(row: Any) -> str:
+    return str(row[1])
+
+
+def test_an_emitter_that_hangs_is_named() -> None:
+    gate = threading.Event()
+    source = Source({"a": [1]}, before=lambda partition: gate.wait(WAIT_S))
+    topology = TridentTopology("t")
+    keep(topology.new_stream("feed", source.spout(SpoutType.OPAQUE)))
+    with (
+        pytest.raises(
+            BatchFailedError, match=r"step 'feed': no end within message_timeout_s=0.2 seconds; it is still in "
+        ),
+        start(topology, "in_process", message_timeout_s=0.2, max_spout_pending=1) as running,
+    ):
+        running.process_all_available()
+    gate.set()
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_source_that_only_the_driver_cannot_reach_is_an_error_and_no_silence(kind: SpoutType) -> None:
+    source, topology = Source({"a": [1, 2]}, before=_unreachable), TridentTopology("t")
+    keep(topology.new_stream("s", source.spout(kind)))
+    with (
+        pytest.raises(BatchFailedError, match="batch 1 failed 3 times in step 's': OSError: cannot reach a"),
+        start(topology, "auto") as running,
+    ):
+        running.process_all_available()
+
+
+def _unreachable(partition: str) -> None:
+    raise OSError(f"cannot reach {partition}")
+
+
+def test_totals_of_two_partitioned_spouts_are_exact() -> None:
+    first, second = Source({"a": list(range(9)), "b": [1]}), Source({"c": list(range(20))}, limit=2)
+    topology = TridentTopology("t")
+    merged = topology.merge(
+        topology.new_stream("one", first.spout(SpoutType.TRANSACTIONAL)),
+        topology.new_stream("two", second.spout(SpoutType.OPAQUE)),
+    )
+    merged.group_by("partition").persistent_aggregate(MemoryMapState(), "n", Sum(), "sum", state_name="sums")
+    with start(topology, "in_process", FailingPoints(3)) as running:
+        running.process_all_available()
+        assert sums(running, first) | sums(running, second) == totals(first) | totals(second)
+    assert running.txid == 10
