@@ -32,8 +32,8 @@
     │   └── BackendError             the store did not answer, or refused
     └── SpoutError
         ├── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
-        ├── PartitionLostError   a partition of a batch that must be replayed is not there
         └── SourceAwayError      the source does not answer; the batch is tried again until it does
+            └── PartitionLostError   a partition of a batch that must be replayed is not there
 
 Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
 on its way from a worker.
@@ -436,8 +436,12 @@ class ReplayMismatchError(SpoutError):
     """A spout that promised identical replay cannot give the same batch again."""
 
 
-class PartitionLostError(SpoutError):
-    """A partition that a batch must be replayed from is not there. When it is back, the topology continues with this batch.
+class SourceAwayError(SpoutError):
+    """A source does not answer at the moment. The batch is tried again until it does, however often that is."""
+
+
+class PartitionLostError(SourceAwayError):
+    """A partition that a batch must be replayed from is not there. The batch is tried again until it is back.
 
     Attributes
     ----------
@@ -452,13 +456,10 @@ class PartitionLostError(SpoutError):
     def __str__(self) -> str:
         return (
             f"{self.spout}: batch {self.txid} has rows of {self.lost}, which the source does not have now (there: "
-            f"{self.there}). A transactional spout gives the same rows again: bring the source back and start again, the "
-            "topology continues with this batch; or make it an opaque spout, which goes on with what is there"
+            f"{self.there}). A transactional spout gives the same rows again, so the batch waits until the source has them "
+            "back. If they are gone for good, begin with another log and empty states, and make it an opaque spout, which "
+            "goes on with what is there"
         )
-
-
-class SourceAwayError(SpoutError):
-    """A source does not answer at the moment. The batch is tried again until it does, however often that is."""
 
 
 def _with_article(noun: str) -> str:
