@@ -43,7 +43,7 @@ class Source:
 
     def __reduce__(self) -> tuple[Any, ...]:
         _kept[id(self)] = self
-        return _kept.__getitem__, (id(self),)
+        return _the_same, (id(self),)
 
     def spout(self, kind: SpoutType) -> IPartitionedTridentSpout | IOpaquePartitionedTridentSpout:
         return Transactional(self) if kind is SpoutType.TRANSACTIONAL else Opaque(self)
@@ -68,6 +68,10 @@ class Source:
 
 
 _kept: dict[int, Source] = {}
+
+
+def _the_same(id_: int) -> Source:
+    return _kept[id_]
 
 
 class Emitter:

@@ -42,7 +42,12 @@ def source_of(wrong: type) -> type[LineSource]:
         parts["emitter"] = wrong
     made = wrong if issubclass(wrong, LineSpout) else type("LineSpout", (LineSpout,), parts)
     promise, spout_type = WRONG[wrong]
-    options = {"made": made, "spout_type": spout_type, "durable": promise is SpoutPromise.ELSEWHERE}
+    options = {
+        "made": made,
+        "spout_type": spout_type,
+        "durable": promise is SpoutPromise.ELSEWHERE,
+        "at_least_once": True,
+    }
     return type("WrongSource", (LineSource,), options)
 
 
@@ -527,6 +532,11 @@ class SaysItInItsOwnWords(LineEmitter):
             super().check(path, lines, last, crc)
         except SpoutError as error:
             raise ValueError("changed") from error
+
+
+@breaks(SpoutPromise.AT_LEAST_ONCE, SpoutType.NON_TRANSACTIONAL)
+class ForgetsWhatHasFailed(KeepsItsPlace):
+    """Acknowledges what it hands out."""
 
 
 @breaks(SpoutPromise.EXACTLY_ONCE, OPAQUE)

@@ -96,7 +96,7 @@ class BatchChecks(SpoutChecks):
         last, sizes = None, list[int]()
         for share in (0.5, 1e-9, 0.5, 1.0):
             throttled.throttle(share)
-            most, sizes = math.ceil(limit * share) + filled.source.partitions - 1, []
+            most, sizes = self._most(share), []
             for _ in range(_THROTTLED_BATCHES):
                 last = self._next_batch(life, last)
                 sizes.append(0 if last is None else len(last.rows))
@@ -146,6 +146,12 @@ class BatchChecks(SpoutChecks):
             batches += filled.drain(life, batches[-1] if batches else None, want=rows)
             if len(rows_of(batches)) == read:
                 broken(f"{rows} rows were added after the end was reached, and not one of them came")
+
+    def _most(self, share: float) -> int:
+        """How many rows a throttled batch may have; each partition may round up."""
+        source = self.filled.source
+        assert source.limit is not None
+        return max(source.unit, math.ceil(source.limit * share)) + (source.partitions - 1) * source.unit
 
     def _next_batch(self, life: Life, last: Batch | None) -> Batch | None:
         """Read and commit the batch after another one."""

@@ -141,10 +141,11 @@ class FilledSource:
         previous: Batch | None = None,
         want: int | None = None,
         each: Callable[[Batch], object] | None = None,
+        after: Callable[[Batch], object] | None = None,
     ) -> list[Batch]:
         """Read and commit batch after batch, until `want` rows were read (all, if not given) and there is nothing more.
 
-        `each` is called before the commit of each batch. Gives up where more and more comes.
+        `each` is called before the commit of each batch, `after` after it. Gives up where more and more comes.
         """
         tally, batches, before = self.tally(want), list[Batch](), previous
         while tally.may_go_on:
@@ -158,6 +159,8 @@ class FilledSource:
             if each is not None:
                 each(before)
             life.succeeded(txid, definition)
+            if after is not None:
+                after(before)
         return batches
 
     def tally(self, want: int | None = None) -> Tally:

@@ -27,6 +27,8 @@ class SpoutSource(ABC):
     ----------
     limit
         How many rows a batch of the spout has at most, as you declared it to the spout; about 10 is good. None: no limit.
+    unit
+        How many rows a batch of a backlog has at least, where they cannot be parted, as those of a file of Parquet.
     partitions
         How many partitions the source begins with. With one, the source has no partitions.
     adds_partitions
@@ -35,6 +37,8 @@ class SpoutSource(ABC):
         Whether a coordinator that is open finds what is added. If not, all is added before it is opened.
     durable
         Whether another process can read the source. Rows in the memory of this process end with it.
+    at_least_once
+        Whether a non-transactional spout gives again what was not committed; one of another kind does in any case.
     patience_s
         How long the spout may take to notice what was added.
     idle_s
@@ -42,10 +46,12 @@ class SpoutSource(ABC):
     """
 
     limit: ClassVar[int | None] = None
+    unit: ClassVar[int] = 1
     partitions: ClassVar[int] = 1
     adds_partitions: ClassVar[bool] = False
     grows: ClassVar[bool] = True
     durable: ClassVar[bool] = True
+    at_least_once: ClassVar[bool] = False
     patience_s: ClassVar[float] = 5.0
     idle_s: ClassVar[float] = 0.1
 

@@ -34,5 +34,6 @@ class SpoutPromise(Promised):
     LAG = "the lag reaches zero, and no server is asked for it"
     CLOSE = "threads, files and connections are released"
     ERRORS = "a source that is away raises SpoutError"
-    CHANGES = "a source that was changed raises ReplayMismatchError"
+    CHANGES = "a source that was changed raises SpoutError, and gives no other rows"
+    AT_LEAST_ONCE = "non-transactional: failures and crashes at random lose no row"
     EXACTLY_ONCE = "failures, crashes and lost partitions at random end exact"

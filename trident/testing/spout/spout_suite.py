@@ -25,6 +25,8 @@ _FEWEST_SCHEDULES = 6
 _MOST_SCHEDULES = 200
 _ROWS = (SpoutPromise.VALUES, SpoutPromise.NO_GAP, SpoutPromise.NO_OVERLAP)
 
+_SCHEDULED = (SpoutPromise.AT_LEAST_ONCE, SpoutPromise.EXACTLY_ONCE)
+
 # A check that says nothing while another promise is broken: a report names what is broken, not all that follows from it.
 BUILDS_ON: dict[Promised, tuple[SpoutPromise, ...]] = {
     SpoutPromise.THROTTLE: (SpoutPromise.LIMIT, *_ROWS),
@@ -39,7 +41,7 @@ BUILDS_ON: dict[Promised, tuple[SpoutPromise, ...]] = {
     SpoutPromise.ERRORS: (SpoutPromise.REPLAY, SpoutPromise.RETRY, *_ROWS),
     SpoutPromise.CLOSE: (SpoutPromise.SHIPPED,),
     SpoutPromise.CHANGES: (SpoutPromise.REPLAY, SpoutPromise.ELSEWHERE),
-    SpoutPromise.EXACTLY_ONCE: tuple(each for each in SpoutPromise if each is not SpoutPromise.EXACTLY_ONCE),
+    **dict.fromkeys(_SCHEDULED, tuple(each for each in SpoutPromise if each not in _SCHEDULED)),
 }
 
 
@@ -78,7 +80,7 @@ def spout_suite(
     progress = Progress(sys.stderr if out is None else None, len(checks))
     for number, name in enumerate(checks, 1):
         progress.say(number, name)
-        if _promise(contract, name) is not SpoutPromise.EXACTLY_ONCE:
+        if _promise(contract, name) not in _SCHEDULED:
             report.findings.append(_run_check(contract(), name, report, until))
     _run_schedules(contract, report, progress, min(until, began + seconds), until)
     progress.end()
@@ -117,12 +119,9 @@ def _run_schedules(
     contract: type[SpoutContract], report: SpoutReport, progress: Progress, enough: float, until: float
 ) -> None:
     """Run random schedules until the time is over, or one fails."""
-    kind, status = _kind(contract()), Status.OK
-    if kind == SpoutType.NON_TRANSACTIONAL.value:
-        status = Status.NOT_CLAIMED
-    elif time.monotonic() > until or report.violated:
-        status = Status.NOT_RUN
-    for number in range(_MOST_SCHEDULES if status is Status.OK else 0):
+    claimed, kind = _scheduled(contract())
+    is_late = time.monotonic() > until or bool(report.violated)
+    for number in range(_MOST_SCHEDULES if claimed is not None and not is_late else 0):
         if number >= _FEWEST_SCHEDULES and time.monotonic() > enough:
             break
         progress.say(len(report.findings), f"schedule {number + 1}")
@@ -130,13 +129,25 @@ def _run_schedules(
         try:
             case.run_schedule(number)
         except Exception as error:  # noqa: BLE001 - a user's spout may raise anything
-            where = f"schedule {number}"
-            report.findings.append(Finding(SpoutPromise.EXACTLY_ONCE, kind, where, Status.VIOLATED, _detail(error)))
+            assert claimed is not None
+            report.findings.append(Finding(claimed, kind, f"schedule {number}", Status.VIOLATED, _detail(error)))
             return
         finally:
             case.teardown_method()
         report.schedules += 1
-    report.findings.append(Finding(SpoutPromise.EXACTLY_ONCE, kind, "random schedules", status))
+    for promise in _SCHEDULED:
+        status = Status.NOT_CLAIMED if promise is not claimed else Status.NOT_RUN if is_late else Status.OK
+        report.findings.append(Finding(promise, kind, "random schedules", status))
+
+
+def _scheduled(case: SpoutContract) -> tuple[SpoutPromise | None, str]:
+    """Return the promise that random schedules are about, None if the spout makes none; and its kind."""
+    try:
+        if case.kind is not SpoutType.NON_TRANSACTIONAL:
+            return SpoutPromise.EXACTLY_ONCE, case.kind.value
+        return SpoutPromise.AT_LEAST_ONCE if case.filled.source.at_least_once else None, case.kind.value
+    finally:
+        case.teardown_method()
 
 
 def _kind(case: SpoutContract) -> str:

@@ -1,0 +1,190 @@
+"""Sources on real servers, for the suite of `trident.testing`: topics of Kafka, streams of Redis."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tests.harness.kafka_servers import KafkaCluster
+from tests.harness.kafka_topics import Record, Topics
+from tests.harness.servers import Server
+from tests.spouts.redis_streams.streams import FIELDS, client_of, url_of
+from trident.testing import SpoutSource
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["OpaqueTopics", "StreamGroups", "StreamRanges", "Streamed", "TransactionalTopics"]
+
+LIMIT = 6
+
+
+class _Topic(SpoutSource):
+    """A topic; its partitions are those of Kafka."""
+
+    limit = LIMIT
+    partitions = 2
+    adds_partitions = True
+    idle_s = 1.0
+    opaque: ClassVar[bool]
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self.cluster, self.topics = cluster, Topics(cluster.bootstrap)
+        self.topic, self.number = self._led_apart(), self.partitions
+        self.lost = self._lost if len(cluster.brokers) > 1 else None
+
+    def spout(self) -> Any:
+        from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+
+        kind = OpaqueTridentKafkaSpout if self.opaque else TransactionalTridentKafkaSpout
+        return kind(
+            self.cluster.bootstrap, self.topic, value="text", fields="value, partition", max_batch_records=LIMIT,
+            refresh_s=0.05, partition_timeout_s=10.0,
+        )  # fmt: skip
+
+    def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
+        if partition >= self.number:
+            self.topics.add_partitions(self.topic, partition + 1)
+            self.number = partition + 1
+        self.topics.produce(self.topic, [Record(f"row {number}".encode(), None, partition) for number in numbers])
+        return [(f"row {number}", partition) for number in numbers]
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        for broker in self.cluster.brokers:
+            broker.pause()
+        try:
+            yield
+        finally:
+            for broker in self.cluster.brokers:
+                broker.resume()
+
+    @contextmanager
+    def _lost(self, partition: int) -> Iterator[None]:
+        """The broker that has its only copy hangs."""
+        broker = self.cluster.leader(self.topic, partition)
+        broker.pause()
+        try:
+            yield
+        finally:
+            broker.resume()
+
+    def _led_apart(self) -> str:
+        """Make a topic without copies; with two brokers, each leads a partition."""
+        while True:
+            topic = self.topics.create(self.partitions, copies=1)
+            leaders = {id(self.cluster.leader(topic, at)) for at in range(self.partitions)}
+            if len(leaders) == min(self.partitions, len(self.cluster.brokers)):
+                return topic
+            self.topics.delete(topic)
+
+    def change(self) -> None:
+        """The retention passes."""
+        for partition in range(self.number):
+            self.topics.delete_records(self.topic, 2, partition)
+
+    def close(self) -> None:
+        self.topics.delete(self.topic)
+
+
+class TransactionalTopics(_Topic):
+    opaque = False
+
+
+class OpaqueTopics(_Topic):
+    opaque = True
+
+
+# ---- Redis ---------------------------------------------------------------------------------------------------------------
+
+
+class StreamRanges(SpoutSource):
+    """Two streams, read as logs by their ids; they are there from the beginning."""
+
+    limit = LIMIT
+    partitions = 2
+    idle_s = 1.0
+
+    def __init__(self, server: Server) -> None:
+        self.server, self.client = server, client_of(server)
+        self.client.flushall()
+        self.streams = [f"s{partition}" for partition in range(self.partitions)]
+
+    def spout(self) -> Any:
+        from spouts import TransactionalRedisStreamSpout
+
+        return TransactionalRedisStreamSpout(url_of(self.server), self.streams, FIELDS, max_entries=LIMIT, timeout_s=1)
+
+    def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
+        for number in numbers:
+            self.client.xadd(self.streams[partition], {"word": f"w{number}", "n": number}, id=f"{number}-0")
+        return [(f"w{number}", number, f"{number}-0", self.streams[partition]) for number in numbers]
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        self.server.pause()
+        try:
+            yield
+        finally:
+            self.server.resume()
+
+    def change(self) -> None:
+        """The streams are trimmed."""
+        for stream in self.streams:
+            self.client.xtrim(stream, maxlen=1, approximate=False)
+
+    def close(self) -> None:
+        self.client.flushall()
+        self.client.close()
+
+
+class StreamGroups(StreamRanges):
+    """The same streams, read through a consumer group."""
+
+    at_least_once = True
+
+    def spout(self) -> Any:
+        from spouts import RedisStreamSpout
+
+        return RedisStreamSpout(
+            url_of(self.server), self.streams, FIELDS, group="suite", max_entries=LIMIT, timeout_s=1
+        )
+
+
+# ---- Structured Streaming ------------------------------------------------------------------------------------------------
+
+
+class Streamed(SpoutSource):
+    """A folder that Spark streams, one file a batch."""
+
+    limit = LIMIT
+    patience_s = 30.0
+    idle_s = 1.0
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark, self.files = spark, 0
+        self.home = Path(tempfile.mkdtemp(prefix="trident-streamed-"))
+        self.folder = self.home / "in"
+        self.folder.mkdir()
+
+    def spout(self) -> Any:
+        from spouts import StructuredStreamingSpout
+
+        lines = self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.folder))
+        return StructuredStreamingSpout(lines, self.home / "checkpoint")
+
+    def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
+        rows = [(f"row {number}",) for number in numbers]
+        for start in range(0, len(rows), LIMIT):
+            self.files += 1
+            part = self.home / "part"
+            part.write_text("".join(f"{line}\n" for (line,) in rows[start : start + LIMIT]), encoding="utf-8")
+            part.rename(self.folder / f"{self.files:06}.txt")
+        return rows
+
+    def close(self) -> None:
+        shutil.rmtree(self.home)

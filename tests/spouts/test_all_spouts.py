@@ -1,0 +1,71 @@
+"""Every spout keeps what it claims, by the suite that users run on their own; `tests/spouts/report.py` prints all."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import spouts
+from tests.spouts import report, server_sources
+from tests.spouts.catalog import SPOUTS
+from trident.testing import SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
+
+# The others have tests of their own in their folders.
+LOCAL = [
+    "fixed", "feeder", "rate", "dataframe", "batches", "partitioned", "partitioned-opaque", "csv-example", "rich"
+]  # fmt: skip
+
+
+def check(source: Callable[[], SpoutSource]) -> SpoutReport:
+    found = spout_suite(source, seconds=0, seed=1, out=io.StringIO())
+    found.raise_if_violated()
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOCAL)
+def test_a_spout_without_a_server_keeps_what_it_claims(name: str) -> None:
+    found = check(SPOUTS[name].source)
+    assert {found.status(promise) for promise in (SpoutPromise.NO_GAP, SpoutPromise.NO_OVERLAP)} == {Status.OK}
+
+
+def test_kafka_keeps_what_it_claims(kafka_server: Any) -> None:
+    class Source(server_sources.TransactionalTopics):
+        outage = None  # type: ignore[assignment]  # waits for time-outs; the long test has it
+
+    found = check(lambda: Source(kafka_server))
+    assert found.status(SpoutPromise.ELSEWHERE) is found.status(SpoutPromise.CHANGES) is Status.OK
+
+
+def test_redis_streams_keep_what_they_claim(redis_server: Any) -> None:
+    class Source(server_sources.StreamRanges):
+        outage = None  # type: ignore[assignment]
+
+    found = check(lambda: Source(redis_server))
+    assert found.status(SpoutPromise.EXACTLY_ONCE) is Status.OK
+
+
+def test_redis_groups_keep_what_they_claim(redis_server: Any) -> None:
+    class Source(server_sources.StreamGroups):
+        outage = None  # type: ignore[assignment]
+
+    assert check(lambda: Source(redis_server)).status(SpoutPromise.AT_LEAST_ONCE) is Status.OK
+
+
+@pytest.fixture(scope="module")
+def started() -> Iterator[Any]:
+    with report.servers() as started:
+        yield started
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SPOUTS)
+def test_a_spout_stands_outages_and_many_schedules(name: str, started: Any) -> None:
+    report.examine(SPOUTS[name], started, 60.0, 1).raise_if_violated()
+
+
+def test_every_spout_is_checked() -> None:
+    assert {spout.makes for spout in SPOUTS.values() if spout.makes} == {*spouts.__all__}
