@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -157,6 +158,12 @@ def test_a_replay_of_a_batch_that_is_there_writes_nothing_and_takes_its_place(ho
     assert home.sink().read_sentinel() == Sentinel("inc", 3, 1)
 
 
+def test_a_batch_of_more_records_than_the_client_holds_is_written_in_order(home: Home) -> None:
+    values = [b"%d" % n for n in range(2000)]
+    write(home.sink(config={"queue.buffering.max.messages": 100}), Log(), 1, 0, *values)
+    assert home.values() == values
+
+
 def test_what_a_failed_attempt_wrote_is_invisible(home: Home) -> None:
     log, sink = Log(), home.sink()
     sink.begin_commit(log.txid(1))
@@ -303,6 +310,18 @@ def test_calls_out_of_order_and_of_readers_are_refused(home: Home) -> None:
         reader.move_sentinel(Sentinel("inc", 1, 1), force=True)
     write(sink, Log(), 1, 0, b"a")
     assert reader.read_sentinel() == Sentinel("inc", 1, 0)
+
+
+def test_a_sink_that_is_closed_leaves_neither_threads_nor_connections(home: Home) -> None:
+    process = psutil.Process()
+    threads, connections = process.num_threads(), len(process.net_connections())
+    sink, log = home.sink(), Log()
+    write(sink, log, 1, 0, b"a")
+    sink.begin_commit(log.txid(2))
+    sink.write([TopicRecord(None, b"b")])
+    assert process.num_threads() > threads
+    sink.close()
+    assert (process.num_threads(), len(process.net_connections())) == (threads, connections)
 
 
 def test_a_sentinel_is_laid_without_records_and_not_over_another_one(home: Home) -> None:
