@@ -52,6 +52,7 @@ class GroupCoordinator:
         self._opened = False
         self._waiting: deque[Entry] = deque()  # delivered, and in no live batch
         self._taken: dict[int, list[Entry]] = {}  # by batch, until it is committed
+        self._made: dict[int, Definition] = {}
         self._done: dict[tuple[str, str], None] = {}  # committed, and not acknowledged yet
         self._held: set[tuple[str, str]] = set()  # the keys of all of these
         self._unread: int | None = None
@@ -70,8 +71,8 @@ class GroupCoordinator:
         entries = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
         if not entries:
             return None
-        self._taken[txid] = entries
-        return _definition(entries, previous)
+        self._taken[txid], self._made[txid] = entries, _definition(entries, previous)
+        return self._made[txid]
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[EntriesPart]:
         """Cut the entries of a batch; a few make one part, which keeps their order."""
@@ -81,6 +82,7 @@ class GroupCoordinator:
 
     def success(self, txid: int, definition: Definition) -> None:
         """Acknowledge the entries of a batch: its record is written. While Redis is away that waits."""
+        self._made.pop(txid, None)
         self._done.update((entry.key, None) for entry in self._taken.pop(txid, ()))
         self._acknowledge()
 
@@ -89,10 +91,12 @@ class GroupCoordinator:
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many entries are in no committed batch: what the group had to deliver when it was read, and what it has."""
+        """Say how many entries are behind a batch: those that the group has not delivered, and those of later batches."""
         if self._unread is None:
             return None
-        return Lag(self._unread + len(self._waiting) + sum(map(len, self._taken.values())), "records")
+        this = next((txid for txid, made in self._made.items() if made == definition), 0)
+        later = sum(len(entries) for txid, entries in self._taken.items() if txid > this)
+        return Lag(self._unread + len(self._waiting) + later, "records")
 
     def throttle(self, share: float) -> None:
         """Let batches have this share of `max_entries`, one entry at least."""
@@ -114,6 +118,7 @@ class GroupCoordinator:
         """Put back the entries of this batch and of all later ones: it is asked for again, so their attempts ended."""
         for ended in sorted((each for each in self._taken if each >= txid), reverse=True):
             self._waiting.extendleft(reversed(self._taken.pop(ended)))
+            del self._made[ended]
 
     def _read(self, limit: int, previous: Definition | None) -> None:
         if self._lost is not None:

@@ -31,6 +31,7 @@ from spouts.redis_streams.stream_server import (
     StreamInfo,
     StreamServer,
     id_of,
+    is_away,
     order_of,
     told,
 )
@@ -42,7 +43,6 @@ __all__ = ["IdRange", "RangeCoordinator", "RangeEmitter", "RangeSettings"]
 _log = logging.getLogger(__name__)
 _CUT_EVERY = 1_000
 _READ_AT_ONCE = 1_000
-_RETRIES = 8
 
 # What a stream has, and up to which ids a batch may reach: as of one moment, without sending any entry to the driver.
 _LOOK = """
@@ -98,15 +98,14 @@ class RangeCoordinator:
     def __init__(self, server: StreamServer, streams: Sequence[str], settings: RangeSettings) -> None:
         self._server, self._streams, self._settings = server, list(streams), settings
         self._share = 1.0
-        self._unread: int | None = None
-        self._in_flight: dict[int, int] = {}
+        self._added: dict[str, int] = {}
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Fix the ranges of a batch; None if there is nothing new, or the server does not answer."""
         at = dict(previous["at"]) if previous else {}
         each = max(1, int(self._settings.max_entries * self._share) // len(self._streams))
         ranges: dict[str, list[Any]] = {}
-        size = unread = 0
+        size = 0
         for stream in self._streams:
             try:
                 found = self._look(stream, at.get(stream, [self._settings.first])[0], each)
@@ -122,13 +121,12 @@ class RangeCoordinator:
                 ranges[stream] = [found.after, found.cuts[-1], found.entries, found.cuts[:-1]]
             at[stream] = _position(found, read)
             size += found.size
-            unread += _unread(found, at[stream])
+            self._added[stream] = found.info.added
         if not ranges and previous is not None:
             return None
         if not ranges and self._settings.first != "$":
             return None
         # The first batch may be empty: it says where "$" was, or what is added until the next start would be left out.
-        self._unread, self._in_flight[txid] = unread, sum(range_[2] for range_ in ranges.values())
         return {"ranges": ranges, "at": at, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[IdRange]:
@@ -142,16 +140,20 @@ class RangeCoordinator:
         return list(_joined(pieces, size))
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Nothing of it is ahead any more."""
-        self._in_flight.pop(txid, None)
+        """Nothing is kept for a batch, so nothing is dropped."""
 
     def size(self, definition: Definition) -> int:
         """Say about how many bytes the entries of a batch have."""
         return int(definition["bytes"])
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many entries were behind the batches when one was last defined, and how many the later batches have."""
-        return None if self._unread is None else Lag(self._unread + sum(self._in_flight.values()), "records")
+        """Say how many entries were behind a batch when a batch was last defined; None if their number is not known."""
+        behind = 0
+        for stream, (_, read) in definition["at"].items():
+            if read is None:
+                return None
+            behind += max(0, self._added.get(stream, read) - read)
+        return Lag(behind, "records")
 
     def throttle(self, share: float) -> None:
         """Let batches have this share of `max_entries`, one entry of a stream at least."""
@@ -224,15 +226,6 @@ def _position(found: _Look, read: int | None) -> list[Any]:
     return [up_to, None if read is None else read + found.entries]
 
 
-def _unread(found: _Look, at: list[Any]) -> int:
-    """Say about how many entries are behind a batch; where their number is not known, at most the length of the stream."""
-    if at[0] == found.info.last:
-        return 0
-    if at[1] is None:
-        return max(0, found.info.length - found.entries)
-    return max(0, found.info.added - int(at[1]))
-
-
 def _pieces(stream: str, after: str, cuts: Sequence[str], entries: int) -> Iterator[IdRange]:
     for cut in cuts:
         count = min(_CUT_EVERY, entries)
@@ -262,7 +255,7 @@ class RangeEmitter:
 
     def emit(self, part: IdRange) -> Iterator[pa.Table]:
         """Give the entries of a part; `ReplayMismatchError` if they are no longer all there."""
-        client, found, after = self._options.client(_RETRIES), 0, part.after
+        client, found, after = self._options.client(self._options.retries), 0, part.after
         try:
             while entries := self._entries(client, part, after):
                 yield self._tables.table(entries)
@@ -283,5 +276,6 @@ class RangeEmitter:
         try:
             found = read(part.stream, f"({after}", part.up_to, _READ_AT_ONCE)
         except driver().RedisError as error:
-            raise SpoutError(told(f"reading the stream {part.stream!r}", self._options.place, error)) from error
+            kind = Away if is_away(error) else SpoutError
+            raise kind(told(f"reading the stream {part.stream!r}", self._options.place, error)) from error
         return [Entry(part.stream, id_.decode(), fields) for id_, fields in found]

@@ -32,6 +32,8 @@ class RedisServerOptions(Redacted):
         False accepts any certificate and any host name.
     connect_timeout_s, timeout_s
         Seconds to wait for a connection, and for each answer.
+    retries
+        How often a worker tries a read again after a lost connection, before its batch fails and is tried again.
     """
 
     url: str = field(kw_only=False)
@@ -45,6 +47,7 @@ class RedisServerOptions(Redacted):
     tls_verify: bool = True
     connect_timeout_s: float = 5.0
     timeout_s: float = 10.0
+    retries: int = 3
 
     default_port: ClassVar[int] = 6379
 

@@ -101,7 +101,7 @@ class RedisStreamSpout(_Streams):
         Whether to emit `stream: string` after `id`; default: if there are several.
     **server
         `user`, `password`, `database`, `tls`, `tls_ca_file`, `tls_cert_file`, `tls_key_file`, `tls_verify`,
-        `connect_timeout_s` (5), `timeout_s` (10), as of `RedisState`.
+        `connect_timeout_s` (5), `timeout_s` (10), `retries` (3), as of `RedisState`.
     """
 
     spout_type = SpoutType.NON_TRANSACTIONAL

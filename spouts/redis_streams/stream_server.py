@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 from spouts.redis_streams.options import RedisServerOptions, driver
-from trident.errors import SpoutError
+from trident.errors import SourceAwayError, SpoutError
 
-__all__ = ["NOTHING", "Away", "Entry", "StreamInfo", "StreamServer", "id_of", "order_of"]
+__all__ = ["NOTHING", "Away", "Entry", "StreamInfo", "StreamServer", "id_of", "is_away", "order_of", "told"]
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,7 +30,7 @@ _ADVICE = {
 }
 
 
-class Away(SpoutError):
+class Away(SourceAwayError):
     """The server does not answer; the same call may succeed later."""
 
 
@@ -106,7 +106,7 @@ class StreamServer:
         try:
             return function(self._client)
         except driver().RedisError as error:
-            hint = "; is the server up, and its address right?" if _is_away(error) else ""
+            hint = "; is the server up, and its address right?" if is_away(error) else ""
             raise SpoutError(f"{told(doing, self.place, error)}{hint}") from error
 
     def call(self, doing: str, function: Callable[[Any], T]) -> T:
@@ -129,7 +129,7 @@ class StreamServer:
         return result
 
     def _error(self, doing: str, error: Exception) -> SpoutError:
-        if not _is_away(error):
+        if not is_away(error):
             return SpoutError(told(doing, self.place, error))
         now, text = time.monotonic(), f"{told(doing, self.place, error)}; it is tried again until the server answers"
         if now >= self._say_at:
@@ -153,7 +153,8 @@ def told(doing: str, place: str, error: Exception) -> str:
     return f"{doing} on Redis {place}: {found}" + (f"; {advice}" if advice else "")
 
 
-def _is_away(error: Exception) -> bool:
+def is_away(error: Exception) -> bool:
+    """Whether the same call may succeed once the server answers again."""
     errors = driver()
     if isinstance(error, (errors.AuthenticationError, errors.exceptions.AuthorizationError)):
         return False
