@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from spouts.delta.delta_types import partition_value
 from spouts.delta.table_log import DataFile
 from spouts.delta.table_place import TablePlace
+from spouts.files.column_types import read_schema
 from spouts.files.parquet_rows import ROWS, columns_as, columns_in
 from spouts.files.row_groups import Footer
 from trident.arrow import schema_of
@@ -73,7 +74,7 @@ class DeltaEmitter:
             return
         file = pq.ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
         wanted = self._in_file(piece.file)
-        names = columns_in(what, file.schema_arrow, wanted, "null")  # a column that was added later is null
+        names = columns_in(what, read_schema(file), wanted, "null")  # a column that was added later is null
         for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
             columns = dict(zip(wanted.names, columns_as(batch, wanted), strict=True))
             yield self._table(piece, columns, len(batch))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from spouts.rows.driver_rows import ddl_of
 from trident.arrow import arrow_type
 from trident.errors import TopologyError
 from trident.fields import Fields
 
-__all__ = ["fields_of_columns", "reads_as", "typed_as"]
+__all__ = ["fields_of_columns", "read_schema", "reads_as", "typed_as"]
 
 _OTHER_FORMS = {
     pa.uint8(): pa.int16(),  # Spark has no unsigned numbers
@@ -26,6 +27,23 @@ _WIDER = {
     pa.int32(): (pa.int64(),),
     pa.float32(): (pa.float64(),),
 }
+
+
+def read_schema(file: pq.ParquetFile) -> pa.Schema:
+    """Return the schema of a file, in which Spark's INT96 are the moments that they stand for: Arrow calls them local times."""
+    leaves = [file.schema.column(number) for number in range(len(file.schema))]
+    moments = [leaf.path for leaf in leaves if leaf.physical_type == "INT96"]
+    schema = file.schema_arrow
+    if not moments:
+        return schema
+    return pa.schema(
+        [
+            pa.field(one.name, _of_moments(one.type))
+            if any(path == one.name or path.startswith(f"{one.name}.") for path in moments)
+            else one
+            for one in schema
+        ]
+    )
 
 
 def fields_of_columns(schema: pa.Schema) -> Fields:
@@ -56,14 +74,22 @@ def reads_as(type_: pa.DataType, wanted: pa.DataType) -> bool:
     return same or wanted in _WIDER.get(plain, ())
 
 
+def _of_moments(type_: pa.DataType) -> pa.DataType:
+    return _rebuilt(type_, lambda one: pa.timestamp("us", "UTC") if pa.types.is_timestamp(one) else one)
+
+
 def _plain(type_: pa.DataType) -> pa.DataType:
     """Return the type without what is only another form of the same values in memory."""
+    return _rebuilt(type_, lambda one: _OTHER_FORMS.get(one, one))
+
+
+def _rebuilt(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
     if isinstance(type_, pa.DictionaryType):
-        return _plain(type_.value_type)
+        return _rebuilt(type_.value_type, leaf)
     if isinstance(type_, (pa.ListType, pa.LargeListType)):
-        return pa.list_(_plain(type_.value_type))
+        return pa.list_(_rebuilt(type_.value_type, leaf))
     if isinstance(type_, pa.MapType):
-        return pa.map_(_plain(type_.key_type), _plain(type_.item_type))
+        return pa.map_(_rebuilt(type_.key_type, leaf), _rebuilt(type_.item_type, leaf))
     if isinstance(type_, pa.StructType):
-        return pa.struct([pa.field(one.name, _plain(one.type)) for one in type_])
-    return _OTHER_FORMS.get(type_, type_)
+        return pa.struct([pa.field(one.name, _rebuilt(one.type, leaf)) for one in type_])
+    return leaf(type_)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spouts.byte_ranges.ranges import Piece, Range, open_error
-from spouts.files.column_types import reads_as
+from spouts.files.column_types import read_schema, reads_as
 from spouts.files.row_groups import Footer
 from spouts.rows.driver_rows import ddl_of
 from trident.arrow import schema_of
@@ -62,7 +62,7 @@ class ParquetEmitter:
         if not groups:
             return
         file = pq.ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
-        names = columns_in(f"the Parquet file {path}", file.schema_arrow, self._wanted, self._options.missing_columns)
+        names = columns_in(f"the Parquet file {path}", read_schema(file), self._wanted, self._options.missing_columns)
         for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
             yield self._finished(path, batch)
 

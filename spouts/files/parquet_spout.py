@@ -17,7 +17,7 @@ from spouts.byte_ranges.cutting import Clock, FileCoordinator
 from spouts.byte_ranges.file_listing import Paths
 from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
 from spouts.byte_ranges.ranges import open_error
-from spouts.files.column_types import fields_of_columns, typed_as
+from spouts.files.column_types import fields_of_columns, read_schema, typed_as
 from spouts.files.parquet_rows import ParquetEmitter, ParquetOptions
 from spouts.files.row_groups import ParquetFiles
 from trident.arrow import schema_of
@@ -118,7 +118,8 @@ class ParquetFileSpout:
 
 def _schema_in(path: str) -> pa.Schema:
     try:
-        return pq.read_schema(path)
+        with pq.ParquetFile(path) as file:
+            return read_schema(file)
     except pa.ArrowException as error:
         raise SpoutError(f"the types of the fields cannot be taken from {path}: {error}; declare them") from error
     except OSError as error:

@@ -140,7 +140,7 @@ class LineEmitter:
         return SpoutError(
             f"{where} is no row: {bad.cause}. It is: {shown!r}. "
             "Mend it so that the file keeps its length, change the fields, or give bad_lines='bad_line', which puts the text "
-            "of such lines into a field of that name"
+            "of such lines into a field of that name (start once with allow_changed_topology=True)"
         )
 
 

@@ -177,6 +177,24 @@ def test_columns_are_projected_checked_and_given_the_declared_types(tmp_path: Pa
         rows(ParquetFileSpout(tmp_path, "clock: bigint"))
 
 
+def test_the_times_that_spark_writes_as_int96_are_moments_wherever_they_are(tmp_path: Path) -> None:
+    moment, local = datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC), datetime.datetime(2024, 1, 1, 12)
+    data = pa.table(
+        {
+            "at": pa.array([moment, None], pa.timestamp("us", "UTC")),
+            "who": pa.array([{"at": [moment]}, None], pa.struct([("at", pa.list_(pa.timestamp("us", "UTC")))])),
+        }
+    )
+    pq.write_table(data, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True, store_schema=False)
+    spout = ParquetFileSpout(tmp_path)
+    assert str(spout.get_output_fields()) == "at: timestamp, who: struct<at:array<timestamp>>"
+    assert rows(spout) == [(moment, {"at": [moment]}), (None, None)]
+    with pytest.raises(SpoutError, match="declared as timestamp_ntz"):
+        rows(ParquetFileSpout(tmp_path, "at: timestamp_ntz"))
+    pq.write_table(pa.table({"at": pa.array([local])}), tmp_path / "a.parquet")
+    assert rows(ParquetFileSpout(tmp_path, "at: timestamp_ntz")) == [(local,)]
+
+
 def test_a_file_without_a_column_is_refused_or_gives_null(tmp_path: Path) -> None:
     parquet(tmp_path / "a.parquet", table(0, 1))
     parquet(tmp_path / "b.parquet", table(1, 2).drop_columns("name"))
