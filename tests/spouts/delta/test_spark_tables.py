@@ -39,8 +39,8 @@ def say(name, **arguments):
 table("feed", "id BIGINT, name STRING, day DATE", "delta.enableChangeDataFeed=true",
     "INSERT INTO {} VALUES (1,'a',DATE'2024-01-01'),(2,'b',DATE'2024-01-02')",
     "UPDATE {} SET name='x' WHERE id=1",
-    "MERGE INTO {} t USING (SELECT 2L id, 'm' name, DATE'2024-01-02' day UNION ALL SELECT 3L,'n',DATE'2024-01-03') s ON t.id=s.id "
-    "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+    "MERGE INTO {} t USING (SELECT 2L id, 'm' name, DATE'2024-01-02' day UNION ALL SELECT 3L,'n',DATE'2024-01-03') s "
+    "ON t.id=s.id WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
     "DELETE FROM {} WHERE id=1", "OPTIMIZE {}")
 feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 0).load(str(root / "feed"))
 print("FACTS " + json.dumps(sorted(str(tuple(row)[:-1]) for row in feed.collect())), flush=True)
