@@ -76,8 +76,9 @@ class QueryCoordinator:
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[ChunkPart]:
         """Cut the rows of a batch into parts."""
-        self._last = self._open = definition
-        self._running()
+        self._last = self._open = (
+            definition  # the query is not needed for it, and is started when the next one is asked for
+        )
         folder = self._folder(definition)
         manifest = read_manifest(folder)
         if manifest is None or manifest.id != definition["snapshot"]:

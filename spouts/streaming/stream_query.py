@@ -32,6 +32,18 @@ _Stopped = type("Py4JJavaError", (Exception,), {"__module__": "py4j.protocol"})
 _STOPPED = "An error occurred while calling foreachBatch.\n: java.lang.InterruptedException: stopped"
 
 
+_py4j = logging.getLogger("py4j.clientserver")
+
+
+class _Failed(Exception):
+    """A short error for Spark, whose own texts hold the stack traces of both sides."""
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whether a record of Py4J is of another error than those by which `foreachBatch` ends a query."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], (_Failed, _Stopped))
+
+
 class StreamQuery:
     """A streaming query in its own threads, from its start to its end.
 
@@ -60,6 +72,7 @@ class StreamQuery:
         self._has_ended = self._closing = False
         self._looked = self._probed = 0
         self._probe: threading.Thread | None = None
+        _py4j.addFilter(_is_news)  # once, however often it is added
         self._thread = threading.Thread(target=self._run, name="streaming-query", daemon=True)
         self._thread.start()
 
@@ -163,10 +176,6 @@ class StreamQuery:
                 query.processAllAvailable()
         with self._changed:
             self._probed, self._probe = looked, None
-
-
-class _Failed(Exception):
-    """A short error for Spark, whose own texts hold the stack traces of both sides."""
 
 
 def _stop(query: StreamingQuery) -> None:
