@@ -87,6 +87,16 @@ def test_a_batch_in_flight_that_was_large_does_not_cut_the_small_ones_again() ->
         assert pressure.share == 0.25
 
 
+def test_a_batch_that_is_not_done_in_time_is_too_large_whatever_the_target() -> None:
+    pressure = BackPressure(TARGET_S)
+    for _ in range(3):  # all that were in flight
+        pressure.timed_out(1.0)
+        assert pressure.share == 0.25
+    pressure.timed_out(pressure.share)
+    assert pressure.share == 0.0625
+    assert run(pressure, store(0.01, 1.0), 40)[-1] == 1.0
+
+
 seconds = st.floats(0, 1e6) | st.sampled_from([0.0, TARGET_S])
 
 

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import redis
 
@@ -19,9 +20,9 @@ from tests.harness.commands import until
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server
 from tests.harness.topology_runs import start
-from trident import TridentTopology
+from trident import Fields, TridentTopology
 from trident.operations import Count
-from trident.spout.interfaces import Lag
+from trident.spout.interfaces import Lag, SpoutType
 
 WORDS = [f"word{number % 600:03}" for number in range(60_000)]
 BATCH_BYTES = 600 * len("word000\n")
@@ -132,6 +133,59 @@ def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(
     if throttled:
         assert spout.calls[:3] == ["define", 0.25, "define"]
         assert min(shares) >= 0.001
+
+
+class Shrinking:
+    """An opaque spout of 400 numbers that emits all that are left, or a share of 400."""
+
+    spout_type = SpoutType.OPAQUE
+    is_quick = True
+
+    def __init__(self) -> None:
+        self.most = 400
+
+    def get_output_fields(self) -> Fields:
+        return Fields("n: bigint")
+
+    def get_coordinator(self, conf: Any) -> Shrinking:
+        return self
+
+    def get_emitter(self, conf: Any) -> Shrinking:
+        return self
+
+    def throttle(self, share: float) -> None:
+        self.most = int(400 * share)
+
+    def initialize_transaction(self, txid: int, previous: Any) -> Any:
+        start = previous["end"] if previous else 0
+        return {"start": start, "end": min(400, start + self.most)} if start < 400 else None
+
+    def parts(self, attempt: Any, definition: Any, parallelism: int) -> list[tuple[int, int]]:
+        return [(definition["start"], definition["end"])]
+
+    def emit(self, part: tuple[int, int]) -> Iterator[pa.Table]:
+        yield pa.table({"n": pa.array(range(*part), pa.int64())})
+
+    def success(self, txid: int, definition: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def slow(n: int) -> int:
+    threading.Event().wait(0.005)  # what slow work is
+    return n
+
+
+def test_an_opaque_batch_that_is_too_large_for_its_time_is_tried_again_with_less() -> None:
+    topology = TridentTopology("t")
+    numbers = topology.new_stream("numbers", Shrinking()).each("n", slow, "m: bigint")
+    state = numbers.persistent_aggregate(MemoryMapState(), Count(), "count")
+    with start(topology, "in_process", message_timeout_s=1.0, max_spout_pending=2) as running:
+        running.process_all_available()
+        assert running.state(state).get() == 400
+        assert running.status["failures"] >= 1  # all 400 take two seconds
+        assert running.last_progress is not None
+        assert running.last_progress["numInputRows"] < 400
 
 
 def test_each_source_says_its_rows_its_rates_and_how_far_it_is_behind(engine: str) -> None:

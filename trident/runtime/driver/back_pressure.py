@@ -59,6 +59,10 @@ class BackPressure:
         if chosen == 1.0 or abs(chosen / self.share - 1) > _SAME:
             self.share = chosen
 
+    def timed_out(self, share: float) -> None:
+        """Note that a batch that was defined with `share` was not done in time, whatever the target is."""
+        self.share = min(self.share, max(share * _SHRINK, _LEAST))
+
     def _wanted(self, share: float, seconds: float) -> float:
         """Return the share with which a batch would take the target's time, at least 1 if less would not help."""
         self._fixed_s += _TRUST * (self._fixed(share, seconds) - self._fixed_s)
@@ -107,3 +111,8 @@ class Throttle:
         """Note how long a batch took; `share` is None if its definition is older than this driver's share."""
         if self._spouts and share is not None:
             self._pressure.took(share, seconds)
+
+    def timed_out(self, share: float | None) -> None:
+        """Note that a batch was not processed within `message_timeout_s`."""
+        if self._spouts and share is not None:
+            self._pressure.timed_out(share)

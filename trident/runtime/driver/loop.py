@@ -254,7 +254,7 @@ class BatchLoop:
         for attempt in self._coordinator.overdue(now, limit)[:1]:
             cause = f"not processed within message_timeout_s={limit:g} seconds"
             self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
-            self._sources.throttle.took(self._batches[attempt.txid].share, limit)
+            self._sources.throttle.timed_out(self._batches[attempt.txid].share)
             self._fail(attempt, self._work.hanging(attempt, cause) or Failure("processing", None, cause))
 
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
