@@ -36,8 +36,7 @@ def words(topology: TridentTopology, batches: Any = None, kind: SpoutType = Spou
     return topology.new_stream("s", RowsSpout("word: string", batches or {}, kind))
 
 
-@pytest.mark.parametrize("kind", ["opaque", "transactional"])
-@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize(("kind", "partitions"), [("opaque", 1), ("opaque", 3), ("transactional", 3)])
 def test_a_query_sees_all_of_its_batch_and_by_default_none(kind: str, partitions: int, engine: str) -> None:
     topology = TridentTopology("t")
     stream = words(topology, WORDS)
