@@ -135,6 +135,7 @@ class StreamServer:
         if now >= self._say_at:
             _log.warning("%s", text)
             self._say_at = now + _SAY_EVERY_S
+        self._client.connection_pool.disconnect()  # after a failover the old primary still answers, as a replica
         self.is_away, self._try_at = True, now + self._pause_s
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         return Away(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import subprocess
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -12,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from spouts import RedisStreamSpout
+from spouts import RedisStreamSpout, TransactionalRedisStreamSpout
 from spouts.redis_streams.options import RedisServerOptions
 from states.memory import MemoryMapState
 from states.redis import RedisOptions
 from tests.harness.commands import until
 from tests.harness.proxy import Proxy
-from tests.harness.servers import Server, start_redis
+from tests.harness.servers import Server, free_ports, start_redis
 from tests.harness.topology_runs import start
 from tests.spouts.reading import is_plain
 from tests.spouts.redis_streams.streams import FIELDS, Batches, client_of, fill, url_of
@@ -288,6 +289,23 @@ def test_an_answer_that_is_lost_with_the_connection_loses_no_entry(redis_server:
         proxy.close()
 
 
+def test_a_server_that_became_a_replica_is_waited_for(
+    redis_server: Server, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(client, [1, 2])
+    batches = Batches(spout_of(redis_server, max_entries=1))
+    batches.commit(batches.define())
+    client.replicaof("127.0.0.1", 1)
+    try:
+        assert batches.define() is None
+        assert "READONLY" in caplog.text.upper().replace(" ", "")
+        assert batches.coordinator.is_preparing()
+    finally:
+        client.replicaof("NO", "ONE")
+    until(lambda: batches.define() is not None, "it is the primary again")
+    batches.close()
+
+
 def test_what_is_committed_while_the_server_is_away_is_acknowledged_when_it_is_back(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -369,6 +387,27 @@ def test_a_password_is_needed_named_and_never_shown(redis_server: Server, client
         assert "geheim" not in repr(right._options)
     finally:
         client.config_set("requirepass", "")
+
+
+def test_tls_is_used_and_verified(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    openssl = f"openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout {key} -out {cert}"
+    subprocess.run([*openssl.split(), "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    (port,) = free_ports(1)
+    files = ("--tls-cert-file", cert, "--tls-key-file", key, "--tls-ca-cert-file", cert)
+    server = start_redis(tmp_path, "--tls-port", port, *files, "--tls-auth-clients", "no")
+    try:
+        with client_of(server) as client:
+            fill(client, [1])
+        batches = Batches(
+            TransactionalRedisStreamSpout(f"rediss://127.0.0.1:{port}", "s", FIELDS, tls_ca_file=str(cert))
+        )
+        assert batches.run() == [[("w1", 1, "1-0")]]  # driver and workers
+        batches.close()
+        with pytest.raises(SpoutError, match="certificate verify failed"):
+            TransactionalRedisStreamSpout(f"redis://127.0.0.1:{port}", "s", FIELDS, tls=True).get_coordinator({})
+    finally:
+        server.stop()
 
 
 def test_the_options_of_the_server_are_those_of_a_redis_state() -> None:
