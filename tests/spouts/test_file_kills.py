@@ -1,0 +1,109 @@
+"""Sources that change while the driver that reads them is killed at random, again and again: the sums are exact."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.spouts.killed_driver import run_killed
+
+DRIVER = """
+import sys
+from spouts import CsvFileSpout, DeltaSpout, ParquetFileSpout
+from states.delta import DeltaState
+from trident import TridentTopology
+from trident.operations import BaseFunction, Count, Filter, Sum
+
+class Tell(Filter):
+    def is_keep(self, tuple):
+        print(tuple[0], flush=True)
+        return True
+
+class Sign(BaseFunction):
+    def execute(self, tuple, collector):
+        collector.emit([1 if tuple[0] in ("insert", "update_postimage") else -1])
+
+folder = sys.argv[1]
+topology = TridentTopology("sources")
+found = []
+
+def add(name, stream):
+    for what, aggregate in (("count", Count()), ("sum", Sum())):
+        state = DeltaState.opaque(f"{folder}/states/{name}-{what}")
+        inputs = ("n",) if what == "sum" else ()
+        found.append(stream.persistent_aggregate(state, *inputs, aggregate, what, state_name=f"{name}-{what}"))
+
+add("csv", topology.new_stream("csv", CsvFileSpout(folder + "/csv", "n: bigint", max_batch_bytes=400)).each("n", Tell()))
+add("parquet", topology.new_stream("parquet", ParquetFileSpout(folder + "/parquet", "n", max_batch_rows=40)))
+table = DeltaSpout(folder + "/delta", "n", mode="changes", starting_version=0, max_batch_files=2)
+changes = topology.new_stream("changes", table).each("_change_type", Sign(), "sign: bigint")
+counts = changes.group_by("n").persistent_aggregate(DeltaState.opaque(folder + "/states/rows"), "sign", Sum(), "rows")
+with topology.start(engine="in_process", log_dir=folder + "/log") as running:
+    running.process_all_available()
+    rows = {key: value for key, value in running.state(counts).get_tuples() if value}
+    print(*(running.state(one).get() for one in found), sorted(rows.items()), flush=True)
+"""
+
+
+class Writer:
+    """Writes to all three sources, and knows what they hold."""
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.folder, self.chance = folder, chance
+        self.n, self.written, self.steps = 0, {"csv": list[int](), "parquet": list[int]()}, 0
+        for name in ("csv", "parquet"):
+            (folder / name).mkdir()
+        write_deltalake(folder / "delta", self.table(5), configuration={"delta.enableChangeDataFeed": "true"})
+
+    def table(self, rows: int) -> pa.Table:
+        self.n += rows
+        return pa.table({"n": pa.array(range(self.n - rows, self.n), pa.int64())})
+
+    def write(self) -> None:
+        self.steps += 1
+        numbers = self.table(self.chance.randrange(1, 60))["n"].to_pylist()
+        path = self.folder / "csv" / f"{self.chance.randrange(4)}.csv"
+        text = "" if path.exists() else "name,n\n"
+        with path.open("a") as file:
+            file.write(text + "".join(f'"a, b",{n}\n' for n in numbers))
+        self.written["csv"] += numbers
+        data = self.table(self.chance.randrange(1, 60))
+        part = self.folder / "parquet" / f"{self.steps}.part"
+        pq.write_table(data, part, row_group_size=15)
+        part.rename(part.with_suffix(".parquet"))
+        self.written["parquet"] += data["n"].to_pylist()
+        table = DeltaTable(self.folder / "delta")
+        low = self.chance.randrange(self.n)
+        for what in self.chance.choices(["append", "append", "delete", "update", "compact"], k=3):
+            if what == "append":
+                write_deltalake(table, self.table(5), mode="append")
+            elif what == "delete":
+                table.delete(f"n > {low} and n < {low + 20}")
+            elif what == "update":
+                table.update(updates={"n": "n + 1000000"}, predicate=f"n > {low} and n < {low + 20}")
+            else:
+                table.optimize.compact()
+
+    def expected(self) -> str:
+        counted: dict[int, int] = {}
+        for n in sorted(pa.table(DeltaTable(self.folder / "delta").to_pyarrow_table())["n"].to_pylist()):
+            counted[n] = counted.get(n, 0) + 1
+        sums = [f"{len(rows)} {sum(rows)}" for rows in self.written.values()]
+        return f"{' '.join(sums)} {sorted(counted.items())}"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(4))
+def test_sums_are_exact_after_kills_at_random_while_the_sources_change(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    writer = Writer(tmp_path, chance)
+    for _ in range(8):
+        for _ in range(chance.randrange(4, 8)):
+            writer.write()
+        run_killed(DRIVER, tmp_path, kill_at=(chance.randrange(1, 50),), is_finished=False)
+    assert run_killed(DRIVER, tmp_path, kill_at=()) == writer.expected()
