@@ -14,7 +14,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
@@ -33,14 +33,8 @@ _DEAD_S = 2.0  # a commit in progress takes less
 _ABORT_S = 5.0  # at most; Kafka ends the transaction by itself later
 
 
-class TopicRecord(NamedTuple):
-    """What is written for one tuple; partition -1: by the key."""
-
-    key: bytes | None
-    value: bytes | None
-    partition: int = -1
-    timestamp_ms: int = 0
-    headers: list[tuple[str, bytes | None]] | None = None
+TopicRecord = tuple[bytes | None, bytes | None, int, int, list[tuple[str, bytes | None]] | None]
+"""What is written for one tuple: key, value, partition (-1: by the key), milliseconds (0: now) and headers."""
 
 
 class TopicWriter(Register):
@@ -119,10 +113,10 @@ class TopicWriter(Register):
         for key, value, partition, timestamp, headers in records:
             try:
                 try:
-                    produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
+                    produce(topic, value, key, partition, None, None, timestamp, headers)
                 except BufferError:
                     self._make_room()
-                    produce(topic, value, key, partition, timestamp=timestamp, headers=headers)
+                    produce(topic, value, key, partition, None, None, timestamp, headers)
             except KafkaException as error:
                 size = sum(map(len, filter(None, (key, value))))
                 raise self._error(f"write a record of {size} bytes to partition {partition}", error) from error

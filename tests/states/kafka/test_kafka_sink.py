@@ -17,7 +17,7 @@ from states.kafka.topic_writer import TopicRecord
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
 from tests.harness.store_commits import Log
-from tests.harness.topology_runs import run_all, start
+from tests.harness.topology_runs import Keep, RowsState, run_all, start
 from tests.states.kafka.sink_driver import ROWS, topology
 from trident import TridentTopology
 from trident.errors import (
@@ -37,6 +37,10 @@ from trident.state import StateConf
 from trident.state.txid import Sentinel
 
 pytestmark = pytest.mark.server
+
+
+def entry(value: bytes) -> TopicRecord:
+    return None, value, -1, 0, None
 
 
 class Home:
@@ -69,7 +73,7 @@ def home(kafka_topics: Topics) -> Iterator[Home]:
 def write(sink: TopicSink, log: Log, number: int, attempt: int, *values: bytes, record: bool = True) -> None:
     txid = log.txid(number, attempt)
     sink.begin_commit(txid)
-    sink.write(TopicRecord(None, value) for value in values)
+    sink.write(entry(value) for value in values)
     sink.commit(txid)
     if record:
         log.record(txid)
@@ -84,6 +88,32 @@ def test_a_topology_writes_each_record_once_over_restarts(engine: str, kafka_top
         run_all(topology(kafka_topics.bootstrap, topic), engine, log_dir=str(tmp_path))
     found = kafka_topics.read(topic)
     assert [(one.key, one.value) for one in found] == [(b"%d" % (n % 3), b"%d" % n) for n in range(ROWS)]
+
+
+class FailingOnce(RowsState):
+    """Fails the commit of its second batch, once."""
+
+    left = 1
+
+    def commit(self, txid: int) -> None:
+        if int(txid) == 2 and self.left:
+            self.left = 0
+            raise BackendError("lost")
+        super().commit(txid)
+
+
+def test_a_batch_whose_next_state_fails_is_replayed_and_written_once(kafka_topics: Topics, tmp_path: Path) -> None:
+    topic, behind = kafka_topics.create(), FailingOnce()
+    declared = TridentTopology("two")
+    numbers = declared.new_stream("numbers", FixedBatchSpout("value: string", 2, *[(str(n),) for n in range(8)]))
+    numbers.partition_persist(
+        KafkaTopicState.transactional(kafka_topics.bootstrap, topic), ToTopic(), state_name="sink"
+    )
+    numbers.partition_persist(behind, ["value"], Keep(), "kept: string", state_name="behind")
+    run_all(declared, "in_process", log_dir=str(tmp_path))
+    assert behind.calls.count("begin 2") == 2
+    assert [one.value for one in kafka_topics.read(topic)] == [b"%d" % n for n in range(8)]
+    assert len(kafka_topics.read(topic, committed=False)) == 8
 
 
 def test_an_opaque_spout_is_refused_unless_inexact_is_allowed(
@@ -167,11 +197,11 @@ def test_a_batch_of_more_records_than_the_client_holds_is_written_in_order(home:
 def test_what_a_failed_attempt_wrote_is_invisible(home: Home) -> None:
     log, sink = Log(), home.sink()
     sink.begin_commit(log.txid(1))
-    sink.write([TopicRecord(None, b"aborted")])
+    sink.write([entry(b"aborted")])
     sink._writer._producer.flush()
     write(sink, log, 1, 1, b"a")
     sink.begin_commit(log.txid(2, 1))
-    sink.write([TopicRecord(None, b"aborted")])
+    sink.write([entry(b"aborted")])
     sink._writer._producer.flush()
     sink.close()
     assert home.values() == [b"a"]
@@ -181,7 +211,7 @@ def test_what_a_failed_attempt_wrote_is_invisible(home: Home) -> None:
 def test_an_open_transaction_holds_readers_up_no_longer_than_to_the_next_begin_commit(home: Home) -> None:
     log, dead = Log(), home.sink()
     dead.begin_commit(log.txid(1))
-    dead.write([TopicRecord(None, b"aborted")])
+    dead.write([entry(b"aborted")])
     dead._writer._producer.flush()
     home.topics.transaction(home.topic, [b"of another program"])
     assert home.values() == []
@@ -197,13 +227,13 @@ def test_a_driver_that_was_replaced_writes_nothing(slept: str, home: Home) -> No
     if slept != "before begin_commit":
         zombie.begin_commit(txid)
     if slept == "before the commit":
-        zombie.write([TopicRecord(None, b"zombie")])
+        zombie.write([entry(b"zombie")])
         zombie._writer._producer.flush()
     write(successor, log, 2, 5, b"b")
     if slept == "before begin_commit":
         zombie.begin_commit(txid)
     if slept != "before the commit":
-        zombie.write([TopicRecord(None, b"zombie")])
+        zombie.write([entry(b"zombie")])
     with pytest.raises(BackendError, match="another producer with its transactional id has begun"):
         zombie.commit(txid)
     with pytest.raises(FencedError):
@@ -241,7 +271,7 @@ def test_a_broker_that_hangs_in_a_commit_fails_the_batch_and_the_replay_is_exact
     write(sink, log, 1, 0, b"a")
     txid = log.txid(2)
     sink.begin_commit(txid)
-    sink.write([TopicRecord(None, b"b")])
+    sink.write([entry(b"b")])
     kafka_server.brokers[0].pause()
     try:
         with pytest.raises(BackendError, match="commit a transaction of .*_TIMED_OUT.*are the brokers up"):
@@ -260,7 +290,7 @@ def test_a_broker_that_is_killed_in_a_commit_fails_the_batch_and_the_replay_is_e
     write(sink, log, 1, 0, b"a")
     txid = log.txid(2)
     sink.begin_commit(txid)
-    sink.write([TopicRecord(None, b"b")])
+    sink.write([entry(b"b")])
     sink._writer._producer.flush()
     kafka_server.brokers[0].kill()
     try:
@@ -276,7 +306,7 @@ def test_a_sentinel_above_the_batch_is_an_error(home: Home) -> None:
     sink = home.sink()
     for number in (1, 2):
         sink.begin_commit(number)
-        sink.write([TopicRecord(None, b"%d" % number)])
+        sink.write([entry(b"%d" % number)])
         sink.commit(number)
     with pytest.raises(StaleTransactionError, match="batch 1 is behind batch 2 stored for 'the topic'"):
         home.sink().begin_commit(1)
@@ -301,7 +331,7 @@ def test_two_states_of_one_prefix_are_found(home: Home) -> None:
 def test_calls_out_of_order_and_of_readers_are_refused(home: Home) -> None:
     sink, reader = home.sink(), home.sink(read_only=True)
     with pytest.raises(CommitOrderError, match="was written outside begin_commit and commit"):
-        sink.write([TopicRecord(None, b"a")])
+        sink.write([entry(b"a")])
     with pytest.raises(CommitOrderError, match=r"commit\(1\) without its begin_commit"):
         sink.commit(1)
     with pytest.raises(UnsupportedOperation, match="was opened to be read only"):
@@ -318,7 +348,7 @@ def test_a_sink_that_is_closed_leaves_neither_threads_nor_connections(home: Home
     sink, log = home.sink(), Log()
     write(sink, log, 1, 0, b"a")
     sink.begin_commit(log.txid(2))
-    sink.write([TopicRecord(None, b"b")])
+    sink.write([entry(b"b")])
     assert process.num_threads() > threads
     sink.close()
     assert (process.num_threads(), len(process.net_connections())) == (threads, connections)
