@@ -37,7 +37,7 @@ class FolderEmitter:
         start = last_metadata["end"] if last_metadata else 0
         with Path(self.folder, partition).open("rb") as file:
             file.seek(start)
-            lines = file.readlines()[: self.limit]
+            lines = file.readlines()[: max(1, int(self.limit * collector.share))]
         if not lines:
             return last_metadata
         note(self.folder, f"new-{attempt.txid}-by-{os.getpid()}")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -17,7 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import keep, run_all, start
+from tests.harness.topology_runs import WAIT_S, keep, run_all, start
 from tests.test_docs import DOCS, ROOT, blocks
 from trident import BatchFailedError, TridentTopology
 from trident.operations import Count
@@ -72,6 +73,20 @@ def test_a_line_that_does_not_fit_is_an_error_and_no_silence(tmp_path: Path) -> 
     (tmp_path / "a.csv").write_text("name,n\nlonger than sixteen bytes,1\n")
     with pytest.raises(BatchFailedError, match="the line at byte 7 is longer than 16 bytes"):
         run_all(topology, "in_process")
+
+
+def test_a_folder_that_is_not_there_is_waited_for(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    topology, folder = TridentTopology("t"), tmp_path / "late"
+    rows = keep(topology.new_stream("s", class_of("CsvFolder")(folder, "name: string, n: bigint")))
+    with start(topology, "in_process", max_batch_attempts=2) as running:
+        deadline = time.monotonic() + WAIT_S
+        while caplog.text.count(f"SourceAwayError: there is no folder {folder}") < 5 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        (tmp_path / "new").mkdir()
+        (tmp_path / "new" / "a.csv").write_text("name,n\na,1\n")
+        (tmp_path / "new").rename(folder)
+        running.process_all_available()
+    assert rows.rows == [("a", 1)]
 
 
 KILLED = """
