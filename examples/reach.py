@@ -1,4 +1,4 @@
-"""Reach: how many distinct people saw a link because somebody whom they follow posted it. Trident's example of DRPC.
+"""Reach: how many distinct people saw a link because a person whom they follow posted it. Trident's example of DRPC.
 
 Two streams keep who posted which link and who follows whom, in Redis. A request walks through both states and counts::
 
@@ -103,7 +103,7 @@ def main() -> None:
     with topology().start(engine="in_process") as running:
         running.process_all_available()
         with DRPCServer(running.local_drpc(), port=0) as server, DRPCClient(server.url) as client:
-            for url in (*POSTS, "nobody.com"):
+            for url in (*POSTS, "unseen.com"):
                 print(f"{url}: {client.execute('reach', url)}")
 
 

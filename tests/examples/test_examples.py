@@ -33,7 +33,7 @@ BESIDE_SERVERS = {
             "foo.com/blog/1: [[16]]",
             "engineering.twitter.com/blog/5: [[14]]",
             "tech.backtype.com/blog/123: [[7]]",
-            "nobody.com: [[0]]",
+            "unseen.com: [[0]]",
         ],
     ),
 }
