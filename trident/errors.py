@@ -31,6 +31,7 @@
     │   ├── UnsupportedOperation     the store cannot do this
     │   └── BackendError             the store did not answer, or refused
     └── SpoutError
+        ├── CheckpointMismatchError  a source's own checkpoint and the log do not belong together
         ├── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
         └── SourceAwayError      the source does not answer; the batch is tried again until it does
             └── PartitionLostError   a partition of a batch that must be replayed is not there
@@ -45,6 +46,7 @@ __all__ = [
     "AlreadyRunningError",
     "BackendError",
     "BatchFailedError",
+    "CheckpointMismatchError",
     "CommitOrderError",
     "ConfigError",
     "CorruptLogError",
@@ -434,6 +436,10 @@ class SpoutError(TridentError):
 
 class ReplayMismatchError(SpoutError):
     """A spout that promised identical replay cannot give the same batch again."""
+
+
+class CheckpointMismatchError(SpoutError):
+    """What a source notes of its own progress does not belong to the log. The batch is not tried again."""
 
 
 class SourceAwayError(SpoutError):

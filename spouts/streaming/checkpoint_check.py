@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trident.errors import SpoutError
+from trident.errors import CheckpointMismatchError
 
 __all__ = ["Checkpoint", "check_checkpoint", "check_handed", "digest_of", "is_batch"]
 
@@ -59,7 +59,7 @@ def is_batch(definition: Mapping[str, Any] | None, query: str, batch: int, diges
 
 
 def check_checkpoint(found: Checkpoint, last: Mapping[str, Any] | None, sources: list[str]) -> None:
-    """Raise `SpoutError` if the query would not continue behind the last batch of the log.
+    """Raise `CheckpointMismatchError` if the query would not continue behind the last batch of the log.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def check_checkpoint(found: Checkpoint, last: Mapping[str, Any] | None, sources:
     """
     if last is None:
         if found.done is not None:
-            raise SpoutError(
+            raise CheckpointMismatchError(
                 f"the checkpoint {found.path} has given the batches up to {found.done} of query {found.query} already, and "
                 "this log has none of them: it is the checkpoint of another topology or program, or the log was lost. Give "
                 f"each topology a checkpoint of its own. {_CHOICES}"
@@ -79,7 +79,7 @@ def check_checkpoint(found: Checkpoint, last: Mapping[str, Any] | None, sources:
     problem = _problem(found, last, sources)
     if problem is not None:
         log = f"the log continues behind batch {last['batch']} of query {last['query']}"
-        raise SpoutError(f"{log}, but {problem}. {_CHOICES}")
+        raise CheckpointMismatchError(f"{log}, but {problem}. {_CHOICES}")
 
 
 def _problem(found: Checkpoint, last: Mapping[str, Any], sources: list[str]) -> str | None:
@@ -104,13 +104,13 @@ def _problem(found: Checkpoint, last: Mapping[str, Any], sources: list[str]) -> 
 
 
 def check_handed(path: str, query: str, batch: int, last: Mapping[str, Any] | None, adopts: bool) -> None:
-    """Raise `SpoutError` if Spark hands over another batch than the one behind the last."""
+    """Raise `CheckpointMismatchError` if Spark hands over another batch than the one behind the last."""
     expected = 0 if last is None else int(last["batch"]) + 1
     known = last is not None and last["query"] == query
     if batch == expected and (known or last is None):
         return
     if not adopts:
-        raise SpoutError(
+        raise CheckpointMismatchError(
             f"Spark gives batch {batch} of query {query}, but the log continues with batch {expected}: two topologies share "
             f"the checkpoint {path}, or it was changed while the query ran. {_CHOICES}"
         )

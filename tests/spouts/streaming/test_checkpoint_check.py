@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spouts.streaming.checkpoint_check import Checkpoint, check_checkpoint, check_handed, digest_of, is_batch
-from trident.errors import SpoutError
+from trident.errors import CheckpointMismatchError
 
 LAST = {"query": "q", "batch": 4, "offsets": "d4", "sources": ["files"]}
 
@@ -42,12 +42,16 @@ def test_a_checkpoint_of_the_log(case: str) -> None:
 
 @pytest.mark.parametrize("case", UNFIT)
 def test_a_checkpoint_that_does_not_belong_to_the_log(case: str) -> None:
-    with pytest.raises(SpoutError, match=rf"behind batch 4 of query q, but .*{case}.*adopt_checkpoint=True"):
+    with pytest.raises(
+        CheckpointMismatchError, match=rf"behind batch 4 of query q, but .*{case}.*adopt_checkpoint=True"
+    ):
         check_checkpoint(UNFIT[case], LAST, ["files"])
 
 
 def test_another_source() -> None:
-    with pytest.raises(SpoutError, match="the query reads kafka where it read files: the offsets mean nothing there"):
+    with pytest.raises(
+        CheckpointMismatchError, match="the query reads kafka where it read files: the offsets mean nothing there"
+    ):
         check_checkpoint(checkpoint(), LAST, ["kafka"])
 
 
@@ -55,7 +59,7 @@ def test_a_new_log_needs_a_checkpoint_that_completed_nothing() -> None:
     for fresh in (checkpoint(None, None, None), checkpoint("q", None, None), checkpoint("q", 0, None)):
         check_checkpoint(fresh, None, ["files"])
     with pytest.raises(
-        SpoutError, match=r"given the batches up to 0 of query q already, and this log has none of them"
+        CheckpointMismatchError, match=r"given the batches up to 0 of query q already, and this log has none of them"
     ):
         check_checkpoint(checkpoint("q", 0, 0), None, ["files"])
 
@@ -69,7 +73,9 @@ def test_a_batch_that_is_handed_over_is_the_next_one(last: Any, query: str, batc
     if fits:
         check_handed("cp", query, batch, last, adopts=False)
     else:
-        with pytest.raises(SpoutError, match=f"Spark gives batch {batch} of query q, but the log continues with batch"):
+        with pytest.raises(
+            CheckpointMismatchError, match=f"Spark gives batch {batch} of query q, but the log continues with batch"
+        ):
             check_handed("cp", query, batch, last, adopts=False)
 
 

@@ -107,7 +107,7 @@ def test_a_checkpoint_that_does_not_belong_to_the_log_is_found(words: Words) -> 
         with pytest.raises(BatchFailedError) as raised:
             words.run(**options)
         said = str(raised.value)
-        assert "SpoutError: " in said
+        assert "failed once in step 'lines': CheckpointMismatchError: " in said
         assert "Nothing of it is committed" in said
         return said
 

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from trident.errors import (
+    CheckpointMismatchError,
     FailedException,
     FencedError,
     SourceAwayError,
@@ -108,12 +109,15 @@ class failing_at:  # noqa: N801 - used as a function; a generator would cost sma
             raise StepFailed(failure_of(self._step, error)) from error
 
 
+_FINAL = (CheckpointMismatchError, FencedError, StaleTransactionError, StateMismatchError)
+
+
 def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:
     """Describe an exception of user code, a spout or a state."""
     if isinstance(error, StepFailed):
         return error.failure
     of = None if row is None else shown(row)
-    final = isinstance(error, (FencedError, StaleTransactionError, StateMismatchError)) or not retry
+    final = isinstance(error, _FINAL) or not retry
     details = "".join(traceback.format_exception(error))
     reported, waits = type(error).__name__ == "ReportedFailedException", isinstance(error, SourceAwayError)
     return Failure(step, of, describe(error), not final, reported, details, waits=waits)
