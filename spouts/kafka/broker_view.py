@@ -207,29 +207,24 @@ class BrokerView:
         """Return the mean bytes of key and value of some records from an offset on, where any came soon."""
         from confluent_kafka import KafkaException, TopicPartition
 
-        consumer = self._consumer()
-        seen: dict[Spot, list[int]] = {}
-        deadline, open_ = time.monotonic() + patience_s, set(starts)
+        consumer, seen = self._consumer(), dict[Spot, list[int]]()
+        deadline = time.monotonic() + patience_s
         try:
             consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
-            while open_ and time.monotonic() < deadline:
+            while len(consumer.assignment()) and time.monotonic() < deadline:
                 message = consumer.poll(0.05)
                 if message is None:
                     continue
                 spot = Spot(str(message.topic()), message.partition() or 0)
-                error = message.error()
-                if error is not None:
-                    if error.name() == "_PARTITION_EOF":
-                        open_.discard(spot)
-                    continue
                 sizes = seen.setdefault(spot, [])
-                sizes.append(len(message.value() or b"") + len(message.key() or b""))
-                if len(sizes) >= most:
-                    open_.discard(spot)
+                if message.error() is None:
+                    sizes.append(len(message.value() or b"") + len(message.key() or b""))
+                if message.error() is not None or len(sizes) >= most:  # its end, or an error that its reader will tell
+                    consumer.incremental_unassign([TopicPartition(*spot)])
             consumer.unassign()
         except KafkaException as error:
             _log.debug("measuring records: %s", error_of(error).str())
-        return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items()}
+        return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items() if sizes}
 
     def _consumer(self) -> Consumer:
         from confluent_kafka import Consumer
@@ -239,7 +234,8 @@ class BrokerView:
                 **self._settings,
                 "on_commit": self._committed,
                 "error_cb": self._reports.error,
-                "queued.max.messages.kbytes": 1024,
+                "queued.min.messages": 1,  # it reads some records of a partition, and no more
+                "max.partition.fetch.bytes": 64 << 10,
             }
             self._opened = Consumer(settings, logger=self._reports)
         return self._opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 __all__ = [
-    "BrokersAway",
     "Reports",
     "admin_of",
     "consumer_settings",
@@ -45,8 +45,7 @@ _STRANGER = ("_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED")
 _FORBIDDEN = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
 
 
-class BrokersAway(SourceAwayError):
-    """No broker answers; they may be back later."""
+_STATE = re.compile(r" \(after \d+ms in state \w+\)")
 
 
 class Reports:
@@ -65,7 +64,9 @@ class Reports:
 
     def _keep(self, line: str) -> None:
         _log.debug("librdkafka: %s", line)
-        line = redacted(line.rpartition("]: ")[2])
+        line = _STATE.sub("", redacted(line.rpartition("]: ")[2]))
+        if line.endswith("brokers are down"):
+            return
         self._lines.pop(line, None)
         self._lines[line] = None
         while len(self._lines) > 3:
@@ -159,7 +160,9 @@ def kafka_error(doing: str, servers: str, found: KafkaError, reports: Reports) -
     """Say what failed at which servers, and why."""
     cause = f"{doing} at {servers}: {found.str()}"
     if found.name() in _AWAY:
-        return BrokersAway(f"{cause} ({reports}). Check bootstrap_servers, and that the broker runs")
+        secured = "SSL" in str(reports) or "SASL" in str(reports)
+        check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
+        return SourceAwayError(f"{cause} ({reports}). Check bootstrap_servers, and {check}")
     if found.name() in _STRANGER:
         return SpoutError(f"{cause} ({reports}). Check the settings sasl.* and ssl.* in config")
     if found.name() in _FORBIDDEN:

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from spouts.kafka.batch_limits import BatchLimits
 from spouts.kafka.batch_ranges import Range, Spot, definition_of, parts_of, positions_of, ranges_of, records_of
 from spouts.kafka.broker_view import Bounds, BrokerView, TopicView
-from spouts.kafka.client_settings import BrokersAway
 from spouts.kafka.first_polls import FirstPoll
 from spouts.kafka.lost_records import lost_before, replaced_text, topic_replaced
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_tables import READERS, KafkaEmitter
 from spouts.kafka.topic_watch import TopicWatch
+from trident.errors import SourceAwayError
 from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
 
 __all__ = ["KafkaCoordinator"]
@@ -64,7 +64,7 @@ class KafkaCoordinator:
             self._asked = float("-inf")
         try:
             made = self._defined(positions_of(previous), is_first=previous is None)
-        except BrokersAway as error:
+        except SourceAwayError as error:
             self._complain(str(error))
             return None
         if made is not None:

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView, TopicView
-from spouts.kafka.client_settings import BrokersAway
 from spouts.kafka.lost_records import compacted_topic, gone_topic
 from spouts.kafka.options import KafkaOptions
-from trident.errors import SpoutError
+from trident.errors import SourceAwayError, SpoutError
 
 __all__ = ["TopicWatch"]
 
@@ -69,7 +68,7 @@ class TopicWatch:
 
         Raises
         ------
-        BrokersAway
+        SourceAwayError
             No broker answers, or a topic that was read is not there at the moment.
         SpoutError
             It has not been there for seconds, or is compacted.
@@ -80,7 +79,7 @@ class TopicWatch:
         self._missing = {name: self._missing.get(name, time.monotonic()) for name in missing}
         for name, since in self._missing.items():
             if time.monotonic() - since < _THERE_S:
-                raise BrokersAway(f"topic {name!r} is not there at the moment")
+                raise SourceAwayError(f"topic {name!r} is not there at the moment")
             if self._options.on_lost == "fail":
                 raise gone_topic(name)
         return self._topics

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import pickle
 import time
 
 import pytest
@@ -11,9 +12,9 @@ from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from states.memory import MemoryMapState
 from tests.harness.kafka_servers import KafkaCluster, KafkaNode
 from tests.harness.kafka_topics import Record, Topics
-from tests.spouts.kafka.kafka_batches import batches, spans
+from tests.spouts.kafka.kafka_batches import Batches, batches, spans
 from trident import TridentTopology
-from trident.errors import SourceAwayError
+from trident.errors import ReplayMismatchError, SourceAwayError
 from trident.operations import Count
 
 
@@ -34,6 +35,22 @@ def killed(cluster: KafkaCluster, topic: str, partition: int) -> KafkaNode:
     while admin.list_topics(topic, timeout=10).topics[topic].partitions[partition].leader >= 0:
         assert time.monotonic() < deadline, "the broker that was killed still leads"
     return node
+
+
+def check_epochs(made: Batches, cluster: KafkaCluster, topic: str) -> None:
+    """A definition from before the broker died does not fit records that were written to its offsets afterwards."""
+    Topics(cluster.bootstrap).produce(topic, [Record(b"later", partition=1)])
+    made.until(1)
+    after = made.definitions[-1]
+    partition, start, end, epoch = after["topics"][topic]["ranges"][4:]
+    assert (partition, start, end) == (1, 100, 101)
+    assert epoch > made.definitions[0]["topics"][topic]["ranges"][7]
+    earlier = pickle.loads(pickle.dumps(after))
+    earlier["topics"][topic]["ranges"][7] = epoch - 1
+    with pytest.raises(
+        ReplayMismatchError, match=f"offset 100 was written under epoch {epoch}: an unclean leader election"
+    ):
+        made.read(earlier)
 
 
 def test_a_transactional_spout_waits_for_a_partition_and_then_gives_the_same_records(
@@ -57,6 +74,7 @@ def test_a_transactional_spout_waits_for_a_partition_and_then_gives_the_same_rec
             node.start()
         assert made.read(first) == before
         assert len(made.until(100)) == 100
+        check_epochs(made, kafka_cluster, spread)
 
 
 def test_an_opaque_spout_goes_on_with_the_other_partitions_and_reads_the_rest_when_it_is_back(

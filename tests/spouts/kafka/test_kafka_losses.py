@@ -30,6 +30,12 @@ def test_a_wrong_address_is_told_within_seconds_and_librdkafka_says_nothing(capf
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_broker_without_tls_is_told_with_the_settings_to_check(kafka_topics: Topics) -> None:
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, "t", config={"security.protocol": "SSL"})
+    with pytest.raises(SpoutError, match=r"PLAINTEXT broker listener.*security.protocol, sasl.\* and ssl.\* in config"):
+        spout.get_coordinator({})
+
+
 def test_a_topic_that_is_not_there_is_named(kafka_topics: Topics) -> None:
     with pytest.raises(SpoutError, match="topic 'no-such' is not there"):
         OpaqueTridentKafkaSpout(kafka_topics.bootstrap, "no-such").get_coordinator({})
