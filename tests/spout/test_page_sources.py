@@ -193,5 +193,8 @@ def test_an_api_that_fails_at_times_is_read_once(pending: int, api: Api) -> None
 def test_an_api_that_is_away_is_an_error_that_names_it() -> None:
     topology = TridentTopology("t")
     keep(topology.new_stream("s", class_of("Payments")("http://127.0.0.1:9", ["ann"])))
-    with pytest.raises(BatchFailedError, match=r"failed 3 times in step 's': URLError: .*Connection refused"):
+    with pytest.raises(
+        BatchFailedError,
+        match=r"failed 3 times in step 's': SpoutError: Payments: .* of partition 'ann': URLError: .*refused",
+    ):
         run_all(topology, "in_process")

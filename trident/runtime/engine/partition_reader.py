@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 from zlib import crc32
 
 import pyarrow as pa
 
 from trident.arrow import ipc_of, schema_of, table_of, table_of_ipc
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import ReplayMismatchError, SpoutError, TridentError, describe
 from trident.fields import Fields
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import Quick, TransactionAttempt
@@ -90,9 +91,11 @@ class PartitionReader:
 
     def read(self, part: NewPart) -> tuple[list[pa.Table], PartitionRead]:
         """Read a partition on; the tables, and what the reading returned."""
-        collector = _Collector(self._fields, self._called("emit_partition_batch_new", part.partition), part.share)
-        call = self._emitter.emit_partition_batch_new
-        metadata = call(part.attempt, collector, part.partition, part.last_metadata)
+        call = self._called("emit_partition_batch_new", part.partition)
+        collector = _Collector(self._fields, call, part.share)
+        with _named(call):
+            emit = self._emitter.emit_partition_batch_new
+            metadata = emit(part.attempt, collector, part.partition, part.last_metadata)
         tables = collector.tables()
         rows = sum(table.num_rows for table in tables)
         self._check(part.partition, metadata, rows)
@@ -102,7 +105,8 @@ class PartitionReader:
     def _again(self, part: ReplayedPart) -> list[pa.Table]:
         call = self._called("emit_partition_batch", part.partition)
         collector = _Collector(self._fields, call, share=1.0)
-        self._emitter.emit_partition_batch(part.attempt, collector, part.partition, part.metadata)
+        with _named(call):
+            self._emitter.emit_partition_batch(part.attempt, collector, part.partition, part.metadata)
         tables = collector.tables()
         rows, crc = sum(table.num_rows for table in tables), _checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
@@ -135,6 +139,17 @@ class PartitionReader:
 def read_said(rows: int, crc: int | None) -> str:
     """Say how many rows were read, and their checksum."""
     return f"{rows} rows" + (f" with checksum {crc:08x}" if crc is not None else "")
+
+
+@contextmanager
+def _named(call: str) -> Iterator[None]:
+    """Have an error of the user's name the partition; errors of this package say enough, and may say what is to follow."""
+    try:
+        yield
+    except TridentError:
+        raise
+    except Exception as error:
+        raise SpoutError(f"{call}: {describe(error)}") from error
 
 
 class _Collector:
