@@ -96,6 +96,7 @@ def lived(case: str, life: Any) -> None:
     model = model_of(within, delay, types)
     with (
         patch.object(kept_join, "_PANES", 1000),  # a millisecond each, so what comes alone comes at once
+        patch.object(kept_join, "_NEAR", 4),
         patch.object(kept_windows, "_FAN_IN", 2),
         patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
         TopologyTestDriver(topology, max_batch_attempts=99) as driver,
@@ -188,9 +189,36 @@ def test_a_long_window_has_few_panes_and_rows_that_come_alone_come_a_pane_later_
         assert times == sorted(times)
         assert watermark - hour - 2 * hour / 16 - 10 <= times[-1] < watermark - hour
         assert len(set(alone)) == len(alone) == times[-1] // (hour // 10) * 10 + times[-1] % (hour // 10) + 1
-        kept = driver._opened.states["j"][0]
-        directory = kept_windows.Directory.of(kept.multi_get([kept_windows.DIRECTORY])[0])
-        assert len(directory.panes) <= 2 * kept_join._PANES + 4  # what is over is gone
+        assert panes_of(driver) <= 2 * kept_join._PANES + 4  # what is over is gone
+
+
+@pytest.mark.parametrize("ahead", ["l", "r"])
+def test_a_side_that_runs_far_ahead_needs_few_panes(ahead: str) -> None:
+    """One side is a year ahead in the first batch, the other one comes up to it step by step: every pair is found."""
+    topology = TridentTopology("t")
+    left, right = streams(topology)
+    second, count = 1000, 600
+    out = joined(topology, left, right, within=timedelta(seconds=10), join_type=OUTER)
+    times = [n * 52_560 * second for n in range(count)]
+    with TopologyTestDriver(topology) as driver:
+        driver.feed(ahead, *[(f"k{n}", n, at) for n, at in enumerate(times)])
+        driver.run()
+        most = panes_of(driver)
+        for first in range(0, count, 50):
+            behind = [(f"k{n}", n, times[n] + (-1) ** n * 9 * second) for n in range(first, first + 50) if n % 3]
+            driver.feed("r" if ahead == "l" else "l", *behind)
+            driver.run()
+            most = max(most, panes_of(driver))
+        found = [row for rows in driver.captured(out).values() for row in rows]
+    assert sorted(row[1] for row in found if None not in row) == [n for n in range(count) if n % 3]
+    alone = [row[0] for row in found if None in row]
+    assert sorted(alone, key=lambda key: int(key[1:])) == [f"k{n}" for n in range(0, count, 3)]
+    assert most <= 100
+
+
+def panes_of(driver: TopologyTestDriver) -> int:
+    kept = driver._opened.states["j"][0]
+    return len(kept_windows.Directory.of(kept.multi_get([kept_windows.DIRECTORY])[0]).panes)
 
 
 def test_a_row_that_is_over_leaves_nothing_in_the_store() -> None:

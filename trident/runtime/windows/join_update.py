@@ -28,8 +28,6 @@ from trident.state.interfaces import Key
 
 __all__ = ["update_join"]
 
-Flags = Any  # a NumPy array of bool, one per row
-
 
 def update_join(node: JoinWithinNode, state: Any, tables: Sequence[pa.Table], bounds: Bounds) -> pa.Table:
     """Add a batch to a join's state, between `begin_commit` and `commit`; return the joined rows.
@@ -158,23 +156,22 @@ def _joined(
 ) -> pa.Table:
     found = _pairs(node, sides, bounds)
     stored, alone = [], []
-    for at, (side, rows) in enumerate(zip(sides, found, strict=True)):
+    for at, (side, in_pairs) in enumerate(zip(sides, found, strict=True)):
         met = np.asarray(side.rows.column(MET).to_numpy(), bool).copy()
-        met[rows] = True
+        met[in_pairs] = True
         ends = side.timed.at + (node.latest_us if at == 0 else -node.earliest_us)
         over = side.timed.ids >= len(keys.stored)
         watermark = watermarks[1 - at]
         if watermark is not None:
             over |= ends < watermark
         alone.append(np.flatnonzero(over & ~met) if node.sides[1 - at].outer else np.empty(0, np.int64))
-        stored.append(_remaining(kept, at, side, keys, met, over, ends))
+        stored.append(side.rows.set_column(2, MET, pa.array(met)).filter(pa.array(~over)))
+        again = ~over & (kept.was_opened(at, ends) | (np.arange(len(ends)) >= side.kept))
+        if again.any():
+            kept.look_again(at, keys.rows.take(pa.array(side.timed.ids[again])), ends[again], watermark)
     kept.write(keys.stored, stored, watermarks)
-    picks = [
-        (found[0], found[1]),
-        (alone[0], np.full(len(alone[0]), -1)),
-        (np.full(len(alone[1]), -1), alone[1]),
-    ]
-    left, right = (np.concatenate([pick[at] for pick in picks]) for at in range(2))
+    left = np.concatenate([found[0], alone[0], np.full(len(alone[1]), -1)])
+    right = np.concatenate([found[1], np.full(len(alone[0]), -1), alone[1]])
     return _rows(node, sides, keys, left, right)
 
 
@@ -192,15 +189,6 @@ def _pairs(node: JoinWithinNode, sides: list[_Side], bounds: Bounds) -> tuple[In
     first = pairs(left.take(came[0]), right, node.earliest_us, node.latest_us, check)
     second = pairs(left.take(before), right.take(came[1]), node.earliest_us, node.latest_us, check)
     return np.concatenate([came[0][first[0]], second[0]]), np.concatenate([first[1], came[1][second[1]]])
-
-
-def _remaining(kept: KeptJoin, at: int, side: _Side, keys: _Keys, met: Flags, over: Flags, ends: Ints) -> pa.Table:
-    """Return the rows that may still meet others; the keys of those that are new will be looked at again."""
-    rows = side.rows.set_column(2, MET, pa.array(met)).filter(pa.array(~over))
-    fresh = np.flatnonzero(~over[side.kept :]) + side.kept
-    if len(fresh):
-        kept.look_again(at, keys.rows.take(pa.array(side.timed.ids[fresh])), ends[fresh])
-    return rows
 
 
 def _rows(node: JoinWithinNode, sides: list[_Side], keys: _Keys, left: Ints, right: Ints) -> pa.Table:

@@ -6,15 +6,16 @@
     ("key", *key)    -> version, then of each side the columns: times, whether each row has met another one, the other fields
     ("windows",)     -> the directory of `kept_windows`, and its chunks: the keys whose rows end in each pane of time
 
-A batch reads and writes the keys of its own rows, and those whose rows can meet no other row any more. The panes of the two
-sides have numbers of their own: 2 n of the left side, 2 n + 1 of the right one.
+A batch reads and writes the keys of its own rows, and those whose rows can meet no other row any more. A side may run far ahead
+of the other one, so the panes get wider with their distance from the watermark, four times at each level. A wide pane is opened
+when the watermark reaches it; what stays of its rows then goes to narrower ones. So there are few panes at any time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import chain, pairwise, repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +26,7 @@ from trident.fields import Fields
 from trident.graph import JoinSide, JoinWithinNode
 from trident.runtime.steps.groups import Ints, group_ids
 from trident.runtime.windows.kept_windows import WindowStore, mergeable, remove
+from trident.runtime.windows.worker_input import FIRST_MS
 from trident.state.encoding.codec import decode, decode_many, encode, encode_many
 from trident.state.interfaces import Key
 
@@ -36,9 +38,32 @@ MET = "$met"
 _MARKS: Key = ("join",)
 _VERSION = 1
 _PANES = 16
-"""About so many panes are open for each side if it flows evenly: fewer make late looks, more a long directory."""
+"""About so many panes of the least width hold the rows of a side that flows evenly; fewer let rows come alone later."""
+
+_NEAR = 16
+"""So many panes from the watermark on are of the least width; each next level begins four times as far away."""
+
+_LEVELS = 32
+_LONG_AGO = FIRST_MS * 1000
 
 Watermarks = list[int | None]
+
+
+class _Pane(NamedTuple):
+    """A range of times at which rows of a side end, in microseconds; the stop is not in it."""
+
+    number: int
+    side: int
+    level: int
+    start: int
+    stop: int
+
+    @staticmethod
+    def of(number: int, least: int) -> _Pane:
+        """Return the pane of a number: `(n * _LEVELS + level) * 2 + side`, where n counts the widths of its level."""
+        level, width = number // 2 % _LEVELS, least << 2 * (number // 2 % _LEVELS)
+        start = number // (2 * _LEVELS) * width
+        return _Pane(number, number % 2, level, start, start + width)
 
 
 class KeptJoin:
@@ -61,24 +86,35 @@ class KeptJoin:
             raise _unknown(found[0])
         self.watermarks: Watermarks = found[1:]
         self._found: set[Key] = set()
+        self._opened: list[_Pane] = []
 
     # ---- which keys to look at again --------------------------------------------------------------------------------
 
     def due_keys(self, watermarks: Watermarks) -> pa.Table:
-        """Return the keys with rows that end before the other side's watermark, and forget that they do."""
-        over = []
-        for pane in self._panes.directory.panes:
-            watermark = watermarks[1 - pane % 2]
-            if watermark is not None and (pane // 2 + 1) * self._width <= watermark:
-                over.append(pane)
-        read = self._panes.read(run for pane in over for run in self._panes.directory.panes[pane])
-        for pane in over:
-            self._panes.remove(pane)
+        """Open the panes that the other side's watermark reached, or passed if narrow; return the keys of their rows."""
+        self._opened = []
+        for number in self._panes.directory.panes:
+            pane = _Pane.of(number, self._width)
+            watermark = watermarks[1 - pane.side]
+            if watermark is not None and (pane.start if pane.level else pane.stop) <= watermark:
+                self._opened.append(pane)
+        numbers = [pane.number for pane in self._opened]
+        read = self._panes.read(run for number in numbers for run in self._panes.directory.panes[number])
+        for number in numbers:
+            self._panes.remove(number)
         return pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._panes.schema)
 
-    def look_again(self, side: int, keys: pa.Table, ends: Ints) -> None:
-        """Remember the keys of rows, by the times at which these end (int64, one per row)."""
-        panes = ends // self._width * 2 + side
+    def was_opened(self, side: int, ends: Ints) -> Any:
+        """Return whether rows end in a wide pane that `due_keys` opened (bool, one per row)."""
+        found = np.zeros(len(ends), bool)
+        for pane in self._opened:
+            if pane.side == side and pane.level:
+                found |= (ends >= pane.start) & (ends < pane.stop)
+        return found
+
+    def look_again(self, side: int, keys: pa.Table, ends: Ints, watermark: int | None) -> None:
+        """Remember the keys of rows, by the times at which these end (int64, one per row); `watermark`: of the other side."""
+        panes = self._numbers(side, ends, _LONG_AGO if watermark is None else watermark)
         keys = keys.cast(self._panes.schema)
         for pane in np.unique(panes).tolist():
             rows = keys.filter(pa.array(panes == pane))
@@ -87,6 +123,15 @@ class KeptJoin:
             read = self._panes.read(merged)
             kept = pa.Table.from_batches([rows for of_run in read.values() for rows in of_run], self._panes.schema)
             self._panes.add(pane, _distinct(pa.concat_tables([kept, rows])), merged)
+
+    def _numbers(self, side: int, ends: Ints, watermark: int) -> Ints:
+        """Return the pane of each row."""
+        numbers = ends // self._width * (2 * _LEVELS) + side
+        level, begins = 1, self._width * _NEAR
+        while (far := ends - watermark >= begins).any():
+            numbers[far] = (ends[far] // (self._width << 2 * level) * _LEVELS + level) * 2 + side
+            level, begins = level + 1, begins * 4
+        return numbers
 
     # ---- rows by key ------------------------------------------------------------------------------------------------
 
