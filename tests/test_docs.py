@@ -288,6 +288,18 @@ def test_the_matrix_says_what_is_accepted(page: str, promise: SpoutType, kind: S
     assert matrix_of(ROOT / page)[promise.value, kind.value] is accepted
 
 
+def test_the_table_of_spouts_has_the_promise_of_each() -> None:
+    said = {
+        name: promise
+        for names, promise, *_ in rows(text_of(DOCS / "spouts.md"), "| spout | promise | a batch is |")
+        for name in _NAME.findall(names)
+    }
+    spouts = importlib.import_module("spouts")
+    declared = {name: vars(spouts)[name].spout_type for name in spouts.__all__}
+    words = {SpoutType.NON_TRANSACTIONAL: "none"}
+    assert said == {name: words.get(promise, promise.value) for name, promise in declared.items()}
+
+
 def test_the_points_of_death_are_those_that_are_tested() -> None:
     table = rows(text_of(DOCS / "guarantees.md"), "| point | the driver ends … | the next driver … |")
     assert {point: where for point, where, _ in table} == POINTS
