@@ -205,22 +205,46 @@ def test_what_is_no_stream_is_refused_at_the_call(spark: SparkSession, tmp_path:
         run.process_all_available()
 
 
-@pytest.mark.spark
-def test_both_sources_are_exact_after_a_kill_between_commit_and_record(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(5):
-        (tmp_path / "in" / f"{number}.txt").write_text(f"all\n{number}\n", encoding="utf-8")
-    command = [sys.executable, two_sources.__file__, str(tmp_path)]
+def killed(folder: Path, point: str, txid: int) -> None:
+    command = [sys.executable, two_sources.__file__, str(folder), point, str(txid)]
     done = subprocess.run(
         command, cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=100, check=False
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+def check_both(folder: Path) -> None:
+    """Let both topologies run to their end, and compare their states with the rows of the sources."""
     for name, declared in two_sources.TOPOLOGIES.items():
-        assert last_txid(tmp_path / name) == two_sources.KILLED_IN - 1
-        with start(declared(tmp_path), "in_process", log_dir=str(tmp_path / name)) as running:
+        with start(declared(folder), "in_process", log_dir=str(folder / name)) as running:
             running.process_all_available()
+            assert running.txid == two_sources.BATCHES
             if name == "orders":
                 expected = {k: sum(range(k, two_sources.ROWS, 7)) for k in range(7)}
-                assert (running.txid, dict(running.state("total").get_tuples())) == (two_sources.BATCHES, expected)
+                assert dict(running.state("total").get_tuples()) == expected
             else:
-                assert (running.txid, counts(running)) == (5, {"all": 5, **{str(number): 1 for number in range(5)}})
+                assert counts(running) == {"all": 7, **{str(number): 1 for number in range(7)}}
+
+
+@pytest.fixture
+def both(spark: SparkSession, tmp_path: Path) -> Path:
+    (tmp_path / "in").mkdir()
+    for number in range(two_sources.BATCHES):
+        (tmp_path / "in" / f"{number}.txt").write_text(f"all\n{number}\n", encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.spark
+def test_both_sources_are_exact_after_a_kill_between_commit_and_record(both: Path) -> None:
+    killed(both, "committed", 3)
+    assert [last_txid(both / name) for name in two_sources.TOPOLOGIES] == [2, 2]
+    check_both(both)
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_both_sources_are_exact_after_a_kill_at_each_point(both: Path) -> None:
+    for txid, point in enumerate(("defined", "processed", "committing", "committed", "recorded", "succeeded"), 1):
+        killed(both, point, txid)
+    check_both(both)

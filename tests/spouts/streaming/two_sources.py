@@ -19,7 +19,7 @@ from trident.runtime.engine.session import spark_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-ROWS, BATCHES, KILLED_IN = 7000, 7, 3
+ROWS, BATCHES = 7000, 7
 
 
 def orders(spark: SparkSession) -> DataFrame:
@@ -49,11 +49,13 @@ def counts_of_lines(folder: Path) -> TridentTopology:
 
 TOPOLOGIES = {"orders": totals_of_orders, "lines": counts_of_lines}
 
-if __name__ == "__main__":
-    both = threading.Barrier(2)
 
-    def die(point: str, attempt: Any) -> None:
-        if point == "committed" and attempt.txid == KILLED_IN:
+def run_until(folder: Path, point: str, txid: int) -> None:
+    """Run both, and kill the process when both are at a point of a batch."""
+    both = threading.Barrier(len(TOPOLOGIES))
+
+    def die(at: str, attempt: Any) -> None:
+        if (at, attempt.txid) == (point, txid):
             both.wait()
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -62,7 +64,10 @@ if __name__ == "__main__":
         with running.start(TOPOLOGIES[name](folder).graph(), config, None, die) as started:
             started.await_termination()
 
-    folder = Path(sys.argv[1])
     spark_session("both", "local[2]")  # before both ask for one
-    threading.Thread(target=run, args=("lines",)).start()
-    run("orders")
+    for name in TOPOLOGIES:
+        threading.Thread(target=run, args=(name,)).start()
+
+
+if __name__ == "__main__":
+    run_until(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
