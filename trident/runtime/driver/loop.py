@@ -27,6 +27,7 @@ from trident.runtime.driver.polling import Polling, Waiting
 from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.retrying import Retrying
 from trident.runtime.driver.sources import Sources
+from trident.runtime.driver.starting import Starting
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import TransactionAttempt
@@ -70,8 +71,8 @@ class BatchLoop:
         self._retrying = Retrying(self._name, config, self._coordinator)
         self._batches: dict[int, Batch] = {}
         self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
-        self._stopping = threading.Event()
-        self._look_at = float("-inf")
+        self._starting = Starting(self._coordinator, self._retrying, self._polling, self._batches)
+        self._stopping, self._look_at = threading.Event(), float("-inf")
 
     # ---- from other threads -----------------------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ class BatchLoop:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
         while not self._stopping.is_set():
             self._begin()
-            self._handle(self._mail.take(self._wait_s()))
+            self._handle(self._mail.take(self._starting.wait_s(self._clock.monotonic())))
         while AttemptStatus.COMMITTING in self._coordinator.active().values():
             self._handle(self._mail.take(1.0))  # a clean stop leaves no half-done batch
 
@@ -124,13 +125,6 @@ class BatchLoop:
     def raise_fatal(self) -> None:
         """Raise what ends the topology: a batch failed for good and all before it are committed."""
         self._retrying.raise_fatal(self._log.state.txid)
-
-    def _wait_s(self) -> float:
-        now, start_time = self._clock.monotonic(), self._coordinator.start_time()
-        wait = 1.0  # an upper bound, so that overdue attempts and a successor are noticed
-        if not self._is_held() and (self._coordinator.may_start(now) or start_time > now):
-            wait = min(wait, max(self._polling.at, start_time) - now)
-        return max(0.0, wait)
 
     def _handle(self, news: News | None) -> None:
         if news is None or news.attempt is None:
@@ -157,7 +151,7 @@ class BatchLoop:
         """Start as many batches as may be in flight; tell the threads that wait for the spouts' end when it is reached."""
         now = self._clock.monotonic()
         waiting = self._polling.begin(now)
-        while self._polling.at <= now and self._coordinator.may_start(now) and not self._is_held():
+        while self._starting.may_start(now):
             before = self._clock.cpu()
             if not self._start_next(waiting, now):
                 self._polling.had_nothing(now, self._clock.cpu() - before)
@@ -166,13 +160,6 @@ class BatchLoop:
                     self._polling.done(waiting)
                 return
             now = self._clock.monotonic()
-
-    def _is_held(self) -> bool:
-        """Whether the next batch waits: for good, until reading says where it begins, or as all will end in no time."""
-        in_flight = self._batches.values()
-        if self._retrying.excludes(self._coordinator.next_txid) or any(batch.undecided for batch in in_flight):
-            return True
-        return bool(in_flight) and all(batch.lane.brief for batch in in_flight)
 
     def _start_next(self, waiting: Waiting, now: float) -> bool:
         """Define the next batch and start its processing; False if the spouts have nothing."""
@@ -213,8 +200,7 @@ class BatchLoop:
         self._coordinator.dropped(batch.attempt)
         del self._batches[batch.attempt.txid]
         self._log.check_owner()  # a replaced driver does not know what is committed
-        is_end = not self._sources.are_preparing()
-        self._polling.dropped(batch, self._batches, batch.times.processed, is_end)
+        self._polling.dropped(batch, self._batches, batch.times.processed, not self._sources.are_preparing())
 
     # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
@@ -244,8 +230,8 @@ class BatchLoop:
         self._sources.succeeded(batch)
         self._observe("succeeded", attempt)
         self._polling.done(batch.waiting)
-        lags, share = self._sources.lags, self._sources.throttle.share
-        self._progress.committed(batch, committed, at_ms, len(captured), lags, share)
+        sources = self._sources
+        self._progress.committed(batch, committed, at_ms, len(captured), sources.lags, sources.throttle.share)
 
     # ---- or fail ----------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,52 @@
+"""Says whether the next batch may be started now, and how long the loop may sleep."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trident.coordination.coordinator import MasterBatchCoordinator
+from trident.runtime.driver.batch import Batch
+from trident.runtime.driver.polling import Polling
+from trident.runtime.driver.retrying import Retrying
+
+__all__ = ["Starting"]
+
+_LONGEST_S = 1.0
+"""The loop looks this often at the least, so that overdue attempts and a successor are noticed."""
+
+
+class Starting:
+    """Brings together all that the start of a batch depends on.
+
+    Parameters
+    ----------
+    batches
+        Those in flight, by txid; the loop changes them.
+    """
+
+    def __init__(
+        self,
+        coordinator: MasterBatchCoordinator,
+        retrying: Retrying,
+        polling: Polling,
+        batches: Mapping[int, Batch],
+    ) -> None:
+        self._coordinator, self._retrying, self._polling, self._batches = coordinator, retrying, polling, batches
+
+    def may_start(self, now: float) -> bool:
+        """Whether the spouts may be asked for the next batch."""
+        return self._polling.at <= now and self._coordinator.may_start(now) and not self._is_held()
+
+    def wait_s(self, now: float) -> float:
+        """Return how long nothing can be started, if there is no news."""
+        start_time, wait = self._coordinator.start_time(), _LONGEST_S
+        if not self._is_held() and (self._coordinator.may_start(now) or start_time > now):
+            wait = min(wait, max(self._polling.at, start_time) - now)
+        return max(0.0, wait)
+
+    def _is_held(self) -> bool:
+        """Whether the next batch waits: for good, until reading says where it begins, or as all will end in no time."""
+        in_flight = self._batches.values()
+        if self._retrying.excludes(self._coordinator.next_txid) or any(batch.undecided for batch in in_flight):
+            return True
+        return bool(in_flight) and all(batch.lane.brief for batch in in_flight)
