@@ -107,10 +107,8 @@ class Committer:
         flow = Flow(self._plan, self._exchanges, output, run)
         for node in self._plan.commits:
             tables, arrived = flow.take(node.id)
-            if isinstance(node, JoinWithinNode):
-                rows = self._join(node, tables, txids[node.state][0], run, done)
-            elif isinstance(node, WindowNode):
-                rows = self._window(node, tables, txids[node.state][0], now_ms, run, done)
+            if isinstance(node, (WindowNode, JoinWithinNode)):
+                rows = self._over_time(node, tables, txids[node.state][0], now_ms, run, done)
             elif isinstance(node, PersistNode):
                 rows = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
@@ -151,32 +149,23 @@ class Committer:
             return _Updated(failure=error)
         return _Updated(values, counts)
 
-    def _window(
-        self, node: WindowNode, tables: list[pa.Table], txid: Txid, now_ms: int | None, run: Run, done: Committed
-    ) -> pa.Table | None:
-        """Update a window, also without tuples if the time may complete it."""
+    def _over_time(
+        self, node: WindowNode | JoinWithinNode, tables: list[pa.Table], txid: Txid, now_ms: int | None, run: Run,
+        done: Committed,
+    ) -> pa.Table | None:  # fmt: skip
+        """Update a window, also without tuples if the time may complete it, or a join over time."""
         given = sum(table.num_rows for table in tables)
-        if not given and not node.config.by_batch_time:
+        if not given and not (isinstance(node, WindowNode) and node.config.by_batch_time):
             return None
         state = self._states[node.state][0]
         run = replace(run, on_error=TupleErrors(bounds=self._bounds))  # its tuples may be of earlier batches
         with _committing(node, state, txid, self._reach):
-            fired = update_window(node, state, tables, now_ms, run)
+            if isinstance(node, WindowNode):
+                rows = update_window(node, state, tables, now_ms, run)
+            else:
+                rows = update_join(node, state, tables, self._bounds)
         done.touched[node.state], done.keys[node.state] = [0], given
-        return fired
-
-    def _join(
-        self, node: JoinWithinNode, tables: list[pa.Table], txid: Txid, run: Run, done: Committed
-    ) -> pa.Table | None:
-        """Update a join over time."""
-        given = sum(table.num_rows for table in tables)
-        if not given:
-            return None
-        state = self._states[node.state][0]
-        with _committing(node, state, txid, self._reach):
-            joined = update_join(node, state, tables, run.on_error.bounds)
-        done.touched[node.state], done.keys[node.state] = [0], given
-        return joined
+        return rows
 
 
 class _Updated(NamedTuple):
