@@ -50,6 +50,9 @@ class BackPressure:
         That may be another share than the present one: several batches are in flight. So each step goes from the share of
         the batch, and a slow store is not answered once for each batch in flight.
         """
+        if share == self.share == 1.0 and seconds <= self._target_s:  # as nearly all are
+            self._seen.append((share, seconds))
+            return
         wanted = self._wanted(share, seconds)
         self._seen.append((share, seconds))
         if wanted < share:

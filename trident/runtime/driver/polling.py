@@ -50,7 +50,7 @@ class Polling:
         """Return the events that are waited for; if there are any, the spouts are asked at once."""
         with self._lock:
             waiting = list(self._events)
-        if any(event not in self._promised for event in waiting):
+        if not self._promised.issuperset(waiting):
             self.at = now
         return waiting
 

@@ -213,9 +213,12 @@ class Sources:
         txid = batch.attempt.txid
         for name, definition in of_spouts(batch.definitions):
             # A call that does not return delays the next batch; this one is committed.
-            self._work.ask(txid + 1, name, self._spouts[name].coordinator.success, txid, definition)
-            self._work.ask(txid + 1, name, self.lags.ask, name, definition)
+            self._work.ask(txid + 1, name, self._tell, name, txid, definition)
         self.throttle.took(batch.share, batch.times.own_s)
+
+    def _tell(self, name: str, txid: int, definition: Definition) -> None:
+        self._spouts[name].coordinator.success(txid, definition)
+        self.lags.ask(name, definition)
 
 
 def _is_open(definition: Definition | None, is_complete: Callable[[Definition], bool]) -> bool:

@@ -46,7 +46,9 @@ class Starting:
 
     def _is_held(self) -> bool:
         """Whether the next batch waits: for good, until reading says where it begins, or as all will end in no time."""
-        in_flight = self._batches.values()
-        if self._retrying.excludes(self._coordinator.next_txid) or any(batch.undecided for batch in in_flight):
+        if self._retrying.fatal is not None and self._retrying.excludes(self._coordinator.next_txid):
             return True
-        return bool(in_flight) and all(batch.lane.brief for batch in in_flight)
+        if not self._batches:
+            return False
+        in_flight = self._batches.values()
+        return any(batch.undecided for batch in in_flight) or all(batch.lane.brief for batch in in_flight)
