@@ -17,6 +17,7 @@ from typing import Any
 from tests.harness.kafka_servers import start_kafka
 from tests.harness.servers import start_redis
 from tests.spouts.catalog import SPOUTS, Spout
+from trident.runtime.engine.environment import pin_worker_python
 from trident.testing import SpoutReport, spout_suite, spout_table
 
 
@@ -69,6 +70,7 @@ def servers() -> Iterator[Any]:
 def _start_spark(folder: Path) -> Any:
     from pyspark.sql import SparkSession
 
+    pin_worker_python()
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", False)
     return (
         builder.config("spark.sql.shuffle.partitions", 2).config("spark.sql.warehouse.dir", str(folder)).getOrCreate()

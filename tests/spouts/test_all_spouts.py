@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from tests.spouts import report, server_sources
 from tests.spouts.catalog import SPOUTS
 from trident.testing import SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
 
+DOCS = Path(__file__).parents[2] / "docs"
 # The others have tests of their own in their folders.
 LOCAL = [
     "fixed", "feeder", "rate", "dataframe", "batches", "partitioned", "partitioned-opaque", "csv-example", "rich"
@@ -65,6 +68,11 @@ def started() -> Iterator[Any]:
 @pytest.mark.parametrize("name", SPOUTS)
 def test_a_spout_stands_outages_and_many_schedules(name: str, started: Any) -> None:
     report.examine(SPOUTS[name], started, 60.0, 1).raise_if_violated()
+
+
+def test_the_page_on_testing_checks_the_spout_of_the_page_on_writing() -> None:
+    (there,) = re.findall(r"^class CsvFolder.*?(?=\n\n\n)", (DOCS / "writing-a-spout.md").read_text(), re.M | re.S)
+    assert there in (DOCS / "testing-a-spout.md").read_text()
 
 
 def test_every_spout_is_checked() -> None:
