@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from tests.spouts import file_sources, row_sources, server_sources
-from trident.testing import SpoutSource
+from trident.testing import SpoutPromise, SpoutSource
 
 __all__ = ["SPOUTS", "Spout"]
 
@@ -24,12 +24,18 @@ class Spout:
         The name of the spout in `spouts`; empty: it is a user's.
     server
         Which server the source is on, if it is on one.
+    broken
+        The promises that it is known to break, each with the reason.
     """
 
     name: str
     source: Callable[..., Any]
     makes: str = ""
     server: Literal["", "kafka", "redis", "spark"] = ""
+    broken: Mapping[SpoutPromise, str] = field(default_factory=dict)
+
+
+PY4J = {SpoutPromise.CLOSE: "Py4J keeps the thread and the socket of a query's calls as long as Spark runs"}
 
 
 def lasting(source: type[SpoutSource]) -> type[SpoutSource]:
@@ -54,7 +60,7 @@ SPOUTS = {
         Spout("kafka-opaque", server_sources.OpaqueTopics, "OpaqueTridentKafkaSpout", "kafka"),
         Spout("redis-streams", server_sources.StreamRanges, "TransactionalRedisStreamSpout", "redis"),
         Spout("redis-group", server_sources.StreamGroups, "RedisStreamSpout", "redis"),
-        Spout("streaming", server_sources.Streamed, "StructuredStreamingSpout", "spark"),
+        Spout("streaming", server_sources.Streamed, "StructuredStreamingSpout", "spark", PY4J),
         # Spouts of a user's, as docs/writing-a-spout.md writes them.
         Spout("batches", row_sources.WrittenBatches),
         Spout("partitioned", row_sources.Partitions),

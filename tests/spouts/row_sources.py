@@ -159,6 +159,7 @@ class QueuedWords(SpoutSource):
     """The `IRichSpout` of docs/writing-a-spout.md."""
 
     durable, at_least_once = False, True
+    crashes = False  # its rows would be gone
 
     def __init__(self) -> None:
         self.queue, self.words = example("Queue")(), 0

@@ -164,6 +164,7 @@ class Streamed(SpoutSource):
     limit = LIMIT
     patience_s = 30.0
     idle_s = 1.0
+    crashes = False  # Spark refuses two queries on one checkpoint
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark, self.files = spark, 0

@@ -1,4 +1,4 @@
-"""`python -m trident.testing MODULE:FACTORY`: check a back-end and print what holds."""
+"""`python -m trident.testing MODULE:FACTORY`: check a back-end, or a spout, and print what holds."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ import typer
 
 from trident.testing.backend.limits import Limits
 from trident.testing.backend.suite import backend_suite
+from trident.testing.spout.source_under_test import SpoutSource
+from trident.testing.spout.spout_suite import spout_suite
 
 __all__ = ["main"]
 
@@ -22,7 +24,8 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def main(
     factory: Annotated[
-        str, typer.Argument(help="MODULE:FACTORY, e.g. sqlite_state:open_map", metavar="MODULE:FACTORY")
+        str,
+        typer.Argument(help="MODULE:FACTORY, e.g. sqlite_state:open_map; or a SpoutSource", metavar="MODULE:FACTORY"),
     ],
     kind: Annotated[
         list[str] | None, typer.Option(help="opaque, transactional or non-transactional; may repeat")
@@ -41,15 +44,18 @@ def main(
     ] = None,
     seed: Annotated[int, typer.Option(help="the seed of all random choices")] = 0,
 ) -> None:
-    """Check a back-end: every contract, then random crash schedules. Exit code 1 unless every claim holds."""
+    """Check a back-end or a spout: every contract, then random schedules. Exit code 1 unless every claim holds."""
+    given, at_least = _named(factory), _SECONDS if seconds is None else seconds
+    if isinstance(given, type) and issubclass(given, SpoutSource):
+        raise typer.Exit(0 if spout_suite(given, seconds=at_least, seed=seed, at_most=seconds or None).ok else 1)
     claimed = None if limits is None else _named(limits)
     if claimed is not None and not isinstance(claimed, Limits):
         raise typer.BadParameter(f"{limits} is a {type(claimed).__name__}, expected trident.testing.Limits")
     report = backend_suite(
-        _named(factory),
+        given,
         kinds=kind or None,
         limits=claimed,
-        seconds=_SECONDS if seconds is None else seconds,
+        seconds=at_least,
         at_most=seconds or None,
         clean=None if clean is None else _named(clean),
         seed=seed,

@@ -25,6 +25,7 @@ class StreamSource(SpoutSource):
     limit = ROWS_IN_A_FILE
     patience_s = 10.0
     durable = False  # a process without Spark has no query
+    crashes = False  # Spark refuses two queries on one checkpoint
 
     def __init__(self) -> None:
         self.home = Path(tempfile.mkdtemp(prefix="trident-stream-"))

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.testing.spout.line_spout import LineSource
 from trident.errors import ConfigError
 from trident.spout import SpoutType
 from trident.testing import SpoutContract, SpoutPromise, SpoutReport, Status, spout_suite, spout_table
+from trident.testing.__main__ import app
 
 
 class OpaqueLines(LineSource):
@@ -98,3 +100,11 @@ def test_the_table_has_a_line_for_each_promise_and_a_column_for_each_spout() -> 
     assert len(lines) == 2 + len(SpoutPromise)
     replay = next(line for line in lines if line.startswith("| replay "))
     assert [cell.strip() for cell in replay.strip("|").split("|")][1:4] == ["ok", "not claimed", "–"]
+
+
+@pytest.mark.slow
+def test_the_command_checks_a_source() -> None:
+    done = CliRunner().invoke(app, ["tests.testing.spout.line_spout:LineSource", "--seconds", "0", "--seed", "3"])
+    assert done.exit_code == 0, done.output
+    assert "everything that is claimed holds" in done.output
+    assert "seed 3" in done.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 import zlib
@@ -368,6 +369,29 @@ class RemembersTheEndOfBatches(LineCoordinator):
         if found:
             self.ends[txid] = dict(found["at"])
         return found
+
+
+@breaks(SpoutPromise.RESTART)
+class SavesItsPlaceWhenItIsClosed(LineCoordinator):
+    """Goes on where a driver that was closed has noted that it was."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.note, self.ends = folder.parent / "note", dict[int, dict[str, int]]()
+
+    def start(self, txid: int, previous: Definition | None) -> dict[str, int]:
+        noted = json.loads(self.note.read_text()) if self.note.exists() else {}
+        return dict(self.ends.get(txid - 1, noted))
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        found = super().initialize_transaction(txid, previous)
+        if found:
+            self.ends[txid] = dict(found["at"])
+        return found
+
+    def close(self) -> None:
+        if self.ends:
+            self.note.write_text(json.dumps(self.ends[max(self.ends)]))
 
 
 @breaks(SpoutPromise.RESTART, OPAQUE)

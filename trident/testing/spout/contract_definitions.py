@@ -159,7 +159,7 @@ class DefinitionChecks(SpoutChecks):
                 break
             tally.add(life.read(last.txid, last.definition))
             life.succeeded(last.txid, last.definition)
-            filled.end(life)
+            filled.crash(life)
         filled.expect_all(tally.rows, "batches of one driver each")
 
     def _defined_after(self, life: Life, last: Batch | None, wait: bool) -> Batch | None:

@@ -114,10 +114,15 @@ class FilledSource:
         return life
 
     def end(self, life: Life) -> None:
-        """End the life of a driver as a crash does it, as far as its process is concerned: it is only closed."""
+        """Close a driver."""
         self._open.remove(life)
         with suppress(Exception):  # its verdict stands without it; there is a check of its own for closing
             life.close()
+
+    def crash(self, life: Life) -> None:
+        """Leave a driver as a crash leaves it, if the source allows; it is closed after the check."""
+        if not self.source.crashes:
+            self.end(life)
 
     def close(self) -> None:
         """End all drivers and remove the source."""

@@ -37,6 +37,9 @@ class SpoutSource(ABC):
         Whether a coordinator that is open finds what is added. If not, all is added before it is opened.
     durable
         Whether another process can read the source. Rows in the memory of this process end with it.
+    crashes
+        Whether a driver may be left as a crash leaves it, with nothing closed, while the next one reads in the same process.
+        If not, it is closed first.
     at_least_once
         Whether a non-transactional spout gives again what was not committed; one of another kind does in any case.
     patience_s
@@ -51,6 +54,7 @@ class SpoutSource(ABC):
     adds_partitions: ClassVar[bool] = False
     grows: ClassVar[bool] = True
     durable: ClassVar[bool] = True
+    crashes: ClassVar[bool] = True
     at_least_once: ClassVar[bool] = False
     patience_s: ClassVar[float] = 5.0
     idle_s: ClassVar[float] = 0.1

@@ -18,6 +18,7 @@ __all__ = ["SpoutSchedule"]
 _EVENTS = 100
 _AHEAD = 3
 _LAST_EVENTS = 6
+_HARD = 0.5  # of the crashes; in the others the driver was stopped
 _CRASHES_IN_COMMITS = 0.05  # after the spout has committed, and before the record
 
 
@@ -135,12 +136,13 @@ class SpoutSchedule:
         self._attempt += 1
 
     def _crash(self) -> None:
-        self._note("the driver was killed")
+        self._note("another driver")
         self._fail_from(0)
         kept = self._random.randint(self._txid, self._txid + len(self._logged))  # the last ones were not synced
         self._logged = {txid: definition for txid, definition in self._logged.items() if txid <= kept}
         self._read = {txid: rows for txid, rows in self._read.items() if txid <= kept}
-        self._filled.end(self._life)
+        end = self._filled.crash if self._random.random() < _HARD else self._filled.end
+        end(self._life)
         self._life = self._filled.live()
 
     def _grow(self) -> None:
