@@ -136,7 +136,12 @@ class BrokerView:
         low = self._ask(wanted, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
         end = self._ask(wanted, OffsetSpec.latest())  # type: ignore[no-untyped-call]
         lows = low()
-        return {spot: Bounds(lows[spot][0], *found) for spot, found in end().items() if spot in lows}
+        return {
+            spot: Bounds(lows[spot][0], *found)
+            for spot, found in end().items()
+            if spot in lows
+            and min(lows[spot][0], found[0]) >= 0  # the client answers -1001 where a leader just went away
+        }
 
     def high(self, spot: Spot) -> int | None:
         """Return where a partition ends, records of open transactions included; None if it does not answer."""
@@ -144,7 +149,7 @@ class BrokerView:
 
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         found = self._ask([spot], latest, "read_uncommitted")()
-        return found[spot][0] if spot in found else None
+        return found[spot][0] if spot in found and found[spot][0] >= 0 else None
 
     def at(self, spots: Iterable[Spot], ms: int) -> dict[Spot, int]:
         """Return the first offset whose record is from then or later; -1 if there is none."""

@@ -29,6 +29,7 @@ class _Topic(SpoutSource):
     limit = LIMIT
     partitions = 2
     adds_partitions = True
+    patience_s = 30.0
     idle_s = 1.0
     opaque: ClassVar[bool]
 
@@ -36,6 +37,7 @@ class _Topic(SpoutSource):
         self.cluster, self.topics = cluster, Topics(cluster.bootstrap)
         self.topic, self.number = self._led_apart(), self.partitions
         self.lost = self._lost if len(cluster.brokers) > 1 else None
+        self.leaders = self._leaders() if self.lost else {}
 
     def spout(self) -> Any:
         from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
@@ -65,20 +67,25 @@ class _Topic(SpoutSource):
 
     @contextmanager
     def _lost(self, partition: int) -> Iterator[None]:
-        """The broker that has its only copy hangs."""
-        broker = self.cluster.leader(self.topic, partition)
-        broker.pause()
+        """The broker that has its only copy is killed."""
+        broker = self.leaders[partition]
+        broker.kill()
         try:
             yield
         finally:
-            broker.resume()
+            broker.start()
+
+    def _leaders(self) -> dict[int, Any]:
+        found = self.topics.admin.list_topics(timeout=60).topics[self.topic].partitions
+        by_id = {broker.node: broker for broker in self.cluster.brokers}
+        return {partition: by_id[each.leader] for partition, each in found.items()}
 
     def _led_apart(self) -> str:
         """Make a topic without copies; with two brokers, each leads a partition."""
         while True:
             topic = self.topics.create(self.partitions, copies=1)
-            leaders = {id(self.cluster.leader(topic, at)) for at in range(self.partitions)}
-            if len(leaders) == min(self.partitions, len(self.cluster.brokers)):
+            found = self.topics.admin.list_topics(timeout=60).topics[topic].partitions.values()
+            if len({each.leader for each in found}) == min(self.partitions, len(self.cluster.brokers)):
                 return topic
             self.topics.delete(topic)
 

@@ -13,7 +13,7 @@ import pytest
 import spouts
 from tests.spouts import report, server_sources
 from tests.spouts.catalog import SPOUTS
-from trident.testing import SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
+from trident.testing import SpoutContract, SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
 
 DOCS = Path(__file__).parents[2] / "docs"
 # The others have tests of their own in their folders.
@@ -35,12 +35,17 @@ def test_a_spout_without_a_server_keeps_what_it_claims(name: str) -> None:
     assert {found.status(promise) for promise in (SpoutPromise.NO_GAP, SpoutPromise.NO_OVERLAP)} == {Status.OK}
 
 
-def test_kafka_keeps_what_it_claims(kafka_server: Any) -> None:
-    class Source(server_sources.TransactionalTopics):
-        outage = None  # type: ignore[assignment]  # waits for time-outs; the long test has it
+class TestKafka(SpoutContract):
+    @pytest.fixture(autouse=True)
+    def _open(self, kafka_server: Any) -> None:
+        class Source(server_sources.TransactionalTopics):
+            outage = None  # type: ignore[assignment]  # waits for time-outs; the long test has it
 
-    found = check(lambda: Source(kafka_server))
-    assert found.status(SpoutPromise.ELSEWHERE) is found.status(SpoutPromise.CHANGES) is Status.OK
+        self.source = lambda: Source(kafka_server)
+
+    @pytest.mark.soak
+    def test_random_failures_end_exact(self) -> None:
+        super().test_random_failures_end_exact()
 
 
 @pytest.fixture(scope="module")
