@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
-from trident.errors import ConfigError, EnvironmentProblem
+from trident.errors import ConfigError, EnvironmentProblem, SpoutError, describe
 from trident.fields import Fields
 
-__all__ = ["ddl_fields", "decoder_of", "parsed_schema"]
+__all__ = ["Registry", "ddl_fields", "decoder_of", "parsed_schema"]
 
 _SIMPLE = {
     "boolean": "boolean", "int": "int", "long": "bigint", "float": "float", "double": "double", "bytes": "binary",
@@ -22,6 +22,9 @@ _LOGICAL = {
     "local-timestamp-millis": "timestamp_ntz", "local-timestamp-micros": "timestamp_ntz",
 }  # fmt: skip
 _MAGIC = 0
+
+Registry = Callable[[int], str]
+"""Returns the schema with a number, as JSON."""
 
 
 def parsed_schema(schema: Any) -> dict[str, Any]:
@@ -66,14 +69,13 @@ def _ddl(type_: Any) -> str:
     return _SIMPLE[kind]
 
 
-def decoder_of(schema: Mapping[str, Any], registry: Mapping[str, Any] | None) -> Callable[[bytes], dict[str, Any]]:
+def decoder_of(schema: Mapping[str, Any], registry: Registry | None) -> Callable[[bytes], dict[str, Any]]:
     """Return what decodes one value."""
-    key = None if registry is None else json.dumps(dict(registry), sort_keys=True)
-    return _decoder(json.dumps(schema), key)
+    return _decoder(json.dumps(schema), registry)
 
 
 @lru_cache(maxsize=64)
-def _decoder(schema: str, registry: str | None) -> Callable[[bytes], dict[str, Any]]:
+def _decoder(schema: str, registry: Registry | None) -> Callable[[bytes], dict[str, Any]]:
     try:
         import fastavro
     except ImportError as error:
@@ -83,11 +85,14 @@ def _decoder(schema: str, registry: str | None) -> Callable[[bytes], dict[str, A
     own: Any = fastavro.parse_schema(json.loads(schema))
     if registry is None:
         return lambda value: _record(fastavro, value, own, None)
-    fetch = _registry(registry)
+    fetch = registry
 
     @lru_cache(maxsize=256)
     def written(number: int) -> Any:
-        return fastavro.parse_schema(json.loads(fetch(number)))
+        try:
+            return fastavro.parse_schema(json.loads(fetch(number)))
+        except Exception as error:
+            raise SpoutError(f"registry({number}) gave no schema: {describe(error)}") from error
 
     def decode(value: bytes) -> dict[str, Any]:
         if len(value) < 5 or value[0] != _MAGIC:
@@ -103,14 +108,3 @@ def _record(fastavro: Any, value: bytes, writer: Any, reader: Any) -> dict[str, 
     if data.read(1):
         raise ValueError(f"the record ends at byte {data.tell() - 1} of {len(value)}: it has another schema")
     return record
-
-
-def _registry(settings: str) -> Callable[[int], str]:
-    try:
-        from confluent_kafka.schema_registry import SchemaRegistryClient
-    except ImportError as error:
-        raise EnvironmentProblem(
-            f"a schema registry needs the client's packages ({error}); pip install 'trident-spark[kafka-registry]'"
-        ) from error
-    client = SchemaRegistryClient(json.loads(settings))
-    return lambda number: str(client.get_schema(number).schema_str)

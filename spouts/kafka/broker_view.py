@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,11 +19,12 @@ from spouts.kafka.client_settings import (
     kafka_package,
 )
 from spouts.kafka.options import KafkaOptions
+from spouts.kafka.record_sizes import mean_sizes
 from trident.errors import SpoutError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaException
-    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
+    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 __all__ = ["Bounds", "BrokerView", "TopicView"]
 
@@ -58,7 +58,7 @@ class BrokerView:
         self._settings = consumer_settings(
             options.bootstrap_servers, options.isolation, options.group_id, options.config
         )
-        self._admin = admin_of(self._settings, self._reports)
+        self._asking: AdminClient | None = admin_of(self._settings, self._reports)
         self._opened: Consumer | None = None
 
     def close(self) -> None:
@@ -66,6 +66,12 @@ class BrokerView:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
+        self._asking = None  # it has no call that closes it
+
+    def _admin(self) -> AdminClient:
+        if self._asking is None:
+            self._asking = admin_of(self._settings, self._reports)
+        return self._asking
 
     # ---- topics -------------------------------------------------------------------------------------------------------
 
@@ -74,9 +80,9 @@ class BrokerView:
         from confluent_kafka import KafkaException
 
         try:
-            self._admin.list_topics(timeout=_START_S)
+            self._admin().list_topics(timeout=_START_S)
         except KafkaException as error:
-            self._admin.poll(0)  # passes on what is in the client's log
+            self._admin().poll(0)  # passes on what is in the client's log
             raise self._failed(f"within {_START_S:g} seconds no broker answered", error) from error
 
     def topics(self, more: Iterable[str]) -> dict[str, TopicView]:
@@ -91,7 +97,7 @@ class BrokerView:
         if pattern is None:
             return []
         try:
-            found = self._admin.list_topics(timeout=_ASK_S).topics
+            found = self._admin().list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
             raise self._failed("listing the topics", error) from error
         matches = re.compile(pattern)
@@ -101,7 +107,7 @@ class BrokerView:
         from confluent_kafka import KafkaException
 
         views: dict[str, TopicView] = {}
-        for name, topic in described(self._admin, names, _ASK_S).items():
+        for name, topic in described(self._admin(), names, _ASK_S).items():
             if not isinstance(topic, KafkaException):
                 led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
                 views[name] = TopicView(str(topic.topic_id), led)
@@ -116,7 +122,9 @@ class BrokerView:
 
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         found = []
-        for resource, future in (self._admin.describe_configs(asked, request_timeout=_ASK_S) if asked else {}).items():
+        for resource, future in (
+            self._admin().describe_configs(asked, request_timeout=_ASK_S) if asked else {}
+        ).items():
             try:
                 policy = future.result()["cleanup.policy"].value
             except KafkaException as error:
@@ -167,7 +175,7 @@ class BrokerView:
             "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
         }
         asked = {TopicPartition(*spot): spec for spot in spots}
-        futures = self._admin.list_offsets(
+        futures = self._admin().list_offsets(
             asked, isolation_level=levels[isolation or self._options.isolation], request_timeout=_ASK_S
         )  # the answers come in threads of the client's
 
@@ -210,26 +218,7 @@ class BrokerView:
 
     def sizes(self, starts: Mapping[Spot, int], most: int, patience_s: float) -> dict[Spot, float]:
         """Return the mean bytes of key and value of some records from an offset on, where any came soon."""
-        from confluent_kafka import KafkaException, TopicPartition
-
-        consumer, seen = self._consumer(), dict[Spot, list[int]]()
-        deadline = time.monotonic() + patience_s
-        try:
-            consumer.assign([TopicPartition(*spot, offset) for spot, offset in starts.items()])
-            while len(consumer.assignment()) and time.monotonic() < deadline:
-                message = consumer.poll(0.05)
-                if message is None:
-                    continue
-                spot = Spot(str(message.topic()), message.partition() or 0)
-                sizes = seen.setdefault(spot, [])
-                if message.error() is None:
-                    sizes.append(len(message.value() or b"") + len(message.key() or b""))
-                if message.error() is not None or len(sizes) >= most:  # its end, or an error that its reader will tell
-                    consumer.incremental_unassign([TopicPartition(*spot)])
-            consumer.unassign()
-        except KafkaException as error:
-            _log.debug("measuring records: %s", error_of(error).str())
-        return {spot: sum(sizes) / len(sizes) for spot, sizes in seen.items() if sizes}
+        return mean_sizes(self._consumer(), starts, most, patience_s)
 
     def _consumer(self) -> Consumer:
         from confluent_kafka import Consumer

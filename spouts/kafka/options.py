@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from spouts.kafka.value_formats import Format, format_of
+from spouts.kafka.record_functions import format_of
+from spouts.kafka.value_formats import Format
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 

@@ -14,7 +14,8 @@ from spouts.kafka.client_settings import consumer_settings, kafka_package
 from spouts.kafka.consumer_pool import Pool
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.range_reader import RangeReader, offset_of
-from spouts.kafka.value_formats import BadValue, ByColumns, ByRecord, Record
+from spouts.kafka.record_functions import ByColumns, ByRecord, Record
+from spouts.kafka.value_formats import BadValue
 from trident.arrow import arrow_type, schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields

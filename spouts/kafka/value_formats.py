@@ -1,23 +1,22 @@
-"""What becomes of the value of a record: bytes, text, JSON, Avro, or what a function of the user's makes of the record."""
+"""What becomes of the value of a record: bytes, text, JSON or Avro."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spouts.kafka.avro_types import ddl_fields, decoder_of, parsed_schema
-from trident.arrow import schema_of, table_of
-from trident.errors import ConfigError
+from spouts.kafka.avro_types import Registry, ddl_fields, decoder_of, parsed_schema
+from trident.arrow import schema_of
+from trident.errors import ConfigError, TridentError
 from trident.fields import Fields, FieldsLike
 
-__all__ = ["Avro", "BadValue", "ByColumns", "ByRecord", "Bytes", "Format", "Json", "Record", "Text", "format_of"]
+__all__ = ["Avro", "BadValue", "Bytes", "Format", "Json", "Text", "typed_fields"]
 
 
 class BadValue(Exception):
@@ -32,18 +31,6 @@ class BadValue(Exception):
     def __init__(self, at: int, why: str) -> None:
         super().__init__(at, why)
         self.at, self.why = at, why
-
-
-class Record(NamedTuple):
-    """A record as `ByRecord` passes it on; None where the record has no value or key."""
-
-    value: bytes | None
-    key: bytes | None
-    timestamp: datetime
-    partition: int
-    offset: int
-    topic: str
-    headers: list[dict[str, Any]]
 
 
 class Format(ABC):
@@ -74,6 +61,8 @@ class Format(ABC):
         """Return the columns; bad values become null, or raise `BadValue`."""
         try:
             return self.read(values)
+        except TridentError:  # not the values' fault
+            raise
         except Exception:  # noqa: BLE001  whatever a decoder raises
             bad = dict(self._bad(values, 0))
         if not bad_is_null or not bad:
@@ -147,7 +136,7 @@ class Json(Format):
     @property
     def fields(self) -> Fields:
         """The declared fields."""
-        return _typed(self.declared, "Json")
+        return typed_fields(self.declared, "Json")
 
     def read(self, values: pa.Array) -> Sequence[pa.Array]:
         """Parse all values in one call, each on a line with its number, so that none can pass for two or for none."""
@@ -183,12 +172,12 @@ class Avro(_Avro):
     schema
         The record's schema: a dictionary, or its JSON text. The writer's; with a registry the reader's.
     registry
-        The settings of Confluent's client of a schema registry (`{"url": …}`): each value then begins with the number of its
-        writer's schema, which is fetched from there. None: values begin with the record.
+        Returns the JSON of the schema with a number, as a schema registry does: each value then begins with a zero byte and
+        the number of its writer's schema, in four bytes. None: values begin with the record.
     """
 
     schema: Any
-    registry: Any = None
+    registry: Registry | None = None
 
     def __post_init__(self) -> None:
         """Parse the schema."""
@@ -208,85 +197,8 @@ class Avro(_Avro):
         return [pa.array([row.get(each.name) for row in rows], each.type) for each in schema]
 
 
-@dataclass(frozen=True)
-class ByRecord(Format):
-    """What a function makes of each record.
-
-    Attributes
-    ----------
-    declared
-        The fields that are emitted, with their types.
-    function
-        Gets a `Record` and returns a tuple with the values of the fields, or None to leave the record out.
-    """
-
-    declared: FieldsLike
-    function: Callable[[Record], Sequence[Any] | None]
-    replaces_all = True
-
-    @property
-    def fields(self) -> Fields:
-        """The declared fields."""
-        return _typed(self.declared, "ByRecord")
-
-    def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Not called: `translate` is."""
-        raise NotImplementedError
-
-    def translate(self, table: pa.Table) -> pa.Table:
-        """Call the function for each record."""
-        rows = []
-        for at, record in enumerate(zip(*(table[name].to_pylist() for name in Record._fields), strict=True)):
-            try:
-                row = self.function(Record(*record))
-                if row is not None:
-                    rows.append(tuple(row))
-            except Exception as error:
-                raise BadValue(at, f"the function of ByRecord raised {type(error).__name__}: {error}") from error
-        return table_of(self.fields, rows)
-
-
-@dataclass(frozen=True)
-class ByColumns(Format):
-    """What a function makes of many records at once; much faster than `ByRecord`.
-
-    Attributes
-    ----------
-    declared
-        The fields that are emitted, with their types.
-    function
-        Gets a PyArrow table with the columns of `Record` and returns one whose columns are the fields, in order. It may
-        have other rows.
-    """
-
-    declared: FieldsLike
-    function: Callable[[pa.Table], pa.Table]
-    replaces_all = True
-
-    @property
-    def fields(self) -> Fields:
-        """The declared fields."""
-        return _typed(self.declared, "ByColumns")
-
-    def read(self, values: pa.Array) -> Sequence[pa.Array]:
-        """Not called: `translate` is."""
-        raise NotImplementedError
-
-    def translate(self, table: pa.Table) -> pa.Table:
-        """Call the function."""
-        return self.function(table)
-
-
-def format_of(value: Any) -> Format:
-    """Return the format that a user names."""
-    if value in ("bytes", "text"):
-        return Bytes() if value == "bytes" else Text()
-    if isinstance(value, Format):
-        return value
-    raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')
-
-
-def _typed(declared: FieldsLike, of: str) -> Fields:
+def typed_fields(declared: FieldsLike, of: str) -> Fields:
+    """Return declared fields, each of which must have a type."""
     fields = Fields(declared)
     without = [name for name, type_ in zip(fields.names, fields.types, strict=True) if type_ is None]
     if without:

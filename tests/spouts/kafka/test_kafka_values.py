@@ -14,7 +14,8 @@ import pyarrow.compute as pc
 import pytest
 
 from spouts.kafka import Avro, ByColumns, ByRecord, Json, OpaqueTridentKafkaSpout
-from spouts.kafka.value_formats import BadValue, Format, Record, Text
+from spouts.kafka.record_functions import Record
+from spouts.kafka.value_formats import BadValue, Format, Text
 from tests.harness import kafka_topics as written
 from tests.harness.kafka_topics import Topics
 from tests.spouts.kafka.kafka_batches import batches
@@ -110,6 +111,32 @@ def test_avro_becomes_the_fields_of_its_schema() -> None:
     assert [one[0] for one in found] == list(record.values())
     assert [one[1] for one in found] == [None] * 5
     assert found[1][2] is None
+
+
+def test_avro_of_a_registry_is_read_with_the_schema_that_it_was_written_with() -> None:
+    asked = []
+    narrow = {"type": "record", "name": "X", "fields": [{"name": "x", "type": "int"}]}
+    wide = {
+        "type": "record",
+        "name": "X",
+        "fields": [{"name": "x", "type": "long"}, {"name": "y", "type": "string", "default": "-"}],
+    }
+
+    def registry(number: int) -> str:
+        asked.append(number)
+        return json.dumps({1: narrow, 2: wide}[number])
+
+    def framed(number: int, record: dict[str, Any], schema: dict[str, Any]) -> bytes:
+        return b"\0" + number.to_bytes(4, "big") + encoded(record, schema)
+
+    avro = Avro(wide, registry)
+    old, new = framed(1, {"x": 1}, narrow), framed(2, {"x": 2, "y": "b"}, wide)
+    assert columns(avro, old, new, old, None) == [[1, 2, 1, None], ["-", "b", "-", None]]
+    assert asked == [1, 2]
+    with pytest.raises(SpoutError, match=r"registry\(3\) gave no schema: KeyError: 3"):
+        columns(avro, framed(3, {"x": 1}, narrow), bad_is_null=True)  # the registry may be away, and the value good
+    with pytest.raises(BadValue, match="does not begin with the number of a schema"):
+        columns(avro, encoded({"x": 2, "y": "b"}, wide))
 
 
 def test_a_value_with_another_schema_is_no_avro() -> None:

@@ -1,0 +1,107 @@
+"""Functions of the user's that say what becomes of records: of each one, or of the columns of many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from spouts.kafka.value_formats import BadValue, Bytes, Format, Text, typed_fields
+from trident.arrow import table_of
+from trident.errors import ConfigError
+from trident.fields import Fields, FieldsLike
+
+__all__ = ["ByColumns", "ByRecord", "Record", "format_of"]
+
+
+class Record(NamedTuple):
+    """A record as `ByRecord` passes it on; None where the record has no value or key."""
+
+    value: bytes | None
+    key: bytes | None
+    timestamp: datetime
+    partition: int
+    offset: int
+    topic: str
+    headers: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class ByRecord(Format):
+    """What a function makes of each record.
+
+    Attributes
+    ----------
+    declared
+        The fields that are emitted, with their types.
+    function
+        Gets a `Record` and returns a tuple with the values of the fields, or None to leave the record out.
+    """
+
+    declared: FieldsLike
+    function: Callable[[Record], Sequence[Any] | None]
+    replaces_all = True
+
+    @property
+    def fields(self) -> Fields:
+        """The declared fields."""
+        return typed_fields(self.declared, "ByRecord")
+
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Not called: `translate` is."""
+        raise NotImplementedError
+
+    def translate(self, table: pa.Table) -> pa.Table:
+        """Call the function for each record."""
+        rows = []
+        for at, record in enumerate(zip(*(table[name].to_pylist() for name in Record._fields), strict=True)):
+            try:
+                row = self.function(Record(*record))
+                if row is not None:
+                    rows.append(tuple(row))
+            except Exception as error:
+                raise BadValue(at, f"the function of ByRecord raised {type(error).__name__}: {error}") from error
+        return table_of(self.fields, rows)
+
+
+@dataclass(frozen=True)
+class ByColumns(Format):
+    """What a function makes of many records at once; much faster than `ByRecord`.
+
+    Attributes
+    ----------
+    declared
+        The fields that are emitted, with their types.
+    function
+        Gets a PyArrow table with the columns of `Record` and returns one whose columns are the fields, in order. It may
+        have other rows.
+    """
+
+    declared: FieldsLike
+    function: Callable[[pa.Table], pa.Table]
+    replaces_all = True
+
+    @property
+    def fields(self) -> Fields:
+        """The declared fields."""
+        return typed_fields(self.declared, "ByColumns")
+
+    def read(self, values: pa.Array) -> Sequence[pa.Array]:
+        """Not called: `translate` is."""
+        raise NotImplementedError
+
+    def translate(self, table: pa.Table) -> pa.Table:
+        """Call the function."""
+        return self.function(table)
+
+
+def format_of(value: Any) -> Format:
+    """Return the format that a user names."""
+    if value in ("bytes", "text"):
+        return Bytes() if value == "bytes" else Text()
+    if isinstance(value, Format):
+        return value
+    raise ConfigError(f'value={value!r}: give "bytes", "text", Json(…), Avro(…), ByRecord(…) or ByColumns(…)')
