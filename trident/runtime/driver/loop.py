@@ -120,7 +120,8 @@ class BatchLoop:
         self._fail_overdue(now)
         self._start_batches()
         self._start_commit()
-        self.raise_fatal()
+        if self._retrying.fatal is not None:
+            self.raise_fatal()
 
     def raise_fatal(self) -> None:
         """Raise what ends the topology: a batch failed for good and all before it are committed."""

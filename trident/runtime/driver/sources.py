@@ -90,7 +90,7 @@ class Sources:
         next_letters = self._replays.next
         asked[LETTERS] = logged.get(LETTERS) if logged else next_letters(self._log.state, self._clock.monotonic())
         undecided = tuple(name for name, is_complete in self._completes.items() if _is_open(asked[name], is_complete))
-        now = self._clock.wall_ms()
+        now = 0 if self._time is None else self._clock.wall_ms()
         if not undecided:
             definitions = self._settle(txid, logged, asked, self._time_of(now, txid, in_flight, asked))
             return None if definitions is None else Defined(definitions)

@@ -46,9 +46,12 @@ class Starting:
 
     def _is_held(self) -> bool:
         """Whether the next batch waits: for good, until reading says where it begins, or as all will end in no time."""
+        # Asked several times for each batch, so there is no call that is not needed.
         if self._retrying.fatal is not None and self._retrying.excludes(self._coordinator.next_txid):
             return True
-        if not self._batches:
-            return False
-        in_flight = self._batches.values()
-        return any(batch.undecided for batch in in_flight) or all(batch.lane.brief for batch in in_flight)
+        brief = bool(self._batches)
+        for batch in self._batches.values():
+            if batch.undecided is not None:
+                return True
+            brief = brief and batch.lane.brief
+        return brief
