@@ -45,21 +45,26 @@ class TablePlace:
         A folder, a `file://` URL, or the URL of an object store.
     storage_options
         As delta-rs has them.
+
+    Attributes
+    ----------
+    name, is_local
+        For messages, without secrets; whether it is a folder.
     """
 
     def __init__(self, uri: str, storage_options: Mapping[str, str] | None) -> None:
         self.name = redacted(uri)
         self._options = None if storage_options is None else dict(storage_options)
-        self._is_local = "://" not in uri or uri.startswith("file://")
+        self.is_local = "://" not in uri or uri.startswith("file://")
         local = unquote(urlsplit(uri).path) if uri.startswith("file://") else uri
-        self._uri = str(Path(local).expanduser().absolute()) if self._is_local else uri
+        self._uri = str(Path(local).expanduser().absolute()) if self.is_local else uri
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key != "_files"}
 
     @cached_property
     def _files(self) -> pafs.FileSystem:
-        if self._is_local:
+        if self.is_local:
             return pafs.SubTreeFileSystem(self._uri, pafs.LocalFileSystem())
         delta_rs()
         from deltalake.fs import DeltaStorageHandler

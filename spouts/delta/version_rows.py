@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from spouts.delta.delta_types import partition_value
 from spouts.delta.table_log import DataFile
 from spouts.delta.table_place import TablePlace
 from spouts.files.column_types import read_schema
-from spouts.files.parquet_rows import ROWS, columns_as, columns_in
+from spouts.files.parquet_rows import ROWS, columns_as, columns_in, parquet_file
 from spouts.files.row_groups import Footer
 from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
@@ -72,7 +71,7 @@ class DeltaEmitter:
         groups = footer.groups(piece.start, piece.end)
         if not groups:
             return
-        file = pq.ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
+        file = parquet_file(source, footer, reads_ahead=not self.place.is_local)
         wanted = self._in_file(piece.file)
         names = columns_in(what, read_schema(file), wanted, "null")  # a column that was added later is null
         for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):

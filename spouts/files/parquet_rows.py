@@ -16,9 +16,10 @@ from trident.arrow import schema_of
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.fields import Fields
 
-__all__ = ["ROWS", "ParquetEmitter", "ParquetOptions", "columns_as", "columns_in"]
+__all__ = ["ROWS", "ParquetEmitter", "ParquetOptions", "columns_as", "columns_in", "parquet_file"]
 
 ROWS = 131_072
+_BUFFER = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ParquetEmitter:
         groups = footer.groups(piece.start, piece.end)
         if not groups:
             return
-        file = pq.ParquetFile(source, metadata=footer.metadata, coerce_int96_timestamp_unit="us")
+        file = parquet_file(source, footer, reads_ahead=False)
         names = columns_in(f"the Parquet file {path}", read_schema(file), self._wanted, self._options.missing_columns)
         for batch in file.iter_batches(ROWS, row_groups=groups, columns=names, use_threads=False):
             yield self._finished(path, batch)
@@ -71,6 +72,17 @@ class ParquetEmitter:
         if len(self._schema) > len(self._wanted):
             columns.append(pa.repeat(pa.scalar(path.encode("utf-8", "replace").decode()), len(batch)))
         return pa.Table.from_arrays(columns, schema=self._schema)
+
+
+def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool) -> pq.ParquetFile:
+    """Open a file whose footer was read. `reads_ahead`: whole row groups at once, for stores where each read takes long."""
+    return pq.ParquetFile(
+        source,
+        metadata=footer.metadata,
+        coerce_int96_timestamp_unit="us",
+        buffer_size=_BUFFER,
+        pre_buffer=reads_ahead,
+    )
 
 
 def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -> list[str]:
