@@ -7,7 +7,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -82,9 +81,13 @@ def write_manifest(folder: str, id_: str, fields: Fields, chunks: Sequence[Chunk
     """Write the manifest of a folder and return it; if another process was faster, return that one's."""
     made = Manifest(id_, fields_as_text(fields), tuple(chunks))
     new = _written(folder, made)
-    with suppress(FileExistsError):
+    try:
         Path(folder, _NAME).hardlink_to(new)  # unlike a rename, it fails if there is one
-    new.unlink()
+    except FileExistsError:
+        pass
+    except OSError:  # no hard links here, as on many shared folders; then two first starts at once are not told apart
+        new.replace(Path(folder, _NAME))
+    new.unlink(missing_ok=True)
     sync_folder(folder)
     found = read_manifest(folder) or made
     for other in Path(folder).glob(f"{_ROWS}*"):  # of starts that were killed while they wrote

@@ -67,6 +67,15 @@ def test_of_two_that_write_a_manifest_the_first_counts(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
+def test_a_folder_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert written(tmp_path, 10, 5) == read_manifest(str(tmp_path))
+    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["manifest.json", "rows"]
+
+
 def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{", encoding="utf-8")
     with pytest.raises(
