@@ -9,6 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
+from trident.ability import missing
+from trident.spout.interfaces import IBatchSpout, ITridentSpout
+from trident.spout.rich import IRichSpout
 from trident.testing.backend.limits import Limits
 from trident.testing.backend.suite import backend_suite
 from trident.testing.spout.source_under_test import SpoutSource
@@ -46,6 +49,10 @@ def main(
 ) -> None:
     """Check a back-end or a spout: every contract, then random schedules. Exit code 1 unless every claim holds."""
     given, at_least = _named(factory), _SECONDS if seconds is None else seconds
+    if any(set(missing(given, kind)) <= {"spout_type"} for kind in (ITridentSpout, IBatchSpout, IRichSpout)):
+        raise typer.BadParameter(
+            f"{factory} is a spout; give a subclass of trident.testing.SpoutSource, which fills its source"
+        )
     if isinstance(given, type) and issubclass(given, SpoutSource):
         raise typer.Exit(0 if spout_suite(given, seconds=at_least, seed=seed, at_most=seconds or None).ok else 1)
     claimed = None if limits is None else _named(limits)

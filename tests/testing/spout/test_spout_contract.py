@@ -56,6 +56,13 @@ def test_what_is_no_source_is_refused() -> None:
         Wrong().test_each_row_of_the_source_comes()
 
 
+def test_the_suite_says_at_once_what_is_wrong_with_the_source_itself() -> None:
+    with pytest.raises(TypeError, match="give your subclass of SpoutSource, not an instance"):
+        spout_suite(LineSource())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="returned a LineSpout, expected a SpoutSource"):
+        spout_suite(lambda: LineSource().spout())
+
+
 class Forgetful(LineSource):
     def fill(self, numbers: Sequence[int], partition: int) -> list[tuple[Any, ...]]:
         return super().fill(numbers, partition)[1:]
@@ -108,3 +115,11 @@ def test_the_command_checks_a_source() -> None:
     assert done.exit_code == 0, done.output
     assert "everything that is claimed holds" in done.output
     assert "seed 3" in done.output
+
+
+def test_the_command_says_what_to_give_in_place_of_a_spout() -> None:
+    done = CliRunner().invoke(
+        app, ["tests.testing.spout.line_spout:LineSpout"], env={"COLUMNS": "300", "NO_COLOR": "1"}
+    )
+    assert done.exit_code == 2
+    assert "is a spout; give a subclass of trident.testing.SpoutSource" in done.output

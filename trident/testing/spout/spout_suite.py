@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TextIO
+from typing import NamedTuple, TextIO
 from unittest import SkipTest
 
 from trident.errors import describe
@@ -77,14 +77,20 @@ def spout_suite(
     """
     began, report = time.monotonic(), SpoutReport(seed)
     until = math.inf if at_most is None else began + at_most
+    if not callable(source):
+        raise TypeError(
+            f"spout_suite was given a {type(source).__name__}; give your subclass of SpoutSource, not an instance"
+        )
     contract = type("SpoutContract", (SpoutContract,), {"source": staticmethod(source), "seed": seed})
+    claimed, kind = _scheduled(contract())  # raises what is wrong with the source itself
     checks = sorted(_checks(contract), key=lambda name: list(SpoutPromise).index(_promise(contract, name)))
     progress = Progress(sys.stderr if out is None else None, len(checks))
     for number, name in enumerate(checks, 1):
         progress.say(number, name)
         if _promise(contract, name) not in _SCHEDULED:
             report.findings.append(_run_check(contract(), name, report, until))
-    _run_schedules(contract, report, progress, min(until, began + seconds), until)
+    cases = Cases(contract, claimed, kind)
+    _run_schedules(cases, report, progress, min(until, began + seconds), until)
     progress.end()
     report.seconds = time.monotonic() - began
     (out or sys.stdout).write(str(report))
@@ -117,11 +123,17 @@ def _run_check(case: SpoutContract, name: str, report: SpoutReport, until: float
     return Finding(promise, "", name, Status.OK)
 
 
-def _run_schedules(
-    contract: type[SpoutContract], report: SpoutReport, progress: Progress, enough: float, until: float
-) -> None:
+class Cases(NamedTuple):
+    """What the schedules run on, and which promise they are about."""
+
+    contract: type[SpoutContract]
+    claimed: SpoutPromise | None
+    kind: str
+
+
+def _run_schedules(cases: Cases, report: SpoutReport, progress: Progress, enough: float, until: float) -> None:
     """Run random schedules until the time is over, or one fails."""
-    claimed, kind = _scheduled(contract())
+    contract, claimed, kind = cases
     is_late = time.monotonic() > until or bool(report.violated & set(BUILDS_ON[SpoutPromise.EXACTLY_ONCE]))
     for number in range(_MOST_SCHEDULES if claimed is not None and not is_late else 0):
         if number >= _FEWEST_SCHEDULES and time.monotonic() > enough:
