@@ -157,7 +157,7 @@ def main() -> None:
             topics = Topics(cluster.bootstrap)
             topic = topics.create(PARTITIONS)
             filling = (Record(VALUE, partition=number % PARTITIONS) for number in range(given.records))
-            topics.produce(topic, filling, acks=1, linger_ms=50, batch_num_messages=10_000)
+            topics.produce(topic, filling, linger_ms=50, batch_num_messages=10_000)
             with spark_session():
                 _measure(cluster, topic, given.records, given.rounds)
         finally:

@@ -11,10 +11,14 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from spouts.kafka.batch_limits import BatchLimits
 from spouts.kafka.record_tables import READERS
+from states.memory import MemoryMapState
 from tests.harness.kafka_topics import Record, Topics
 from tests.spouts.kafka.kafka_batches import Batches, batches, spans
 from tests.spouts.reading import Row
+from trident import TridentTopology
+from trident.operations import Count
 from trident.spout import Lag, SpoutType, TransactionAttempt
 
 BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
@@ -244,3 +248,30 @@ def test_consumers_stay_open_between_batches_and_are_closed_with_the_topology(ka
         made.rest()
         assert READERS.idle == before + 1
     assert READERS.idle == before
+
+
+def test_seconds_bound_a_batch_by_the_speed_of_those_before_it() -> None:
+    limits = BatchLimits(500_000, 1 << 30, 0.01, lambda starts, most, patience: dict.fromkeys(starts, 1.0))
+    first = limits.records
+    assert first == 10_000  # a speed is not known yet
+    limits.defined(1, first)
+    time.sleep(0.1)
+    limits.done(1)
+    assert 1 <= limits.records <= first / 10  # it took ten times as long as it may
+    unbounded = BatchLimits(500_000, 1 << 30, 1000.0, lambda starts, most, patience: dict.fromkeys(starts, 1.0))
+    unbounded.defined(1, 10_000)
+    unbounded.done(1)
+    assert unbounded.records == 40_000  # and grows by steps
+
+
+def test_progress_of_a_topology_has_the_lag(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create(4)
+    kafka_topics.produce(topic, numbered(100, 4))
+    topology = TridentTopology("first-batch")
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic)
+    counts = topology.new_stream("records", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        assert running.state(counts).get() == 100
+        (source,) = (running.last_progress or {})["sources"]
+        assert source["lag"]["amount"] == 0
