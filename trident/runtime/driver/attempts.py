@@ -60,12 +60,13 @@ class Attempts:
         """Run the stages of an attempt up to the inputs of its states."""
         if batch.runner.here:
             self._work.begin(batch.attempt, watched=batch.lane.in_loop)
-        before = thread_time()
+        before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
         try:
             news = self._processed(batch, parts)
         finally:
             self._work.end(batch.attempt)
-        batch.cost_s = thread_time() - before
+        if batch.undecided is not None:
+            batch.cost_s = thread_time() - before
         self._tell(news)
 
     def _processed(self, batch: Batch, parts: Sequence[Part]) -> News:
