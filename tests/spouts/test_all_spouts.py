@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import spouts
-from tests.spouts import report, server_sources
+from tests.spouts import report
 from tests.spouts.catalog import SPOUTS
-from trident.testing import SpoutContract, SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
+from trident.testing import SpoutPromise, SpoutReport, SpoutSource, Status, spout_suite
 
 DOCS = Path(__file__).parents[2] / "docs"
 # The others have tests of their own in their folders.
@@ -33,19 +33,6 @@ def check(source: Callable[[], SpoutSource]) -> SpoutReport:
 def test_a_spout_without_a_server_keeps_what_it_claims(name: str) -> None:
     found = check(SPOUTS[name].source)
     assert {found.status(promise) for promise in (SpoutPromise.NO_GAP, SpoutPromise.NO_OVERLAP)} == {Status.OK}
-
-
-class TestKafka(SpoutContract):
-    @pytest.fixture(autouse=True)
-    def _open(self, kafka_server: Any) -> None:
-        class Source(server_sources.TransactionalTopics):
-            outage = None  # type: ignore[assignment]  # waits for time-outs; the long test has it
-
-        self.source = lambda: Source(kafka_server)
-
-    @pytest.mark.soak
-    def test_random_failures_end_exact(self) -> None:
-        super().test_random_failures_end_exact()
 
 
 @pytest.fixture(scope="module")
