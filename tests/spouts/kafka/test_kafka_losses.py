@@ -139,3 +139,32 @@ def test_an_opaque_spout_reads_what_compaction_left(kafka_topics: Topics) -> Non
     with batches(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, max_batch_records=7, fields="offset")) as made:
         assert [offset for (offset,) in made.rest()] == [one.offset for one in kafka_topics.read(topic)]
     assert len(left) < 30
+
+
+def test_a_defined_batch_is_read_without_what_is_gone_if_skipping_was_chosen(
+    kafka_topics: Topics, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"%d" % n for n in range(100)])
+    with batches(TransactionalTridentKafkaSpout(kafka_topics.bootstrap, topic, on_lost="skip")) as made:
+        definition = made.define()
+        kafka_topics.delete_records(topic, 30)
+        assert [int(value) for (value,) in made.read(definition)] == list(range(30, 100))
+    assert f"offsets 0 to 30 of partition 0 of topic '{topic}' are gone and were left out" in caplog.text
+
+
+def test_an_end_before_what_was_read_is_told_and_skipped_if_that_was_chosen(kafka_topics: Topics) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"1"] * 100)
+    spout = OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic)
+    with batches(spout) as made:
+        made.next()
+        made.definitions[-1]["topics"][topic]["ranges"][2] = 150  # as if an unclean election had lost 50 records since
+        with pytest.raises(
+            SpoutError, match=r"read up to offset 150, and ends at 100 now: 50 offsets that were read were lost"
+        ):
+            made.next()
+        made.restart(OpaqueTridentKafkaSpout(kafka_topics.bootstrap, topic, on_lost="skip"))
+        assert made.next() == []
+        kafka_topics.produce(topic, [b"2"] * 10)
+        assert made.rest() == [(b"2",)] * 10
