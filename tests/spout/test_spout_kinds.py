@@ -51,7 +51,14 @@ class AlmostPartitioned:
         (AlmostBatch, r"It is a class; give an object: AlmostBatch\(...\)"),
         (Transactional, r"It is a class; give an object: Transactional\(...\)"),
     ],
-    ids=str,
+    ids=[
+        "batch",
+        "rich",
+        "partitioned",
+        "number",
+        "class of batches",
+        "class of partitions",
+    ],  # with no address in them
 )
 def test_what_is_missing_is_named(spout: Any, said: str) -> None:
     with pytest.raises(TopologyError, match=f"stream 's' got .*, which is no spout. {said}"):
