@@ -45,7 +45,7 @@ _STRANGER = ("_AUTHENTICATION", "_SSL", "SASL_AUTHENTICATION_FAILED")
 _FORBIDDEN = ("TOPIC_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED")
 
 
-_STATE = re.compile(r" \(after \d+ms in state \w+\)")
+_STATE = re.compile(r" \(after \d+ms in state \w+(, \d+ identical error\(s\) suppressed)?\)")
 
 
 class Reports:

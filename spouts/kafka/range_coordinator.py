@@ -79,7 +79,7 @@ class KafkaCoordinator:
         bounds = self._ends(led, read)
         away = [spot for spot in led if spot not in bounds]
         if away:
-            self._complain(f"{_listed(away)} has no leader that answers{'' if self._waits else ', and is left out'}")
+            self._complain(f"no leader answers for {_listed(away)}{'' if self._waits else '; left out until one does'}")
             self._watch.look_again()
             if self._waits or is_first:
                 return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -77,10 +78,13 @@ class Format(ABC):
         except Exception as error:  # noqa: BLE001  as above
             half = len(values) // 2
             if not half:
-                yield start, " ".join(str(error).split())
+                yield start, self._why(error)
                 return
             yield from self._bad(values[:half], start)
             yield from self._bad(values[half:], start + half)
+
+    def _why(self, error: Exception) -> str:
+        return " ".join(str(error).split())
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ class Json(Format):
     """
 
     declared: FieldsLike
-    name = "JSON"
+    name = "JSON of the declared fields"
 
     def __post_init__(self) -> None:
         """Check that each field has a type, and one that JSON can have."""
@@ -157,6 +161,16 @@ class Json(Format):
             raise ValueError("it is not one JSON object")
         columns: list[pa.Array] = table["v"].combine_chunks().flatten()
         return columns
+
+    def _why(self, error: Exception) -> str:
+        """Leave out what is of the text that `read` makes, and not of the value."""
+        why = re.sub(r"\.? in row \d+$", "", super()._why(error)).removeprefix("JSON parse error: ")
+        return re.sub(r"^Column\(/v/?(.*)\) changed from (\w+) to (\w+)$", _told_type, why)
+
+
+def _told_type(found: re.Match[str]) -> str:
+    where, declared, given = found.groups()
+    return f"{where.replace('/', '.') or 'the value'} is of type {given}, and not {declared}"
 
 
 class _Avro(Format):

@@ -69,7 +69,7 @@ def test_a_transactional_spout_waits_for_a_partition_and_then_gives_the_same_rec
             ):
                 made.read(first)
             assert made.next() is None
-            assert f"partition 1 of topic '{spread}' has no leader that answers; waiting" in caplog.text
+            assert f"no leader answers for partition 1 of topic '{spread}'; waiting" in caplog.text
         finally:
             node.start()
         assert made.read(first) == before
