@@ -10,9 +10,12 @@ import pytest
 
 from states.memory import MemoryMapState
 from trident import Config, Fields, TridentTopology
+from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.errors import BatchFailedError, SourceAwayError, SpoutError
 from trident.operations import Count
-from trident.spout import SpoutType
+from trident.runtime.driver.retrying import Retrying
+from trident.runtime.steps.failures import Failure
+from trident.spout import SpoutType, TransactionAttempt
 
 
 class Away:
@@ -69,3 +72,24 @@ def test_other_failures_count_however_often_the_source_was_away() -> None:
     away, broken = SourceAwayError("no leader"), SpoutError("broken")
     with pytest.raises(BatchFailedError, match="failed 2 times .*broken"):
         run(Away(away, broken, away, broken), CONFIG)
+
+
+def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_was_away() -> None:
+    coordinator = MasterBatchCoordinator(0, 1, max_pending=2)
+    retrying = Retrying("t", CONFIG, coordinator)
+    away, broken = Failure("rows", None, "no leader", waits=True), Failure("rows", None, "broken")
+
+    def fail(attempt: TransactionAttempt, failure: Failure) -> None:
+        retrying.pause_after(attempt, failure)
+        coordinator.failed(attempt, 0.0)
+
+    for _ in range(5):
+        fail(coordinator.start(0.0), away)
+    first = coordinator.start(0.0)
+    coordinator.processed(first)
+    fail(coordinator.start(0.0), away)  # of the next batch
+    fail(first, broken)
+    assert retrying.fatal is None
+    fail(coordinator.start(0.0), broken)
+    assert isinstance(retrying.fatal, BatchFailedError)
+    assert retrying.fatal.attempts == 2

@@ -27,7 +27,7 @@ class Retrying:
     def __init__(self, topology: str, config: Config, coordinator: MasterBatchCoordinator) -> None:
         self._topology, self._config, self._coordinator = topology, config, coordinator
         self.fatal: BatchFailedError | None = None
-        self._waits: tuple[int, int] = (0, 0)  # the last batch whose source was away, and how often
+        self._waits: dict[int, int] = {}  # how often the source of a batch in flight was away
 
     def is_last_try(self, txid: int) -> bool:
         """Whether another failure of this batch ends the topology."""
@@ -35,16 +35,16 @@ class Retrying:
 
     def _tries(self, txid: int) -> int:
         """Return how often a batch has failed with the failure that just came, other than because its source was away."""
-        of, waits = self._waits
-        return self._coordinator.failures(txid) + 1 - (waits if of == txid else 0)
+        return self._coordinator.failures(txid) + 1 - self._waits.get(txid, 0)
 
     def pause_after(self, attempt: TransactionAttempt, failure: Failure) -> float:
         """Return how many seconds pass before the next attempt; if there is none, note why the topology ends."""
         tries, may_retry = self._tries(attempt.txid), self._coordinator.retries_left > 0
         if failure.waits and may_retry:
-            of, waits = self._waits
-            self._waits = attempt.txid, (waits if of == attempt.txid else 0) + 1
-            return _pause(self._topology, self._config, attempt, failure, self._waits[1])
+            in_flight = {txid: waits for txid, waits in self._waits.items() if txid > self._coordinator.last_txid}
+            waits = in_flight.get(attempt.txid, 0) + 1
+            self._waits = {**in_flight, attempt.txid: waits}
+            return _pause(self._topology, self._config, attempt, failure, waits)
         try:
             return pause_after(self._topology, self._config, attempt, failure, tries, may_retry)
         except BatchFailedError as fatal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -95,18 +96,20 @@ class PartitionReader:
         collector = _Collector(self._fields, call, part.share)
         with _named(call):
             emit = self._emitter.emit_partition_batch_new
-            metadata = emit(part.attempt, collector, part.partition, part.last_metadata)
+            # Copied here and below, because an emitter may change in place what it was given, or what it returned.
+            metadata = emit(part.attempt, collector, part.partition, deepcopy(part.last_metadata))
         tables = collector.tables()
         rows = sum(table.num_rows for table in tables)
-        self._check(part.partition, metadata, rows)
+        self._check(part, metadata, rows)
         crc = _checksum(tables) if self._identical and rows else None
-        return tables, PartitionRead(part.partition, metadata, rows, sum(table.nbytes for table in tables), crc)
+        size = sum(table.nbytes for table in tables)
+        return tables, PartitionRead(part.partition, deepcopy(metadata), rows, size, crc)
 
     def _again(self, part: ReplayedPart) -> list[pa.Table]:
         call = self._called("emit_partition_batch", part.partition)
         collector = _Collector(self._fields, call, share=1.0)
         with _named(call):
-            self._emitter.emit_partition_batch(part.attempt, collector, part.partition, part.metadata)
+            self._emitter.emit_partition_batch(part.attempt, collector, part.partition, deepcopy(part.metadata))
         tables = collector.tables()
         rows, crc = sum(table.num_rows for table in tables), _checksum(tables)
         if rows != part.rows or (part.crc is not None and crc != part.crc):
@@ -118,12 +121,15 @@ class PartitionReader:
             )
         return tables
 
-    def _check(self, partition: str, metadata: Any, rows: int) -> None:
-        call = self._called("emit_partition_batch_new", partition)
-        if metadata is None and rows:
+    def _check(self, part: NewPart, metadata: Any, rows: int) -> None:
+        call = self._called("emit_partition_batch_new", part.partition)
+        if metadata is None and (rows or part.last_metadata is not None):
+            begins = (
+                "begin where this one began" if part.last_metadata is None else "read the partition from its beginning"
+            )
             raise SpoutError(
-                f"{call} emitted {rows} rows and returned None: the next batch would begin where this one began. Return "
-                "where the reading ended, as plain data"
+                f"{call} emitted {rows} rows and returned None: the next batch would {begins}. Return where the reading ended, "
+                "as plain data; if there is nothing new, that is last_metadata"
             )
         wrong = _not_plain(metadata, "metadata")
         if wrong:
