@@ -151,6 +151,17 @@ def test_the_active_session_is_used(spark: SparkSession) -> None:
     assert spark_session("another", "local[2]", {"spark.ui.enabled": "false"}) is spark
 
 
+def test_a_local_session_of_the_users_own_runs_the_python_of_the_driver_unless_the_user_says_otherwise(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from trident.runtime.engine.session import spark_session
+
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "the python3 on PATH")
+    assert spark_session("another").sparkContext.pythonExec == "the python3 on PATH"  # PYSPARK_PYTHON is set in tests
+    monkeypatch.delenv("PYSPARK_PYTHON")
+    assert spark_session("another").sparkContext.pythonExec == sys.executable
+
+
 def test_a_setting_of_run_time_gives_a_session_of_its_own(spark: SparkSession) -> None:
     from trident.runtime.engine.session import spark_session
 

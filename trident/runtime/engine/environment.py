@@ -9,10 +9,14 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trident.errors import EnvironmentProblem, describe
 
-__all__ = ["MINIMUM_JAVA", "JavaVersion", "check_java", "pin_worker_python"]
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+__all__ = ["MINIMUM_JAVA", "JavaVersion", "check_java", "pin_python_of", "pin_worker_python"]
 
 MINIMUM_JAVA = 17
 _ANSWER_TIMEOUT_S = 30.0
@@ -72,6 +76,15 @@ def pin_worker_python() -> None:
     """Let Spark's workers run the driver's Python, by PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, unless they are set."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def pin_python_of(context: SparkContext) -> None:
+    """Let the workers of a local Spark that is on already run the driver's Python, unless PYSPARK_PYTHON is set.
+
+    PySpark takes the `python3` on PATH, which is another one if the driver's environment is not activated.
+    """
+    if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        context.pythonExec = sys.executable
 
 
 def _find_java() -> Path:

@@ -25,7 +25,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession, is_remote
 
 from trident.errors import ConfigError, EnvironmentProblem, describe
-from trident.runtime.engine.environment import check_java, pin_worker_python
+from trident.runtime.engine.environment import check_java, pin_python_of, pin_worker_python
 from trident.runtime.engine.jvm_output import JvmOutput
 
 if TYPE_CHECKING:
@@ -99,7 +99,10 @@ def spark_session(
     active = SparkSession.getActiveSession()
     if active is None and SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark has no public question
         active = SparkSession.builder.getOrCreate()
-    return _start(app_name, asked, defaults or {}) if active is None else _adapt(active, asked)
+    if active is None:
+        return _start(app_name, asked, defaults or {})
+    pin_python_of(active.sparkContext)
+    return _adapt(active, asked)
 
 
 def stop_session(spark: SparkSession) -> None:
