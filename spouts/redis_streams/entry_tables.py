@@ -72,7 +72,7 @@ def _misfit(
         except (pa.ArrowException, ValueError):
             shown = value if value is None or len(value) <= 80 else value[:80] + b"..."
             return SpoutError(
-                f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is not a {type_}. "
+                f"entry {entry.id} of the stream {entry.stream!r}: the value {shown!r} of field {name!r} is no {type_}. "
                 f"Declare the field as '{name}: binary' and read it in a step, whose exceptions may become dead letters"
             )
     return SpoutError(f"field {name!r} cannot be read as {type_}: {error}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -21,6 +22,7 @@ from trident.spout.interfaces import SpoutType
 
 __all__ = ["RedisStreamSpout", "TransactionalRedisStreamSpout"]
 
+_log = logging.getLogger(__name__)
 _ID = re.compile(r"\d+(-\d+)?$")
 
 
@@ -59,7 +61,9 @@ class _Streams:
         try:
             for stream in self._streams:
                 kind = server.check(f"looking for the stream {stream!r}", partial(_type_of, stream))
-                if kind not in (b"stream", b"none"):
+                if kind == b"none":
+                    _log.warning("there is no stream %r on Redis %s; waiting for its first entry", stream, server.place)
+                elif kind != b"stream":
                     raise SpoutError(
                         f"the key {stream!r} on Redis {server.place} is a {kind.decode()} and not a stream"
                     )

@@ -214,9 +214,7 @@ def test_a_value_of_another_type_is_named_with_its_entry(redis_server: Server, c
     fill(client, [1, 2])
     client.xadd("s", {"word": "x", "n": "seven"}, id="3-0")
     batches = Batches(spout_of(redis_server))
-    said = (
-        "entry 3-0 of the stream 's': the value b'seven' of field 'n' is not a int64. Declare the field as 'n: binary'"
-    )
+    said = "entry 3-0 of the stream 's': the value b'seven' of field 'n' is no int64. Declare the field as 'n: binary'"
     with pytest.raises(SpoutError, match=said):
         batches.rows(batches.define())
     batches.close()
@@ -259,6 +257,18 @@ def test_values_get_the_types_of_their_fields(
 def test_what_cannot_be_meant_is_refused_at_once(arguments: Any, options: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         TransactionalRedisStreamSpout(*arguments, **options)
+
+
+def test_a_stream_that_is_not_there_yet_is_named_in_a_warning(
+    redis_server: Server, client: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    url = f"redis://{redis_server.address}"
+    TransactionalRedisStreamSpout(url, "to come", FIELDS).get_coordinator({}).close()
+    client.xadd("to come", {"n": 1})
+    TransactionalRedisStreamSpout(url, "to come", FIELDS).get_coordinator({}).close()
+    assert [record.getMessage() for record in caplog.records if "to come" in record.getMessage()] == [
+        f"there is no stream 'to come' on Redis {redis_server.address}; waiting for its first entry"
+    ]
 
 
 def test_a_key_that_is_no_stream_and_a_server_that_is_not_there_are_named_at_the_start(
