@@ -37,7 +37,12 @@ class Listing:
         read_at: Callable[[Sequence[Key], Snapshot], list[Any]],
     ) -> None:
         self._partitions, self._name, self._columns, self._read_at = partitions, name, columns, read_at
-        self.has_pages = isinstance(partitions[0], ListableMap)
+
+    @property
+    def has_pages(self) -> bool:
+        """Whether the keys come in pages."""
+        # Asked here, because a view is made for each query of a batch, and most of them list nothing.
+        return isinstance(self._partitions[0], ListableMap)
 
     def at(self, snapshot: Snapshot, only: int | None = None) -> list[Row]:
         """Return all rows, or those of one partition; of a state without keys its value, if there is one."""
