@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from trident.errors import SpoutError, describe
 
 __all__ = ["said_by_spark"]
@@ -24,4 +26,9 @@ def said_by_spark(error: BaseException) -> str:
     # An error of a Python worker: its traceback, the error itself at the end.
     raised = [line for line in lines if "Traceback" in line]
     line = lines[-1] if raised else lines[0]
+    if line.startswith("ModuleNotFoundError"):
+        return (
+            f"{line[:_LONGEST]}. Is {sys.executable} the Python of Spark's workers? "
+            "If not, set PYSPARK_PYTHON to it before Spark starts"
+        )
     return line[:_LONGEST]
