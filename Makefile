@@ -128,7 +128,7 @@ build/services/redis-server build/services/memcached build/services/postgres bui
 build/services/cassandra build/services/kafka build/services/spark-kafka: build/services/%: tests/services/pom.xml | build/services/mvn
 	@echo "fetching the jars of $* into $@" >&2; rm -rf $@ $@.part; \
 	mvn -B -q -Dstyle.color=never -f $< -P $* org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
-		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part >&2; \
+		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part 2>&1 | sed $$'s/\e\\[[0-9;]*m//g' >&2; \
 	mv $@.part $@ && touch $@
 
 java:
