@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spouts import FixedBatchSpout
 from tests.harness.topology_runs import keep, start
 from tests.spout.partition_source import FIELDS, Emitter, Source
 from tests.spout.test_partitioned import BOTH
@@ -123,3 +124,19 @@ def test_an_emitter_that_returns_none_for_nothing_new_does_not_read_all_again(ki
     ):
         running.process_all_available()
     assert rows.rows == [("a", 1), ("a", 2)]
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_a_stream_that_had_another_kind_of_spout_says_so(kind: SpoutType, tmp_path: Path) -> None:
+    before, after = TridentTopology("t"), TridentTopology("t")
+    keep(before.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1))))
+    rows = keep(after.new_stream("s", Source({"a": [2]}).spout(kind)))
+    conf = {"log_dir": str(tmp_path), "allow_changed_topology": True}
+    with start(before, "in_process", **conf) as running:
+        running.process_all_available()
+    with (
+        pytest.raises(BatchFailedError, match="definition of another kind of spout"),
+        start(after, "in_process", **conf) as running,
+    ):
+        running.process_all_available()
+    assert rows.rows == []

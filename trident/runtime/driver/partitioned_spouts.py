@@ -222,6 +222,11 @@ def last_metadata(definition: Definition | None) -> Metadata:
     """Return the last metadata of each partition up to the batch with this definition; None: there is no such batch."""
     if definition is None:
         return {}
+    if not {"kept", "read"} <= set(definition):
+        raise SpoutError(
+            "the log has a definition of another kind of spout for this stream, which does not say where partitions begin. "
+            "Give the stream another name (new_stream(name, ...)); the new one begins at the start of its source"
+        )
     return {**definition["kept"], **{name: entry["meta"] for name, entry in definition["read"].items()}}
 
 
