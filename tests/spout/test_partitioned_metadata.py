@@ -131,7 +131,7 @@ def test_a_stream_that_had_another_kind_of_spout_says_so(kind: SpoutType, tmp_pa
     before, after = TridentTopology("t"), TridentTopology("t")
     keep(before.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1))))
     rows = keep(after.new_stream("s", Source({"a": [2]}).spout(kind)))
-    conf = {"log_dir": str(tmp_path), "allow_changed_topology": True}
+    conf: dict[str, Any] = {"log_dir": str(tmp_path), "allow_changed_topology": True}
     with start(before, "in_process", **conf) as running:
         running.process_all_available()
     with (
