@@ -8,23 +8,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from spouts.kafka.asking_client import AskingClient
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.client_settings import (
-    Reports,
-    admin_of,
-    consumer_settings,
-    described,
-    error_of,
-    kafka_error,
-    kafka_package,
-)
+from spouts.kafka.client_settings import Reports, consumer_settings, error_of, kafka_error, kafka_package
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_sizes import mean_sizes
 from trident.errors import SpoutError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaException
-    from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
+    from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
 __all__ = ["Bounds", "BrokerView", "TopicView"]
 
@@ -58,7 +51,7 @@ class BrokerView:
         self._settings = consumer_settings(
             options.bootstrap_servers, options.isolation, options.group_id, options.config
         )
-        self._asking: AdminClient | None = admin_of(self._settings, self._reports)
+        self._asking = AskingClient(self._settings, self._reports)
         self._opened: Consumer | None = None
 
     def close(self) -> None:
@@ -66,12 +59,7 @@ class BrokerView:
         if self._opened is not None:
             self._opened.close()
             self._opened = None
-        self._asking = None  # it has no call that closes it
-
-    def _admin(self) -> AdminClient:
-        if self._asking is None:
-            self._asking = admin_of(self._settings, self._reports)
-        return self._asking
+        self._asking.close()
 
     # ---- topics -------------------------------------------------------------------------------------------------------
 
@@ -80,9 +68,9 @@ class BrokerView:
         from confluent_kafka import KafkaException
 
         try:
-            self._admin().list_topics(timeout=_START_S)
+            self._asking.client.list_topics(timeout=_START_S)
         except KafkaException as error:
-            self._admin().poll(0)  # passes on what is in the client's log
+            self._asking.client.poll(0)  # passes on what is in the client's log
             raise self._failed(f"within {_START_S:g} seconds no broker answered", error) from error
 
     def topics(self, more: Iterable[str]) -> dict[str, TopicView]:
@@ -97,8 +85,9 @@ class BrokerView:
         if pattern is None:
             return []
         try:
-            found = self._admin().list_topics(timeout=_ASK_S).topics
+            found = self._asking.client.list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
+            self._asking.heed(error)
             raise self._failed("listing the topics", error) from error
         matches = re.compile(pattern)
         return [name for name in found if matches.fullmatch(name) and not name.startswith("__")]
@@ -107,7 +96,7 @@ class BrokerView:
         from confluent_kafka import KafkaException
 
         views: dict[str, TopicView] = {}
-        for name, topic in described(self._admin(), names, _ASK_S).items():
+        for name, topic in self._asking.described(names, _ASK_S).items():
             if not isinstance(topic, KafkaException):
                 led = {each.id: each.leader is not None and each.leader.id >= 0 for each in topic.partitions}
                 views[name] = TopicView(str(topic.topic_id), led)
@@ -123,7 +112,7 @@ class BrokerView:
         asked = [ConfigResource(ResourceType.TOPIC, name) for name in names]
         found = []
         for resource, future in (
-            self._admin().describe_configs(asked, request_timeout=_ASK_S) if asked else {}
+            self._asking.client.describe_configs(asked, request_timeout=_ASK_S) if asked else {}
         ).items():
             try:
                 policy = future.result()["cleanup.policy"].value
@@ -175,7 +164,7 @@ class BrokerView:
             "read_uncommitted": IsolationLevel.READ_UNCOMMITTED,
         }
         asked = {TopicPartition(*spot): spec for spot in spots}
-        futures = self._admin().list_offsets(
+        futures = self._asking.client.list_offsets(
             asked, isolation_level=levels[isolation or self._options.isolation], request_timeout=_ASK_S
         )  # the answers come in threads of the client's
 
@@ -185,6 +174,7 @@ class BrokerView:
                 try:
                     result = future.result()
                 except KafkaException as error:
+                    self._asking.heed(error)
                     _log.debug("asking for offsets of %s: %s", where, error_of(error).str())
                     continue
                 epoch = -1 if result.leader_epoch is None else result.leader_epoch

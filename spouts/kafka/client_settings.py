@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import EnvironmentProblem, SourceAwayError, SpoutError
@@ -13,14 +12,13 @@ from trident.redaction import redacted
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient
 
 __all__ = [
     "Reports",
-    "admin_of",
+    "asking_settings",
     "consumer_settings",
-    "described",
     "error_of",
+    "is_away",
     "is_final",
     "kafka_error",
     "kafka_package",
@@ -103,46 +101,16 @@ def consumer_settings(servers: str, isolation: str, group: str | None, config: M
     }
 
 
-def admin_of(settings: Mapping[str, Any], reports: Reports) -> AdminClient:
-    """Open the client that asks about topics and offsets."""
-    from confluent_kafka import KafkaException
-    from confluent_kafka.admin import AdminClient
-
+def asking_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a consumer's settings that a client takes that only asks."""
     consumers_only = {*_FETCHING, "group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"}
     consumers_only |= {"enable.partition.eof", "isolation.level"}
-    own: dict[str, Any] = {name: value for name, value in settings.items() if name not in consumers_only}
-    own["error_cb"] = reports.error
-    try:
-        return AdminClient(own, logger=reports)
-    except KafkaException as error:
-        raise SpoutError(f"config: {error_of(error).str()}") from error
+    return {name: value for name, value in settings.items() if name not in consumers_only}
 
 
-def described(admin: AdminClient, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
-    """Return what the brokers say about topics, ids and leaders too, or the `KafkaException` for a topic.
-
-    The client asks the broker that it takes for the controller. If that one is away it has to learn of another first.
-    """
-    from confluent_kafka import KafkaException
-
-    found = _described(admin, names, timeout_s)
-    if any(isinstance(each, KafkaException) and error_of(each).name() in _AWAY for each in found.values()):
-        with suppress(Exception):  # the second answer says it all
-            admin.list_topics(timeout=timeout_s)
-        found = _described(admin, names, timeout_s)
-    return found
-
-
-def _described(admin: AdminClient, names: Sequence[str], timeout_s: float) -> dict[str, Any]:
-    from confluent_kafka import KafkaException, TopicCollection
-
-    found: dict[str, Any] = {}
-    for name, future in admin.describe_topics(TopicCollection(list(names)), request_timeout=timeout_s).items():
-        try:
-            found[name] = future.result()
-        except KafkaException as error:
-            found[name] = error
-    return found
+def is_away(error: KafkaError) -> bool:
+    """Whether a broker did not answer, or does not lead what it was asked for."""
+    return error.name() in _AWAY
 
 
 def is_final(error: KafkaError) -> bool:
@@ -159,7 +127,7 @@ def error_of(error: KafkaException) -> KafkaError:
 def kafka_error(doing: str, servers: str, found: KafkaError, reports: Reports) -> SpoutError:
     """Say what failed at which servers, and why."""
     cause = f"{doing} at {servers}: {found.str()}"
-    if found.name() in _AWAY:
+    if is_away(found):
         secured = "SSL" in str(reports) or "SASL" in str(reports)
         check = "the settings security.protocol, sasl.* and ssl.* in config" if secured else "that the broker runs"
         return SourceAwayError(f"{cause} ({reports}). Check bootstrap_servers, and {check}")

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from spouts.kafka.asking_client import AskingClient
 from spouts.kafka.batch_ranges import Range, Spot
-from spouts.kafka.client_settings import Reports, admin_of, described, error_of, is_final, kafka_error
+from spouts.kafka.client_settings import Reports, error_of, is_final, kafka_error
 from spouts.kafka.collector_pause import CollectorPause
 from spouts.kafka.lost_records import gone_topic, range_lost, rewritten, topic_replaced
 from trident.errors import SourceAwayError, SpoutError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
-    from confluent_kafka.admin import AdminClient
 
 __all__ = ["RangeReader", "offset_of"]
 
@@ -47,13 +47,13 @@ class RangeReader:
             self._consumer = Consumer({**settings, "error_cb": self._reports.error}, logger=self._reports)
         except KafkaException as error:
             raise SpoutError(f"config: {error_of(error).str()}") from error
-        self._admin: AdminClient | None = None
+        self._asking = AskingClient(settings, self._reports)
         self._next: tuple[Spot, int] | None = None  # what the consumer gives next
 
     def close(self) -> None:
         """Close the consumer and its connections."""
         self._consumer.close()
-        self._admin = None
+        self._asking.close()
 
     def rest(self) -> None:
         """Stop fetching ahead."""
@@ -68,9 +68,7 @@ class RangeReader:
         """
         from confluent_kafka import KafkaException
 
-        if self._admin is None:
-            self._admin = admin_of(self._settings, self._reports)
-        for name, found in described(self._admin, list(ids), _ASK_S).items():
+        for name, found in self._asking.described(list(ids), _ASK_S).items():
             if isinstance(found, KafkaException):
                 if error_of(found).name() in _UNKNOWN:
                     raise gone_topic(name) from found
