@@ -105,7 +105,12 @@ class KafkaCoordinator:
         known = set(wanted) <= self._bounds.keys() and time.monotonic() - self._asked < _FRESH_S
         if known and self._waiting(read.values()) >= self._limits.records:
             return {spot: self._bounds[spot] for spot in wanted}
-        self._bounds = self._view.bounds(wanted)
+        self._bounds = {
+            spot: found
+            for spot, found in self._view.bounds(wanted).items()
+            # one that hung and does not know yet that another leads now has an end from before
+            if spot not in read or not 0 <= found.epoch < read[spot].epoch
+        }
         self._asked = time.monotonic()
         return self._bounds
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 
 import pytest
 
@@ -14,7 +15,9 @@ from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from states.memory import MemoryMapState
 from tests.harness.kafka_servers import KafkaCluster, KafkaNode
 from tests.harness.kafka_topics import Record, Topics
+from tests.spouts.kafka.kafka_batches import batches
 from trident import TridentTopology
+from trident.errors import SpoutError
 from trident.operations import Count
 from trident.state import StateType
 
@@ -114,3 +117,26 @@ def test_a_spout_goes_on_with_the_copies_of_a_broker_that_hangs(kafka_cluster: K
     with hanging(kafka_cluster, kind, copies=2) as made, made.hung(0) as other:
         made.produce(other.address, 0, 1)
         made.wait(0, 1)
+
+
+@pytest.mark.parametrize("kind", [OPAQUE, TRANSACTIONAL])
+@pytest.mark.parametrize("on_lost", ["fail", "skip"])
+def test_a_broker_that_does_not_know_yet_that_another_leads_is_not_believed(
+    kafka_server: KafkaCluster, kind: Spout, on_lost: Literal["fail", "skip"]
+) -> None:
+    topics = Topics(kafka_server.bootstrap)
+    topic = topics.create(1)
+    topics.produce(topic, [Record(b"%d" % n) for n in range(10)])
+    with batches(kind(kafka_server.bootstrap, topic, on_lost=on_lost)) as made:
+        assert len(made.until(10)) == 10
+        ranges = made.definitions[-1]["topics"][topic]["ranges"]
+        ranges[2:] = [15, ranges[3] + 1]  # as if the other one had given five more records
+        assert made.next() is None
+        assert made.coordinator.skipped == 0
+        ranges[3] -= 1  # the same without another leader: those five were lost
+        if on_lost == "fail":
+            with pytest.raises(SpoutError, match="5 offsets that were read were lost in Kafka"):
+                made.next()
+        else:
+            made.next()
+            assert made.coordinator.skipped == 5
