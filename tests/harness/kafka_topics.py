@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, IsolationLevel, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 __all__ = ["Record", "Topics"]
@@ -80,8 +80,15 @@ class Topics:
         spec = OffsetSpec.earliest() if first else OffsetSpec.latest()  # type: ignore[no-untyped-call]
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         asked = {TopicPartition(name, partition): spec for partition in range(self.partitions(name))}
-        answers = self.admin.list_offsets(asked, isolation_level=level)
-        return [answers[one].result(_LIMIT_S).offset for one in asked]
+        deadline = time.monotonic() + _LIMIT_S
+        while True:
+            answers = self.admin.list_offsets(asked, isolation_level=level)
+            try:
+                return [answers[one].result(_LIMIT_S).offset for one in asked]
+            except KafkaException as error:  # of a topic that was just made the client may know no leader yet
+                if not error.args[0].retriable() or time.monotonic() > deadline:
+                    raise
+                self.admin.list_topics(timeout=_LIMIT_S)  # has it learn of the leader
 
     def partitions(self, name: str) -> int:
         """Return how many partitions a topic has; 0: there is none of that name."""

@@ -65,7 +65,7 @@ def test_changes_that_a_table_did_not_keep_are_refused(tmp_path: Path) -> None:
     DeltaTable(tmp_path).alter.set_table_properties(FEED)
     DeltaTable(tmp_path).update(updates={"name": "'y'"}, predicate="id = 1")
     (found,) = batches(DeltaSpout(tmp_path, mode="changes", starting_version=2))
-    assert [row[1:4] for row in found] == [("x", "update_preimage", 3), ("y", "update_postimage", 3)]
+    assert sorted(row[1:4] for row in found) == [("x", "update_preimage", 3), ("y", "update_postimage", 3)]
 
 
 def test_a_file_that_vacuum_deleted_is_named(tmp_path: Path) -> None:
