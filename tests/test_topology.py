@@ -474,7 +474,7 @@ class Rows(Shapeless):
         (
             Rows(), MemoryMapState.opaque(),
             "stream 'lines' has a non-transactional spout and feeds state 'c', which is opaque: the pairing "
-            r"\(non-transactional spout, opaque state\) is not exact after a replay. No state is exact behind .*allow_inexact=True",
+            r"\(non-transactional spout, opaque state\) is not exact after a replay. No state is .*allow_inexact=True",
         ),
         (Rows(), MemoryMapState.transactional(), r"\(non-transactional spout, transactional state\) is not exact"),
         (
