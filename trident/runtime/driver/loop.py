@@ -153,9 +153,10 @@ class BatchLoop:
         now = self._clock.monotonic()
         waiting = self._polling.begin(now)
         while self._starting.may_start(now):
-            before = self._clock.cpu()
+            # Only while idle, because asking for the time of the processor costs as much as part of a small batch.
+            before = self._clock.cpu() if self._polling.is_idle else None
             if not self._start_next(waiting, now):
-                self._polling.had_nothing(now, self._clock.cpu() - before)
+                self._polling.had_nothing(now, 0.0 if before is None else self._clock.cpu() - before)
                 if waiting and not self._batches and not self._sources.are_preparing():
                     self._log.check_owner()  # a replaced driver does not know what is committed
                     self._polling.done(waiting)

@@ -27,16 +27,22 @@ class Polling:
         How long to wait after the spouts had nothing.
     txid
         The last committed batch.
+
+    Attributes
+    ----------
+    at
+        When to ask the spouts again.
+    is_idle
+        Whether the spouts had nothing when they were last asked.
     """
 
     def __init__(self, interval_s: float, txid: int) -> None:
-        self.at = float("-inf")
+        self.at, self.is_idle = float("-inf"), False
         self._interval_s = interval_s
         self._counted_from = txid  # the batch after which empty ones are counted, while a thread waits
         self._events: Waiting = []
-        self._promised: set[threading.Event] = (
-            set()
-        )  # set when a batch in flight is committed; asking would be of no use to them
+        # Set when a batch in flight is committed; asking would be of no use to them.
+        self._promised: set[threading.Event] = set()
         self._lock = threading.Lock()
 
     def add(self) -> threading.Event:
@@ -61,7 +67,7 @@ class Polling:
 
     def had_nothing(self, now: float, cost_s: float = 0.0) -> None:
         """Note that the spouts were asked and had nothing; `cost_s`: how long that kept a core busy."""
-        self.at = now + max(self._interval_s, cost_s / _IDLE_LOAD)
+        self.at, self.is_idle = now + max(self._interval_s, cost_s / _IDLE_LOAD), True
 
     def started(self, batch: Batch, asked: bool, waiting: Waiting, now: float) -> None:
         """Check whether a batch that was just started shows that the spouts have no more.
@@ -71,6 +77,7 @@ class Polling:
         asked
             Whether the spouts were asked: the log may say "nothing" for a spout that has more by now.
         """
+        self.is_idle = False
         if batch.undecided:  # reading shows it
             batch.asked_for = waiting
         elif not batch.empty:
