@@ -189,6 +189,9 @@ def run_killed_at_random(case: Case, directory: Path, server: DriverServer, rng:
         end = server.wait(server.start(life))
         if end == {"ended": 0}:
             assert ending(directory, number) == "done", f"{case}: {told(directory, number)}"
+            if not outcome.crashed_after:  # each was killed before it had a log, or none was
+                (directory / "again").mkdir()
+                return run_killed_at_random(case, directory / "again", server, rng)
             return outcome.finish(directory, LogReader(directory / "log").refresh())
         assert end == {"ended": -signal.SIGKILL}, f"{case}: {end}"
         if exists(directory / "log"):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from tests.spouts.reading import Row, is_plain, rows_of
+from trident.errors import SourceAwayError
 from trident.spout import Definition
 
 Spout = OpaqueTridentKafkaSpout | TransactionalTridentKafkaSpout
@@ -57,7 +58,10 @@ class Batches:
         deadline = time.monotonic() + 60
         while len(rows) < count:
             assert time.monotonic() < deadline, f"{len(rows)} of {count} records came"
-            rows += self.next() or []
+            try:
+                rows += self.next() or []
+            except SourceAwayError:  # as a topology does: the batch is defined again
+                self.definitions.pop()
         return rows
 
     def rest(self) -> list[Row]:
