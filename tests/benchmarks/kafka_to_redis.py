@@ -92,7 +92,7 @@ def _fill(topics: Topics, batches: int) -> tuple[str, Counter[str]]:
     values = [f"key-{int(draw.paretovariate(0.6)) % KEYS:04}" for _ in range(batches * BATCH)]
     topic = topics.create(PARTITIONS)
     filling = (Record(value.encode(), partition=at % PARTITIONS) for at, value in enumerate(values))
-    topics.produce(topic, filling, acks=1, linger_ms=50, batch_num_messages=10_000)
+    topics.produce(topic, filling, linger_ms=50, batch_num_messages=10_000)
     return topic, Counter(values)
 
 
