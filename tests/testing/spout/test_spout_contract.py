@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -57,10 +58,11 @@ def test_what_is_no_source_is_refused() -> None:
 
 
 def test_the_suite_says_at_once_what_is_wrong_with_the_source_itself() -> None:
-    with pytest.raises(TypeError, match="give your subclass of SpoutSource, not an instance"):
-        spout_suite(LineSource())  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="returned a LineSpout, expected a SpoutSource"):
-        spout_suite(lambda: LineSource().spout())
+    with closing(LineSource()) as source:
+        with pytest.raises(TypeError, match="give your subclass of SpoutSource, not an instance"):
+            spout_suite(source)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="returned a LineSpout, expected a SpoutSource"):
+            spout_suite(lambda: source.spout())
 
 
 class Forgetful(LineSource):
