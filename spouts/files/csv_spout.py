@@ -8,23 +8,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
-from spouts.byte_ranges.cutting import Clock, FileCoordinator
 from spouts.byte_ranges.file_listing import Paths
 from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
 from spouts.files.csv_lines import CsvFormat
 from spouts.files.csv_whole import WholeCsvEmitter
-from spouts.files.row_reading import LineEmitter, RowOptions, fields_with
+from spouts.files.row_reading import RowOptions
+from spouts.files.row_spout import RowFileSpout
 from spouts.text_files.line_ends import LineFiles
 from spouts.text_files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike, is_nested
-from trident.spout.interfaces import SpoutType
+from trident.spout.interfaces import Emitter
 
 __all__ = ["CsvFileSpout"]
 
 
-class CsvFileSpout:
+class CsvFileSpout(RowFileSpout):
     r"""Emits each row of CSV files once. Transactional.
 
     Parameters
@@ -62,8 +62,6 @@ class CsvFileSpout:
         `follow`, `tail_idle_s`, `allow_empty`; see `FileSettings`.
     """
 
-    spout_type = SpoutType.TRANSACTIONAL
-
     def __init__(
         self,
         paths: Paths,
@@ -92,44 +90,30 @@ class CsvFileSpout:
                 "multiline=True does not go with bad_lines or errors='replace': where a row has several lines, "
                 "the end of a bad one is not known"
             )
-        for name, mark in (
-            ("delimiter", delimiter),
-            ("quote", quote),
-            ("escape", escape),
-            ("decimal_point", decimal_point),
-        ):
-            if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
-                raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and no line end")
-        self._files = ChosenFiles.of("CSV", paths, ("*.csv", "*.csv.gz"), **files)
+        _check_marks(delimiter=delimiter, quote=quote, escape=escape, decimal_point=decimal_point)
+        chosen = ChosenFiles.of("CSV", paths, ("*.csv", "*.csv.gz"), **files)
         text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes, whole=multiline))
         declared = _flat_fields(Fields(fields))
-        self._format = CsvFormat(
-            schema_of(declared),
-            header if isinstance(header, bool) else tuple(header),
-            delimiter,
-            quote,
-            escape,
-            tuple(null_values),
-            missing_columns,
-            tuple(timestamp_formats),
-            decimal_point,
-        )
+        names = header if isinstance(header, bool) else tuple(header)
+        self._csv = CsvFormat(
+            schema_of(declared), names, delimiter, quote, escape, tuple(null_values), missing_columns,
+            tuple(timestamp_formats), decimal_point,
+        )  # fmt: skip
         if not isinstance(header, bool):
-            self._format.check_names("header=", list(header))
-        self._options = RowOptions(text, declared, bad_lines, "file" if with_file else None)
+            self._csv.check_names("header=", list(header))
+        super().__init__(chosen, self._csv, RowOptions(text, declared, bad_lines, "file" if with_file else None))
 
-    def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
-        return fields_with(self._options.fields, self._options.bad_lines, self._options.file_field)
-
-    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
-        """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._options.text.files, clock)
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> LineEmitter | WholeCsvEmitter:
+    def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
         """Return the worker's side."""
-        emitter = WholeCsvEmitter if self._options.text.files.whole else LineEmitter
-        return emitter(self._format, self._options)
+        if self._options.text.files.whole:
+            return WholeCsvEmitter(self._csv, self._options)
+        return super().get_emitter(conf)
+
+
+def _check_marks(**marks: str | None) -> None:
+    for name, mark in marks.items():
+        if mark is not None and (len(mark) != 1 or not mark.isascii() or mark in "\r\n"):
+            raise ValueError(f"{name} is {mark!r}; it must be one ASCII character, and no line end")
 
 
 def _flat_fields(fields: Fields) -> Fields:

@@ -16,7 +16,7 @@ import pyarrow.csv as pacsv
 
 from spouts.byte_ranges.ranges import Piece, open_error, opened
 from spouts.files.csv_lines import CsvFormat
-from spouts.files.row_reading import RowOptions, fields_with
+from spouts.files.row_reading import RowOptions
 from spouts.text_files.tail_checks import check_unchanged
 from trident.arrow import schema_of
 from trident.errors import SpoutError
@@ -31,7 +31,7 @@ class WholeCsvEmitter:
 
     def __init__(self, format_: CsvFormat, options: RowOptions) -> None:
         self._format, self._options = format_, options
-        self._schema = schema_of(fields_with(options.fields, options.bad_lines, options.file_field))
+        self._schema = schema_of(options.emitted_fields)
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         """Give the rows of files."""

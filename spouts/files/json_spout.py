@@ -5,25 +5,23 @@ Definitions are those of `TextFileSpout`: byte ranges that end at line ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import Unpack
 
-from spouts.byte_ranges.cutting import Clock, FileCoordinator
 from spouts.byte_ranges.file_listing import Paths
 from spouts.byte_ranges.file_settings import ChosenFiles, FileSettings
 from spouts.files.json_lines import JsonFormat
-from spouts.files.row_reading import LineEmitter, RowOptions, fields_with
+from spouts.files.row_reading import RowOptions
+from spouts.files.row_spout import RowFileSpout
 from spouts.text_files.line_ends import LineFiles
 from spouts.text_files.text_blocks import TextOptions
 from trident.arrow import schema_of
 from trident.errors import TopologyError
 from trident.fields import Fields, FieldsLike
-from trident.spout.interfaces import SpoutType
 
 __all__ = ["JsonFileSpout"]
 
 
-class JsonFileSpout:
+class JsonFileSpout(RowFileSpout):
     """Emits each object of JSON-lines files once: one object a line. Transactional.
 
     Parameters
@@ -47,8 +45,6 @@ class JsonFileSpout:
         with `.gz`), `recursive`, `follow`, `tail_idle_s`, `allow_empty`; see `FileSettings`.
     """
 
-    spout_type = SpoutType.TRANSACTIONAL
-
     def __init__(
         self,
         paths: Paths,
@@ -65,9 +61,7 @@ class JsonFileSpout:
         if unknown_fields not in ("ignore", "error"):
             raise ValueError(f'unknown_fields is {unknown_fields!r}; it must be "ignore" or "error"')
         endings = ("json", "jsonl", "ndjson")
-        self._files = ChosenFiles.of(
-            "JSON", paths, tuple(f"*.{one}{gz}" for one in endings for gz in ("", ".gz")), **files
-        )
+        chosen = ChosenFiles.of("JSON", paths, tuple(f"*.{one}{gz}" for one in endings for gz in ("", ".gz")), **files)
         declared = Fields(fields)
         for name in declared.names:
             if "map<" in (declared.type_of(name) or ""):
@@ -76,17 +70,5 @@ class JsonFileSpout:
                     "struct with the members that you need"
                 )
         text = TextOptions.of(encoding, errors, LineFiles(max_line_bytes))
-        self._format = JsonFormat(schema_of(declared), unknown_fields)
-        self._options = RowOptions(text, declared, bad_lines, "file" if with_file else None)
-
-    def get_output_fields(self) -> Fields:
-        """Return the fields with their types."""
-        return fields_with(self._options.fields, self._options.bad_lines, self._options.file_field)
-
-    def get_coordinator(self, conf: Mapping[str, Any], clock: Clock | None = None) -> FileCoordinator:
-        """Open the driver's side; `SpoutError` if there is no file to read."""
-        return self._files.coordinator(self._options.text.files, clock)
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> LineEmitter:
-        """Return the worker's side."""
-        return LineEmitter(self._format, self._options)
+        options = RowOptions(text, declared, bad_lines, "file" if with_file else None)
+        super().__init__(chosen, JsonFormat(schema_of(declared), unknown_fields), options)

@@ -18,7 +18,7 @@ from trident.arrow import schema_of
 from trident.errors import SpoutError
 from trident.fields import Fields
 
-__all__ = ["LineEmitter", "RowFormat", "RowOptions", "RowParser", "fields_with"]
+__all__ = ["LineEmitter", "RowFormat", "RowOptions", "RowParser"]
 
 _BLOCK = 1 << 20
 _NEWLINE = ord("\n")
@@ -61,11 +61,11 @@ class RowOptions:
     bad_lines: str | None
     file_field: str | None
 
-
-def fields_with(fields: Fields, bad_lines: str | None, file_field: str | None) -> Fields:
-    """Return the fields of the spout."""
-    more = [f"{name}: string" for name in (bad_lines, file_field) if name is not None]
-    return Fields(fields, *more) if more else fields
+    @property
+    def emitted_fields(self) -> Fields:
+        """The fields of the spout."""
+        more = [f"{name}: string" for name in (self.bad_lines, self.file_field) if name is not None]
+        return Fields(self.fields, *more) if more else self.fields
 
 
 class _Bad(NamedTuple):
@@ -83,7 +83,7 @@ class LineEmitter:
 
     def __init__(self, format_: RowFormat, options: RowOptions) -> None:
         self._format, self._options = format_, options
-        self._schema = schema_of(fields_with(options.fields, options.bad_lines, options.file_field))
+        self._schema = schema_of(options.emitted_fields)
 
     def emit(self, part: Iterable[Piece]) -> Iterator[pa.Table]:
         """Give the rows of a part."""
