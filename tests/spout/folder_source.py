@@ -58,7 +58,7 @@ def no_crash(partition: str, attempt: TransactionAttempt) -> None:
     """Go on."""
 
 
-class TransactionalFolder(IPartitionedTridentSpout):
+class _Folder:
     def __init__(self, folder: Path, limit: int = _LIMIT, before: Any = no_crash) -> None:
         self.folder, self.limit, self.before = str(folder), limit, before
 
@@ -72,18 +72,12 @@ class TransactionalFolder(IPartitionedTridentSpout):
         return FolderEmitter(self.folder, self.limit, self.before)
 
 
-class OpaqueFolder(IOpaquePartitionedTridentSpout):
-    def __init__(self, folder: Path, limit: int = _LIMIT, before: Any = no_crash) -> None:
-        self.folder, self.limit, self.before = str(folder), limit, before
+class TransactionalFolder(_Folder, IPartitionedTridentSpout):
+    """Re-emits what its metadata say."""
 
-    def get_output_fields(self) -> Fields:
-        return FIELDS
 
-    def get_coordinator(self, conf: Mapping[str, Any]) -> FolderCoordinator:
-        return FolderCoordinator(self.folder)
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> FolderEmitter:
-        return FolderEmitter(self.folder, self.limit, self.before)
+class OpaqueFolder(_Folder, IOpaquePartitionedTridentSpout):
+    """Emits what is there."""
 
 
 def spout_of(kind: SpoutType, folder: Path, limit: int = _LIMIT, before: Any = no_crash) -> Any:

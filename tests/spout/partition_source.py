@@ -106,7 +106,7 @@ class Emitter:
             collector.emit([partition, row])
 
 
-class Transactional(IPartitionedTridentSpout):
+class _OfSource:
     def __init__(self, source: Source) -> None:
         self.source = source
 
@@ -120,15 +120,9 @@ class Transactional(IPartitionedTridentSpout):
         return Emitter(self.source)
 
 
-class Opaque(IOpaquePartitionedTridentSpout):
-    def __init__(self, source: Source) -> None:
-        self.source = source
+class Transactional(_OfSource, IPartitionedTridentSpout):
+    """Re-emits what its metadata say."""
 
-    def get_output_fields(self) -> Fields:
-        return FIELDS
 
-    def get_coordinator(self, conf: Mapping[str, Any]) -> Source:
-        return self.source
-
-    def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
-        return Emitter(self.source)
+class Opaque(_OfSource, IOpaquePartitionedTridentSpout):
+    """Emits what is there."""

@@ -10,7 +10,16 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.spout import BatchCoordinator, Definition, ITridentSpout, TransactionAttempt
+from trident.spout import (
+    BatchCoordinator,
+    Definition,
+    ITridentSpout,
+    KnowsLag,
+    KnowsSize,
+    SpoutType,
+    Throttled,
+    TransactionAttempt,
+)
 
 Row = tuple[Any, ...]
 
@@ -20,13 +29,36 @@ def rows_of(
 ) -> list[Row]:
     """Emit one batch; the rows in the order of the parts."""
     emitter = pickle.loads(pickle.dumps(spout.get_emitter({})))
-    rows: list[Row] = []
+    read: list[Row] = []
     for part in coordinator.parts(TransactionAttempt(txid, 0), definition, parallelism):
         for data in emitter.emit(pickle.loads(pickle.dumps(part))):
             assert data.schema.equals(schema_of(spout.get_output_fields()))
             data.validate(full=True)
-            rows += tuple_rows(data)
-    return rows
+            read += tuple_rows(data)
+    return read
+
+
+def batches(spout: ITridentSpout, previous: Definition | None = None, parallelism: int = 1) -> list[list[Row]]:
+    """Open a coordinator and read all that there is after a definition; the rows of each batch."""
+    coordinator = spout.get_coordinator({})
+    return [rows_of(spout, coordinator, one, parallelism) for one in definitions(coordinator, previous)]
+
+
+def rows(spout: ITridentSpout, parallelism: int = 1) -> list[Row]:
+    """Read all that there is."""
+    return [row for batch in batches(spout, None, parallelism) for row in batch]
+
+
+def opened(spout: ITridentSpout, fields: str) -> Any:
+    """Open the coordinator of a transactional spout that emits these fields, and knows size and lag."""
+    assert isinstance(spout, ITridentSpout)
+    assert spout.spout_type is SpoutType.TRANSACTIONAL
+    assert str(spout.get_output_fields()) == fields
+    coordinator = spout.get_coordinator({})
+    assert isinstance(coordinator, KnowsSize)
+    assert isinstance(coordinator, KnowsLag)
+    assert isinstance(coordinator, Throttled)
+    return coordinator
 
 
 def tuple_rows(data: pa.Table | pa.RecordBatch) -> list[Row]:

@@ -6,19 +6,15 @@ kills itself, without a chance to tidy up.
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
-from trident import Config, JoinType, TridentTopology
+from tests.harness.lives import live
+from trident import JoinType, TridentTopology
 from trident.operations import Count
-from trident.runtime.driver.running import start
-from trident.spout import TransactionAttempt
 
 __all__ = ["DELAYS", "LEFT", "RIGHT", "SIZE", "WITHIN", "topology_in"]
 
@@ -50,17 +46,5 @@ def topology_in(folder: Path) -> TridentTopology:
     return topology
 
 
-def main(folder: Path, point: str = "", txid: str = "0") -> None:
-    """Run until the rows are exhausted, or until the point."""
-
-    def observe(reached: str, attempt: TransactionAttempt) -> None:
-        if (reached, attempt.txid) == (point, int(txid)):
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    config = Config(engine="in_process", log_dir=str(folder / "log"), takeover=True)
-    with start(topology_in(folder).graph(), config, None, observe) as running:
-        running.process_all_available()
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    live(topology_in)

@@ -17,10 +17,10 @@ from deltalake import DeltaTable, write_deltalake
 from spouts import DeltaSpout
 from states.memory import MemoryMapState
 from tests.spouts.killed_driver import run_killed
-from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.reading import batches, definitions, is_plain, opened, rows_of
 from trident import TridentTopology
 from trident.operations import Sum
-from trident.spout import Definition, ITridentSpout, KnowsLag, KnowsSize, Lag, SpoutType, Throttled, TransactionAttempt
+from trident.spout import Lag, TransactionAttempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,11 +36,6 @@ def append(path: Path, start: int, end: int, **arguments: Any) -> None:
     write_deltalake(path, numbers(start, end), mode="append", **arguments)
 
 
-def batches(spout: DeltaSpout, previous: Definition | None = None, parallelism: int = 1) -> list[list[Any]]:
-    coordinator = spout.get_coordinator({})
-    return [rows_of(spout, coordinator, one, parallelism) for one in definitions(coordinator, previous)]
-
-
 def ids(found: list[list[Any]]) -> list[list[int]]:
     return [sorted(row[0] for row in batch) for batch in found]
 
@@ -48,13 +43,7 @@ def ids(found: list[list[Any]]) -> list[list[int]]:
 def test_it_is_a_transactional_spout_of_the_columns_of_the_table(tmp_path: Path) -> None:
     append(tmp_path, 0, 2)
     spout = pickle.loads(pickle.dumps(DeltaSpout(tmp_path)))
-    assert isinstance(spout, ITridentSpout)
-    assert spout.spout_type is SpoutType.TRANSACTIONAL
-    assert str(spout.get_output_fields()) == "id: bigint, name: string"
-    coordinator = spout.get_coordinator({})
-    assert isinstance(coordinator, KnowsSize)
-    assert isinstance(coordinator, KnowsLag)
-    assert isinstance(coordinator, Throttled)
+    coordinator = opened(spout, "id: bigint, name: string")
     (made,) = definitions(coordinator)
     assert is_plain(made)
     assert rows_of(spout, coordinator, made) == [(0, "n0"), (1, "n1")]

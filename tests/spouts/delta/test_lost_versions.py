@@ -12,8 +12,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
-from tests.spouts.delta.test_delta_versions import FEED, actions, append, batches, entry_of, ids, numbers
-from tests.spouts.reading import definitions, rows_of
+from tests.spouts.delta.test_delta_versions import FEED, actions, append, entry_of, ids, numbers
+from tests.spouts.reading import batches, definitions, rows_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
 
 

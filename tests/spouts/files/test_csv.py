@@ -16,33 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import CsvFileSpout
-from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
 from tests.spouts.test_text_files import append, write
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
-from trident.spout import Definition, ITridentSpout, KnowsLag, KnowsSize, SpoutType, Throttled
 
 FIELDS = "id: bigint, name: string"
-
-
-def batches(spout: CsvFileSpout, previous: Definition | None = None, parallelism: int = 1) -> list[list[Any]]:
-    coordinator = spout.get_coordinator({})
-    return [rows_of(spout, coordinator, one, parallelism) for one in definitions(coordinator, previous)]
-
-
-def rows(spout: CsvFileSpout) -> list[Any]:
-    return [row for batch in batches(spout) for row in batch]
 
 
 def test_it_is_a_transactional_spout_whose_coordinator_knows_size_and_lag(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", b"id,name\n1,x\n")
     spout = pickle.loads(pickle.dumps(CsvFileSpout(tmp_path, FIELDS, with_file=True, bad_lines="bad")))
-    assert isinstance(spout, ITridentSpout)
-    assert spout.spout_type is SpoutType.TRANSACTIONAL
-    assert str(spout.get_output_fields()) == "id: bigint, name: string, bad: string, file: string"
-    coordinator = spout.get_coordinator({})
-    assert isinstance(coordinator, KnowsSize)
-    assert isinstance(coordinator, KnowsLag)
-    assert isinstance(coordinator, Throttled)
+    coordinator = opened(spout, "id: bigint, name: string, bad: string, file: string")
     (made,) = definitions(coordinator)
     assert is_plain(made)
     assert rows_of(spout, coordinator, made) == [(1, "x", None, str(tmp_path / "a.csv"))]

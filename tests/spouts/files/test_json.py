@@ -8,24 +8,18 @@ import pickle
 import tempfile
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import JsonFileSpout
-from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.reading import definitions, is_plain, rows, rows_of
 from tests.spouts.test_text_files import append, write
 from trident.errors import SpoutError, TopologyError
 from trident.spout import ITridentSpout, SpoutType
 
 FIELDS = "id: bigint, name: string"
-
-
-def rows(spout: JsonFileSpout, parallelism: int = 1) -> list[Any]:
-    coordinator = spout.get_coordinator({})
-    return [row for one in definitions(coordinator) for row in rows_of(spout, coordinator, one, parallelism)]
 
 
 def test_it_is_a_transactional_spout_of_the_declared_fields(tmp_path: Path) -> None:

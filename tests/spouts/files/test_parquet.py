@@ -6,7 +6,6 @@ import datetime
 import os
 import pickle
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,10 +14,10 @@ import pytest
 
 from spouts import ParquetFileSpout
 from spouts.byte_ranges.cutting import Clock
-from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.reading import batches, definitions, is_plain, opened, rows, rows_of
 from tests.spouts.test_text_files import LONG_AGO, write
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
-from trident.spout import Definition, ITridentSpout, KnowsLag, KnowsSize, Lag, SpoutType, Throttled, TransactionAttempt
+from trident.spout import Lag, TransactionAttempt
 
 
 def table(start: int, end: int) -> pa.Table:
@@ -35,25 +34,10 @@ def parquet(path: Path, data: pa.Table, rows_per_group: int = 1000, at: float = 
     return path
 
 
-def batches(spout: ParquetFileSpout, previous: Definition | None = None, parallelism: int = 1) -> list[list[Any]]:
-    coordinator = spout.get_coordinator({})
-    return [rows_of(spout, coordinator, one, parallelism) for one in definitions(coordinator, previous)]
-
-
-def rows(spout: ParquetFileSpout) -> list[Any]:
-    return [row for batch in batches(spout) for row in batch]
-
-
 def test_it_is_a_transactional_spout_whose_fields_are_those_of_the_files(tmp_path: Path) -> None:
     path = parquet(tmp_path / "a.parquet", table(0, 2))
     spout = pickle.loads(pickle.dumps(ParquetFileSpout(tmp_path, with_file=True)))
-    assert isinstance(spout, ITridentSpout)
-    assert spout.spout_type is SpoutType.TRANSACTIONAL
-    assert str(spout.get_output_fields()) == "id: bigint, name: string, more: double, file: string"
-    coordinator = spout.get_coordinator({})
-    assert isinstance(coordinator, KnowsSize)
-    assert isinstance(coordinator, KnowsLag)
-    assert isinstance(coordinator, Throttled)
+    coordinator = opened(spout, "id: bigint, name: string, more: double, file: string")
     (made,) = definitions(coordinator)
     assert is_plain(made)
     assert rows_of(spout, coordinator, made) == [(0, "n0", 0.0, str(path)), (1, "n1", 0.5, str(path))]

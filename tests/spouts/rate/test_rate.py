@@ -15,10 +15,10 @@ from spouts import RateSpout
 from spouts.rate.schedule import Schedule
 from states.memory import MemoryMapState
 from tests.spouts.killed_driver import run_killed
-from tests.spouts.reading import definitions, is_plain, rows_of
+from tests.spouts.reading import definitions, is_plain, opened, rows_of
 from trident import TridentTopology
 from trident.operations import Sum
-from trident.spout import ITridentSpout, KnowsLag, KnowsSize, Lag, SpoutType, Throttled, TransactionAttempt
+from trident.spout import Lag, TransactionAttempt
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,13 +43,7 @@ def seconds(row: tuple[Any, ...]) -> float:
 
 def test_it_is_a_transactional_spout_of_a_value_and_a_time() -> None:
     spout = pickle.loads(pickle.dumps(RateSpout(10)))
-    assert isinstance(spout, ITridentSpout)
-    assert spout.spout_type is SpoutType.TRANSACTIONAL
-    assert str(spout.get_output_fields()) == "value: bigint, timestamp: timestamp"
-    coordinator = spout.get_coordinator({})
-    assert isinstance(coordinator, KnowsSize)
-    assert isinstance(coordinator, KnowsLag)
-    assert isinstance(coordinator, Throttled)
+    opened(spout, "value: bigint, timestamp: timestamp")
 
 
 def test_the_rows_of_a_second_come_when_it_is_over_and_have_the_time_at_which_they_were_due() -> None:

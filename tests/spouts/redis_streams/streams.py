@@ -29,6 +29,11 @@ def fill(client: Any, numbers: Iterable[int], stream: str = "s") -> None:
         client.xadd(stream, {"word": f"w{number}", "n": number}, id=f"{number}-0")
 
 
+def numbers(batches: list[list[Any]]) -> list[list[int]]:
+    """Return the numbers in the rows of each batch."""
+    return [[row[1] for row in batch] for batch in batches]
+
+
 class Batches:
     """Runs the batches of a spout as a driver does, one after the other; a new one on the last definition is a restart."""
 

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import threading
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, free_ports, start_redis
 from tests.harness.topology_runs import start
 from tests.spouts.reading import is_plain
-from tests.spouts.redis_streams.streams import FIELDS, Batches, client_of, fill, url_of
+from tests.spouts.redis_streams.streams import FIELDS, Batches, client_of, fill, numbers, url_of
 from trident import TridentTopology
 from trident.errors import InexactPairingError, SpoutError
 from trident.operations import Count
@@ -31,19 +30,8 @@ from trident.spout import SpoutType
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture
-def client(redis_server: Server) -> Iterator[Any]:
-    with client_of(redis_server) as client:
-        client.flushall()
-        yield client
-
-
 def spout_of(server: Server | int, streams: Any = "s", **options: Any) -> RedisStreamSpout:
     return RedisStreamSpout(url_of(server), streams, FIELDS, **{"group": "g", **options})
-
-
-def numbers(batches: list[list[Any]]) -> list[list[int]]:
-    return [[row[1] for row in batch] for batch in batches]
 
 
 def pending(client: Any, stream: str = "s") -> int:

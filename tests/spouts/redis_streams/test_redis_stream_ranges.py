@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.harness.commands import until
 from tests.harness.servers import Server, start_redis
 from tests.harness.topology_runs import start
 from tests.spouts.reading import is_plain
-from tests.spouts.redis_streams.streams import FIELDS, Batches, client_of, fill, url_of
+from tests.spouts.redis_streams.streams import FIELDS, Batches, client_of, fill, numbers, url_of
 from trident import TridentTopology
 from trident.errors import ReplayMismatchError, SpoutError
 from trident.operations import Count
@@ -25,19 +24,8 @@ from trident.spout import SpoutType
 pytestmark = pytest.mark.server
 
 
-@pytest.fixture
-def client(redis_server: Server) -> Iterator[Any]:
-    with client_of(redis_server) as client:
-        client.flushall()
-        yield client
-
-
 def spout_of(server: Server, streams: Any = "s", fields: str = FIELDS, **options: Any) -> TransactionalRedisStreamSpout:
     return TransactionalRedisStreamSpout(url_of(server), streams, fields, **options)
-
-
-def numbers(batches: list[list[Any]]) -> list[list[int]]:
-    return [[row[1] for row in batch] for batch in batches]
 
 
 def test_batches_are_bounded_in_order_and_complete_and_have_typed_fields_and_ids(
