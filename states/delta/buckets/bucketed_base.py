@@ -1,0 +1,142 @@
+"""The rows of a table in buckets of files: lookups and merges touch one bucket at a time, so their memory is bounded.
+
+A row is in the bucket that its hash is in. There is at most one file to a bucket, none to an empty one, and no bucket
+within another. A bucket that grows is split in two as it is rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyarrow.fs import FileSystem
+
+from states.delta.buckets.bucket_files import HASH_COLUMN, Bucket, BucketFile, OpenedBucket, write_bucket
+from states.delta.buckets.sorted_rows import Found, SortedRows, WantedKeys, rows_only
+from trident.errors import StateError
+
+__all__ = ["BucketLimits", "BucketedBase", "Rewrite", "written_buckets"]
+
+_EVERYTHING = Bucket(0, 0)
+
+
+class BucketLimits(NamedTuple):
+    """How many rows, and how many bytes of them in memory, a bucket may have before it is split."""
+
+    rows: int = 1 << 18
+    nbytes: int = 1 << 25
+
+
+class Rewrite(NamedTuple):
+    """The files of a bucket that a merge replaces: those that go, and those that are written and come."""
+
+    removed: tuple[BucketFile, ...]
+    added: tuple[BucketFile, ...]
+
+
+class BucketedBase:
+    """The rows of one version of a table, on the disk. Never changed itself, and so for any number of threads.
+
+    Parameters
+    ----------
+    files
+        All files of the version.
+    schema, keys
+        The columns of the table, and which of them make the key of a row.
+    system
+        The folder of the files.
+    limits
+        When buckets are split.
+
+    Raises
+    ------
+    StateError
+        A bucket has two files, or is within another.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[BucketFile],
+        schema: pa.Schema,
+        keys: Sequence[str],
+        system: FileSystem,
+        limits: BucketLimits | None = None,
+    ) -> None:
+        self.files = tuple(sorted(files, key=lambda file: file.bucket.first))
+        self.schema, self.keys, self._system, self._limits = schema, tuple(keys), system, limits or BucketLimits()
+        for one, other in zip(self.files, self.files[1:], strict=False):
+            if one.bucket.end > other.bucket.first:
+                raise StateError(f"the hashes of data file {other.path} overlap with those of {one.path}")
+
+    def __len__(self) -> int:
+        return sum(file.rows for file in self.files)
+
+    def lookup(self, wanted: WantedKeys) -> Found:
+        """Return the rows of keys; absent keys have none."""
+        return Found.all(list(self._found(wanted)), self.schema)
+
+    def rows(self) -> Iterator[pa.Table]:
+        """Iterate over all rows, a bucket at a time."""
+        for file in self.files:
+            with OpenedBucket(file, self._system) as opened:
+                yield rows_only(opened.rows())
+
+    def merge(self, changes: SortedRows) -> Iterator[Rewrite]:
+        """Write the buckets that changes touch, one at a time; no log names the new files yet.
+
+        The files of rewrites that are not used are the caller's to delete.
+        """
+        for bucket, file in self._cover(_EVERYTHING, list(self.files)):
+            part = changes.within(bucket)
+            if len(part):
+                yield self._merged(bucket, file, part)
+
+    def moved(self, rewrites: Iterable[Rewrite]) -> BucketedBase:
+        """Return the base after rewrites."""
+        files = set(self.files)
+        for rewrite in rewrites:
+            files = files.difference(rewrite.removed).union(rewrite.added)
+        return BucketedBase(list(files), self.schema, self.keys, self._system, self._limits)
+
+    def _found(self, wanted: WantedKeys) -> Iterator[Found]:
+        for file in self.files:
+            part = wanted.within(file.bucket)
+            if not len(part):
+                continue
+            with OpenedBucket(file, self._system) as opened:
+                rows, at = opened.candidates(part.hashes)
+            same, places = part.found(rows.select(self.keys), at)
+            rows = rows_only(rows)
+            yield Found(rows if same.all() else rows.filter(pa.array(same)), places)
+
+    def _merged(self, bucket: Bucket, file: BucketFile | None, changes: SortedRows) -> Rewrite:
+        if file is None:
+            stored = self.schema.insert(0, pa.field(HASH_COLUMN, pa.int64())).empty_table()
+        else:
+            with OpenedBucket(file, self._system) as opened:
+                stored = opened.rows()
+        rows = changes.applied_to(stored)
+        added = written_buckets(rows, bucket, self._system, self._limits)
+        return Rewrite(() if file is None else (file,), tuple(added))
+
+    def _cover(self, bucket: Bucket, files: list[BucketFile]) -> Iterator[tuple[Bucket, BucketFile | None]]:
+        """Iterate over buckets that have all hashes together, with their files; an empty one has none."""
+        if not files or files[0].bucket == bucket:
+            yield bucket, files[0] if files else None
+            return
+        for half in bucket.halves():
+            yield from self._cover(half, [file for file in files if half.first <= file.bucket.first < half.end])
+
+
+def written_buckets(rows: pa.Table, bucket: Bucket, system: FileSystem, limits: BucketLimits) -> Iterator[BucketFile]:
+    """Write rows of a bucket, with their hashes and in order, in as many files as the limits ask for."""
+    if rows.num_rows > 1 and (rows.num_rows > limits.rows or rows.nbytes > limits.nbytes):
+        hashes = rows[HASH_COLUMN].to_numpy()
+        if hashes[0] != hashes[-1]:
+            for half in bucket.halves():
+                part = half.within(hashes)
+                yield from written_buckets(rows.slice(part.start, part.stop - part.start), half, system, limits)
+            return
+    if rows.num_rows:
+        yield write_bucket(rows, bucket, system)
