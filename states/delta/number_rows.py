@@ -17,7 +17,7 @@ from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PR
 from trident.state.columns.number_table import NumberTable
 from trident.state.txid import Sentinel
 
-__all__ = ["number_table", "table_of"]
+__all__ = ["columns_of", "key_column", "number_table", "table_of"]
 
 
 def table_of(layout: Layout, names: Any, new: NumberColumns, seq: int, sentinel: Sentinel | None) -> pa.Table:
@@ -30,7 +30,7 @@ def table_of(layout: Layout, names: Any, new: NumberColumns, seq: int, sentinel:
     """
     width = len(layout.key_columns)
     parts = [names] if width == 1 else zip(*names, strict=True)
-    keys = [_key_column(*column) for column in zip(layout.key_columns, layout.key_types, parts, strict=True)]
+    keys = [key_column(*column) for column in zip(layout.key_columns, layout.key_types, parts, strict=True)]
     numbers = [pa.array(new.column(at)) for at in (TXID, ATTEMPT)]
     numbers += [
         pa.array(new.column(at), mask=new.flags & flag == 0) for at, flag in ((PREV, HAS_PREV), (CURR, HAS_CURR))
@@ -52,11 +52,12 @@ def number_table(layout: Layout, scan: pa.Table) -> NumberTable:
         names = list(compress(names, there.to_pylist()))
         rows = rows.filter(there)
     table = NumberTable(len(parts))
-    table.fill(names, _columns(layout, rows))
+    table.fill(names, columns_of(layout, rows))
     return table
 
 
-def _columns(layout: Layout, rows: pa.Table) -> NumberColumns:
+def columns_of(layout: Layout, rows: pa.Table) -> NumberColumns:
+    """Return the numbers of rows, one for each."""
     numbers = np.empty((rows.num_rows, 4), np.int64)
     for at, name in enumerate(layout.value_columns):
         numbers[:, at] = rows[name].fill_null(0).to_numpy().view(np.int64)
@@ -65,7 +66,8 @@ def _columns(layout: Layout, rows: pa.Table) -> NumberColumns:
     return NumberColumns(numbers, prev * np.uint8(HAS_PREV) | curr * np.uint8(HAS_CURR), dtype)
 
 
-def _key_column(name: str, type_: pa.DataType, values: Sequence[Any] | pa.Array) -> pa.Array:
+def key_column(name: str, type_: pa.DataType, values: Sequence[Any] | pa.Array) -> pa.Array:
+    """Return the values of a key column, given as a list or an Arrow array."""
     return values.cast(type_) if isinstance(values, pa.Array) else array_of(name, type_, values)
 
 

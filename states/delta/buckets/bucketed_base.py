@@ -76,11 +76,13 @@ class BucketedBase:
         """Return the rows of keys; absent keys have none."""
         return Found.all(list(self._found(wanted)), self.schema)
 
-    def rows(self) -> Iterator[pa.Table]:
-        """Iterate over all rows, a bucket at a time."""
+    def rows(self, changes: SortedRows | None = None) -> Iterator[pa.Table]:
+        """Iterate over all rows, or those that some changes do not change, a bucket at a time."""
         for file in self.files:
             with OpenedBucket(file, self._system) as opened:
-                yield rows_only(opened.rows())
+                rows = opened.rows()
+            part = None if changes is None else changes.within(file.bucket)
+            yield rows_only(rows if part is None else part.unchanged(rows))
 
     def merge(self, changes: SortedRows) -> Iterator[Rewrite]:
         """Write the buckets that changes touch, one at a time; no log names the new files yet.

@@ -7,7 +7,7 @@ commits the files. Meanwhile commits go on, and lookups see newer changes, then 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -64,6 +64,11 @@ class LargeValues:
             wanted = wanted.without(np.concatenate([found.places, gone]))
             parts.append(found)
         return Found.all(parts, self._schema), self.base.lookup(wanted)
+
+    def together(self) -> tuple[pa.Table, Iterator[pa.Table]]:
+        """Return everything: the changes that are no deletions, and the other rows of the base, a bucket at a time."""
+        changes = _together(self._in_memory(), self._schema, self.base.keys)
+        return changes.rows.filter(pa.array(~changes.deleted)), self.base.rows(changes)
 
     def put(self, rows: pa.Table, deleted: npt.NDArray[np.bool_] | None = None) -> None:
         """Write rows of distinct keys; of a deletion only the key counts."""

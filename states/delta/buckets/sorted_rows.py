@@ -89,10 +89,15 @@ class SortedRows:
         Which of them are deletions.
     keys
         The key columns.
+
+    Attributes
+    ----------
+    hashes, deleted
+        Of each row.
     """
 
     def __init__(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> None:
-        self._rows, self._deleted, self._keys = rows, deleted, keys
+        self._rows, self.deleted, self._keys = rows, deleted, keys
         self.hashes: Hashes = rows[HASH_COLUMN].to_numpy()
 
     @staticmethod
@@ -105,36 +110,49 @@ class SortedRows:
         return len(self.hashes)
 
     @property
+    def rows(self) -> pa.Table:
+        """The rows, without their hashes."""
+        return rows_only(self._rows)
+
+    def with_rows(self, rows: pa.Table, deleted: npt.NDArray[np.bool_]) -> SortedRows:
+        """Return changes of the same keys, in the same order, with other columns and deletions."""
+        return SortedRows(rows.add_column(0, HASH_COLUMN, self._rows[HASH_COLUMN]), deleted, self._keys)
+
+    @property
     def nbytes(self) -> int:
         """The bytes in memory."""
-        return int(self._rows.nbytes + self._deleted.nbytes)
+        return int(self._rows.nbytes + self.deleted.nbytes)
 
     def lookup(self, wanted: WantedKeys) -> tuple[Found, Places]:
         """Return the rows of keys, and the numbers of the keys that are deleted here."""
         at, places_at = pairs(self.hashes, wanted.hashes)
         rows = self._rows.take(pa.array(at))
         same, places = wanted.found(rows.select(self._keys), places_at)
-        gone = self._deleted[at[same]]
+        gone = self.deleted[at[same]]
         there = pa.array(np.flatnonzero(same)[~gone])
         return Found(rows_only(rows).take(there), places[~gone]), places[gone]
 
     def within(self, bucket: Bucket) -> SortedRows:
         """Return the changes of a bucket."""
         part = bucket.within(self.hashes)
-        return SortedRows(self._rows.slice(part.start, part.stop - part.start), self._deleted[part], self._keys)
+        return SortedRows(self._rows.slice(part.start, part.stop - part.start), self.deleted[part], self._keys)
 
     def after(self, older: SortedRows) -> SortedRows:
         """Return these changes on top of older ones."""
         kept = older._unchanged(self)
         rows = pa.concat_tables([older._rows.filter(pa.array(kept)), self._rows])
         table, order = in_hash_order(rows)
-        return SortedRows(table, np.concatenate([older._deleted[kept], self._deleted])[order], self._keys)
+        return SortedRows(table, np.concatenate([older.deleted[kept], self.deleted])[order], self._keys)
 
     def applied_to(self, stored: pa.Table) -> pa.Table:
         """Return stored rows, with their hashes and in order, as these changes leave them."""
+        kept = self.unchanged(stored)
+        return in_hash_order(pa.concat_tables([kept, self._rows.filter(pa.array(~self.deleted))]))[0]
+
+    def unchanged(self, stored: pa.Table) -> pa.Table:
+        """Return those of some stored rows, with their hashes and in order, whose keys do not change here."""
         older = SortedRows(stored, np.zeros(stored.num_rows, np.bool_), self._keys)
-        kept = stored.filter(pa.array(older._unchanged(self)))
-        return in_hash_order(pa.concat_tables([kept, self._rows.filter(pa.array(~self._deleted))]))[0]
+        return stored.filter(pa.array(older._unchanged(self)))
 
     def _unchanged(self, newer: SortedRows) -> npt.NDArray[np.bool_]:
         at, of_newer = pairs(self.hashes, newer.hashes)

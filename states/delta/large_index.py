@@ -1,0 +1,185 @@
+"""The latest values of a table whose rows are beyond memory: what `IndexedValues` does, over files in buckets.
+
+The rows of the base are the published ones: of each key the value after a committed batch. To the value rule they are
+values that this batch wrote. Changes since then are in memory, in the columns of the change table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from states.delta.buckets.bucketed_base import BucketedBase, Rewrite
+from states.delta.buckets.large_values import LargeValues
+from states.delta.buckets.sorted_rows import Found, SortedRows
+from states.delta.layout import Layout, RawKey, RawValue
+from states.delta.number_rows import columns_of, key_column, table_of
+from states.delta.raw_forms import SENTINEL_COLUMN, python_of
+from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, TXID, NumberColumns
+from trident.state.interfaces import Key, StateType
+
+__all__ = ["LargeIndex", "Merge", "Publish", "Written"]
+
+Publish = Callable[[pa.Table], tuple[pa.Table, npt.NDArray[np.bool_]]]
+"""Of changes, in the columns of the change table: the published rows, and which of them have no value."""
+
+
+class Written(NamedTuple):
+    """The batch that a base shows: to the value rule it wrote all rows of the base."""
+
+    txid: int
+    attempt: int
+
+
+class Merge(NamedTuple):
+    """A merge that has begun: the base, and the changes that go into it."""
+
+    base: BucketedBase
+    changes: SortedRows
+
+    def rewrites(self) -> Iterator[Rewrite]:
+        """Write the buckets that change, one at a time; in any thread. See `BucketedBase.merge`."""
+        return self.base.merge(self.changes)
+
+
+class LargeIndex:
+    """The raw value of each key, in files and in memory. Used by one thread at a time.
+
+    Parameters
+    ----------
+    layout
+        The columns of changes.
+    base
+        The published rows: the key columns, and the value as the last column.
+    written
+        The batch that the base shows.
+    """
+
+    def __init__(self, layout: Layout, base: BucketedBase, written: Written) -> None:
+        self._layout, self._written = layout, written
+        self._columns = [*layout.key_columns, *layout.value_columns]
+        self.values = LargeValues(base, pa.schema([layout.schema.field(name) for name in self._columns]))
+
+    def load(self, changes: pa.Table) -> None:
+        """Take rows of the change table that are later than the base: in the order of `_seq`, a key as often as it comes."""
+        latest = self._layout.reduced(changes, drop_deleted=False)
+        self._put(latest.filter(latest[SENTINEL_COLUMN].is_null()))
+
+    # ---- IndexedValues --------------------------------------------------------------------------------------------
+
+    def get(self, keys: Sequence[RawKey]) -> list[RawValue | None]:
+        """Return a raw value per key, None for an absent one."""
+        answers: list[RawValue | None] = [None] * len(keys)
+        if keys:
+            changes, stored = self.values.lookup(self._key_table(self._parts(keys)))
+            columns = [python_of(changes.rows[name]) for name in self._layout.value_columns]
+            _fill(answers, changes, zip(*columns, strict=True))
+            _fill(answers, stored, self._raw(stored.rows))
+        return answers
+
+    def put(self, rows: Mapping[RawKey, RawValue]) -> None:
+        """Write raw values."""
+        self._put(self._layout.table(list(rows), list(rows.values()), 0, None))
+
+    def delete(self, keys: Sequence[RawKey]) -> None:
+        """Delete keys; absent ones are ignored."""
+        self.put(dict.fromkeys(keys, self._layout.deleted))
+
+    def find(self, parts: Sequence[Sequence[Any] | pa.Array]) -> NumberColumns | None:
+        """Return what is there for keys, given field by field; None if keys have another number of fields."""
+        if len(parts) != len(self._layout.key_columns):
+            return None
+        names = parts[0] if len(parts) == 1 else list(zip(*map(_listed, parts), strict=True))
+        return self._found(parts, names)
+
+    def find_keys(self, keys: Sequence[RawKey]) -> NumberColumns:
+        """Return what is there for keys."""
+        parts = self._parts(keys)
+        return self._found(parts, parts[0] if len(parts) == 1 else keys)
+
+    def put_columns(self, found: NumberColumns, new: NumberColumns) -> None:
+        """Write what was combined with what `find` gave."""
+        self._put(table_of(self._layout, found.place[0], new, 0, None))
+
+    def key_pages(self) -> Iterator[list[RawKey]]:
+        """Iterate over all keys, a bucket at a time."""
+        changes, stored = self.values.together()
+        yield self._keys_of(changes)
+        for page in stored:
+            yield self._keys_of(page)
+
+    # ---- merging --------------------------------------------------------------------------------------------------
+
+    def freeze(self, publish: Publish) -> Merge:
+        """Begin to merge all changes into the base: between commits, while all of them are of ended attempts.
+
+        Parameters
+        ----------
+        publish
+            Takes each value as of the last committed batch.
+        """
+        frozen = self.values.freeze()
+        rows, without_value = publish(frozen.rows)
+        return Merge(self.values.base, frozen.with_rows(rows, frozen.deleted | without_value))
+
+    def merged(self, base: BucketedBase, written: Written) -> None:
+        """Go on with the base that holds the frozen changes, and the batch that it shows."""
+        self._written = written
+        self.values.merged(base)
+
+    def thaw(self) -> None:
+        """Take the frozen changes back, because their merge failed."""
+        self.values.thaw()
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _put(self, changes: pa.Table) -> None:
+        rows = changes.select(self._columns)
+        deleted = rows[self._layout.value_columns[0]].is_null().to_numpy()
+        self.values.put(rows, deleted)
+
+    def _found(self, parts: Sequence[Sequence[Any] | pa.Array], names: Any) -> NumberColumns:
+        changes, stored = self.values.lookup(self._key_table(parts))
+        numbers, flags = np.zeros((len(names), 4), np.int64), np.zeros(len(names), np.uint8)
+        new = columns_of(self._layout, changes.rows)
+        numbers[changes.places], flags[changes.places] = new.numbers, new.flags
+        numbers[stored.places, TXID], numbers[stored.places, ATTEMPT] = self._written
+        numbers[stored.places, CURR] = _value_column(stored.rows).to_numpy().view(np.int64)
+        flags[stored.places] = HAS_CURR
+        return NumberColumns(numbers, flags, new.dtype, None, (names, None, False))
+
+    def _raw(self, stored: pa.Table) -> Iterator[RawValue]:
+        txid, attempt = self._written
+        values = python_of(_value_column(stored))
+        if self._layout.kind is StateType.OPAQUE:
+            return ((txid, attempt, None, value) for value in values)
+        if self._layout.kind is StateType.TRANSACTIONAL:
+            return ((txid, value) for value in values)
+        return ((value,) for value in values)
+
+    def _parts(self, keys: Sequence[RawKey]) -> list[Sequence[Any]]:
+        return list(zip(*keys, strict=True)) if self._layout.typed_keys else [keys]
+
+    def _key_table(self, parts: Sequence[Sequence[Any] | pa.Array]) -> pa.Table:
+        names, types = self._layout.key_columns, self._layout.key_types
+        return pa.table([key_column(*one) for one in zip(names, types, parts, strict=True)], names=list(names))
+
+    def _keys_of(self, rows: pa.Table) -> list[Key]:
+        return self._layout.raw_keys([rows[name] for name in self._layout.key_columns])
+
+
+def _fill(answers: list[RawValue | None], found: Found, values: Iterator[RawValue]) -> None:
+    for place, value in zip(found.places.tolist(), values, strict=True):
+        answers[place] = value
+
+
+def _value_column(stored: pa.Table) -> pa.ChunkedArray:
+    return stored.column(stored.num_columns - 1)
+
+
+def _listed(values: Sequence[Any] | pa.Array) -> Sequence[Any]:
+    return values.to_pylist() if isinstance(values, pa.Array) else values

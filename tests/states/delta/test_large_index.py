@@ -1,0 +1,133 @@
+"""An index over files in buckets gives the answers of the index in memory, whatever is put, removed or merged."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
+
+from states.delta.buckets.bucketed_base import BucketedBase, BucketLimits
+from states.delta.index import IndexedValues
+from states.delta.large_index import LargeIndex, Merge, Written
+from states.delta.layout import Layout
+from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid
+
+WORDS = [*"abcdefgh", "long" * 20, None]
+CONFS = {
+    "typed": StateConf("words", "counts", (("word", "string"), ("n", "int")), "bigint"),
+    "floats": StateConf("words", "counts", (("word", "string"), ("n", "double")), "double"),
+    "encoded": StateConf("words", "counts"),
+}
+
+
+def large_index(path: Path, layout: Layout) -> LargeIndex:
+    value = pa.field("total", layout.value_types[-1])
+    schema = pa.schema([*map(pa.field, layout.key_columns, layout.key_types), value])
+    system = SubTreeFileSystem(str(path), LocalFileSystem())
+    return LargeIndex(layout, BucketedBase([], schema, layout.key_columns, system, BucketLimits(5)), Written(0, 0))
+
+
+def published(layout: Layout, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
+    """Take the newest value of each key, as if each attempt had won."""
+    value = rows[layout.value_columns[-1]]
+    return rows.select(layout.key_columns).append_column("total", value), value.is_null().to_numpy()
+
+
+def value_of(kind: StateType, txid: int, number: Any) -> Any:
+    if kind is StateType.OPAQUE:
+        return OpaqueValue(txid, 1 << 20, None, number)
+    return TransactionalValue(txid, number) if kind is StateType.TRANSACTIONAL else number
+
+
+def bare(values: list[Any], kind: StateType) -> list[Any]:
+    """Leave out the batch of a value: the one of a published row is that of its base."""
+    return [None if value is None else value if kind is StateType.NON_TRANSACTIONAL else value[-1] for value in values]
+
+
+@pytest.mark.parametrize("conf", CONFS)
+@pytest.mark.parametrize("kind", StateType)
+def test_an_index_in_buckets_answers_as_one_in_memory(tmp_path: Path, kind: StateType, conf: str) -> None:
+    dice, layout = random.Random(f"{kind} {conf}"), Layout(kind, CONFS[conf])
+    large, small, merge = large_index(tmp_path, layout), IndexedValues(layout), None
+    nan = float("nan")
+    numbers: list[Any] = [0.0, -0.0, 1.5, nan] if conf == "floats" else [0, 1, 7, -1]
+    for txid in range(1, 30):
+        some = [(dice.choice(WORDS), dice.choice(numbers)) for _ in range(dice.choice([1, 4, 20]))]
+        raw = list(dict.fromkeys(layout.pack_keys(some)))
+        if dice.random() < 0.7:
+            new = [value_of(kind, txid, float(txid) if conf == "floats" else txid) for _ in raw]
+            for index in (large, small):
+                index.put(dict(zip(raw, layout.pack_values(new), strict=True)))
+        else:
+            for index in (large, small):
+                index.delete(raw)
+        merge = step(large, layout, merge, dice.choice(["freeze", "merged", "thaw", "wait"]), txid)
+        asked = layout.pack_keys([(word, number) for word in WORDS for number in numbers])
+        answers = [layout.unpack_values(index.get(asked)) for index in (large, small)]
+        assert repr(bare(answers[0], kind)) == repr(bare(answers[1], kind))
+        pages = [key for page in large.key_pages() for key in page]
+        assert len(pages) == len(set(pages))
+        assert set(pages) == set(small.keys())
+
+
+def step(large: LargeIndex, layout: Layout, merge: Merge | None, what: str, txid: int) -> Merge | None:
+    if merge is None:
+        return large.freeze(lambda rows: published(layout, rows)) if what == "freeze" else None
+    if what == "merged":
+        large.merged(merge.base.moved(merge.rewrites()), Written(txid, 1 << 20))
+        return None
+    if what == "thaw":
+        large.thaw()
+        return None
+    return merge
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
+    layout = Layout(StateType.OPAQUE, StateConf("words", "counts", CONFS["typed"].key_fields[:width], "bigint"))
+    index = large_index(tmp_path, layout)
+    keys = [(word, 1)[:width] for word in "abcd"]
+    parts = [pa.array([*"abcd"]), [1] * 4][:width]
+    for number in (1, 2, 3):
+        found = index.find(parts)
+        assert found is not None
+        new = found.combined(np.array([1, 10, 100, 1000]), "sum", Txid(number, 5))
+        assert new is not None
+        index.put_columns(found, new)
+        if number == 1:
+            merge = index.freeze(lambda rows: published(layout, rows))
+            index.merged(merge.base.moved(merge.rewrites()), Written(1, 5))
+    assert index.get([*keys, ("z", 1)[:width]]) == [
+        *((3, 5, 2 * one, 3 * one) for one in (1, 10, 100, 1000)),
+        None,
+    ]
+    values = index.find_keys([keys[0], ("z", 1)[:width]]).values()
+    assert values == [OpaqueValue(3, 5, 2, 3), OpaqueValue(0, 0, None, None)]
+    assert index.find([*parts, [1] * 4]) is None
+
+
+def test_a_row_of_the_base_is_a_value_of_the_batch_that_it_shows(tmp_path: Path) -> None:
+    layout = Layout(StateType.OPAQUE, CONFS["typed"])
+    index = large_index(tmp_path, layout)
+    index.put({("a", 1): (4, 7, 1, 2), ("b", 1): (4, 7, 1, None)})
+    merge = index.freeze(lambda rows: published(layout, rows))
+    index.merged(merge.base.moved(merge.rewrites()), Written(9, 8))
+    assert index.get([("a", 1), ("b", 1)]) == [(9, 8, None, 2), None]
+    found = index.find([["a"], [1]])
+    assert found is not None
+    assert found.values() == [OpaqueValue(9, 8, None, 2)]
+
+
+def test_changes_since_the_base_are_loaded_at_a_start(tmp_path: Path) -> None:
+    layout = Layout(StateType.OPAQUE, CONFS["typed"])
+    index = large_index(tmp_path, layout)
+    first = layout.table([("a", 1), ("b", 1), ("c", 1)], [(1, 1, None, 1)] * 3, 1, None)
+    second = layout.table([("a", 1), ("b", 1)], [(2, 1, 1, 2), layout.deleted], 2, None)
+    index.load(pa.concat_tables([first, second]))
+    assert index.get([("a", 1), ("b", 1), ("c", 1)]) == [(2, 1, 1, 2), None, (1, 1, None, 1)]
