@@ -32,6 +32,7 @@ from trident.errors import BatchFailedError, TopologyChangedError
 from trident.operations import Count
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.windows import kept_join, kept_windows
+from trident.runtime.windows.directory import DIRECTORY, Directory
 from trident.spout import SpoutType
 from trident.state import StateSpec
 from trident.testing import TopologyTestDriver
@@ -218,7 +219,7 @@ def test_a_side_that_runs_far_ahead_needs_few_panes(ahead: str) -> None:
 
 def panes_of(driver: TopologyTestDriver) -> int:
     kept = driver._opened.states["j"][0]
-    return len(kept_windows.Directory.of(kept.multi_get([kept_windows.DIRECTORY])[0]).panes)
+    return len(Directory.of(kept.multi_get([DIRECTORY])[0]).panes)
 
 
 def test_a_row_that_is_over_leaves_nothing_in_the_store() -> None:

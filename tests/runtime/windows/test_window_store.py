@@ -19,9 +19,11 @@ from trident.graph import WindowNode
 from trident.operations import Count, ReducerAggregator, Sum, TumblingDurationWindow
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.rows import Run as Running
+from trident.runtime.windows.directory import DIRECTORY, Directory, Run
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.kept_windows import DIRECTORY, MAX_CHUNK_BYTES, Directory, Run, WindowStore, mergeable
+from trident.runtime.windows.kept_windows import MAX_CHUNK_BYTES, WindowStore, mergeable
+from trident.runtime.windows.shares import moment_of
 from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap, StateConf
@@ -106,14 +108,15 @@ def test_thousands_of_batches_in_one_window_leave_a_small_directory_and_no_orpha
     for txid in range(1, batches + 1):
         run = Running(TransactionAttempt(txid, 0), TupleErrors(), lambda name: None)
         state.begin_commit(txid)
-        assert update_window(node, state, [window_input(node, numbers(txid), run)], None, run).num_rows == 0
+        table = window_input(node, numbers(txid), run)
+        assert update_window(node, state, [table], moment_of(node, [table]), run).num_rows == 0
         state.commit(txid)
     directory = entries[DIRECTORY].curr
     runs = Directory.of(directory).panes[0]
     assert len(runs) <= 7 * 4  # 8 to the power of 4 is more than 3000
     assert len(directory) < 500
     live = {key for key, stored in entries.items() if key[0] == "chunk" and stored.curr is not None}
-    assert live == {key for run in runs for key in run.keys}
+    assert live == {key for run in runs for key in run.keys_in()}
     _, store = opened(entries, batches + 1, width=1_000_000)
     kept = pane_of(store, 0)
     assert kept == list(range(1, batches + 1)) if not sums else sum(kept) == batches * (batches + 1) // 2
@@ -171,7 +174,7 @@ def test_a_batch_without_anything_writes_nothing() -> None:
         topology.new_stream("s", FixedBatchSpout("n: bigint", 1, (1,))).window(config, Count(), "count")
         node = topology.graph().nodes[-1]
         assert isinstance(node, WindowNode)
-        assert update_window(node, state, [], now, run).num_rows == 0
+        assert update_window(node, state, [], moment_of(node, [], now), run).num_rows == 0
     assert entries.keys() <= {("\x00trident-sentinel", 0)}
 
 
@@ -184,7 +187,7 @@ def test_large_batches_are_cut_into_chunks_that_every_store_takes() -> None:
     store.write()
     (run,) = store.directory.panes[0]
     assert run.slots > 10
-    assert all(len(entries[key].curr) <= MAX_CHUNK_BYTES + 1000 for key in run.keys)
+    assert all(len(entries[key].curr) <= MAX_CHUNK_BYTES + 1000 for key in run.keys_in())
     assert pa.Table.from_batches(store.read([run])[run]).equals(table)
     one = pa.table({"text": ["z" * (2 * MAX_CHUNK_BYTES)]})  # a row that is larger is a chunk of its own
     store.add(1, one)

@@ -1,12 +1,17 @@
-"""Committed: what a batch changed."""
+"""What a batch changed, and what became of one partition."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import NamedTuple
 
-from trident.runtime.steps.failures import Failure
+import pyarrow as pa
 
-__all__ = ["Committed"]
+from trident.runtime.steps.failures import Failure, StepFailed
+
+__all__ = ["Committed", "Updated"]
 
 
 @dataclass
@@ -29,3 +34,11 @@ class Committed:
     keys: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, int] = field(default_factory=dict)
     captured: list[Failure] = field(default_factory=list)
+
+
+class Updated(NamedTuple):
+    """What became of one partition: the rows that it gives and what operations counted, or why it failed."""
+
+    values: pa.Table | None = None
+    counts: Mapping[str, int] = MappingProxyType({})
+    failure: StepFailed | None = None

@@ -1,6 +1,6 @@
 """Commits a processed batch to its states: queries, persists and the steps between them, in the plan's order.
 
-The same function, `update_partition`, updates a state partition wherever it runs.
+The same functions, `update_partition` and `update_time_partition`, update a partition of a state wherever it runs.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
@@ -17,7 +16,7 @@ from trident.arrow import schema_of
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
-from trident.runtime.commit.committed import Committed
+from trident.runtime.commit.committed import Committed, Updated
 from trident.runtime.commit.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
 from trident.runtime.commit.flow import Flow
 from trident.runtime.commit.garbage import paused_garbage_collection
@@ -25,13 +24,13 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.rows import Emitted, Run, columns_of
-from trident.runtime.windows.firing import update_window
-from trident.runtime.windows.join_update import update_join
+from trident.runtime.windows.over_time import update_over_time
+from trident.runtime.windows.shares import Moment, Place, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 
-__all__ = ["Committer", "update_partition"]
+__all__ = ["Committer", "Reach", "update_partition", "update_time_partition"]
 
 
 class Committer:
@@ -108,7 +107,7 @@ class Committer:
         for node in self._plan.commits:
             tables, arrived = flow.take(node.id)
             if isinstance(node, (WindowNode, JoinWithinNode)):
-                rows = self._over_time(node, tables, txids[node.state][0], now_ms, run, done)
+                rows = self._over_time(node, tables, txids[node.state], now_ms, run, done)
             elif isinstance(node, PersistNode):
                 rows = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
@@ -127,53 +126,51 @@ class Committer:
         if not work:
             return None
         wanted = bool(fragment.sinks or fragment.steps)  # does any step read the new values?
+        values = self._in_partitions(node, partial(self._update, node, txids, work, wanted), list(work), done)
+        done.keys[node.state] = sum(map(len, work.values()))
+        return pa.concat_tables(values) if wanted else None
+
+    def _over_time(
+        self, node: WindowNode | JoinWithinNode, tables: list[pa.Table], txids: Sequence[Txid], now_ms: int | None,
+        run: Run, done: Committed,
+    ) -> pa.Table | None:  # fmt: skip
+        """Update a window, also without tuples if the time may complete it, or a join over time."""
+        count, moment = len(self._states[node.state]), moment_of(node, tables, now_ms)
+        shares = shares_of(node, tables, count)
+        running = running_partitions(node, moment, shares, count)
+        if not running:
+            return None
+        values = self._in_partitions(node, partial(self._pass, node, txids, shares, moment, run), running, done)
+        done.keys[node.state] = moment.given
+        return pa.concat_tables(values)
+
+    def _in_partitions(
+        self, node: PersistNode, update: Callable[[int], Updated], partitions: Sequence[int], done: Committed
+    ) -> list[Any]:
+        """Update partitions side by side; return what each gives, in their order."""
         # All partitions end before one may fail the batch, because the next attempt must not meet a running one.
-        updated = list(self._in_parallel(partial(self._update, node, txids, work, wanted), work))
-        for one in updated:
+        results = list(self._in_parallel(update, partitions))
+        for one in results:
             if one.failure is not None:
                 raise one.failure
             add_counts(done.metrics, one.counts)
-        done.touched[node.state] = sorted(work)
-        done.keys[node.state] = sum(map(len, work.values()))
-        return pa.concat_tables([one.values for one in updated]) if wanted else None
+        done.touched[node.state] = sorted(partitions)
+        return [one.values for one in results]
 
     def _update(
         self, node: PersistNode, txids: Sequence[Txid], work: Mapping[int, Entries], wanted: bool, partition: int
-    ) -> _Updated:
-        """Update one partition, in whichever thread this is."""
+    ) -> Updated:
         state, txid = self._states[node.state][partition], txids[partition]
-        try:
-            with counting() as counts:
-                values = update_partition(node, state, txid, work[partition], wanted, self._reach, self._bounds)
-        except StepFailed as error:
-            return _Updated(failure=error)
-        return _Updated(values, counts)
+        return _updated(update_partition, node, state, txid, work[partition], wanted, self._reach, self._bounds)
 
-    def _over_time(
-        self, node: WindowNode | JoinWithinNode, tables: list[pa.Table], txid: Txid, now_ms: int | None, run: Run,
-        done: Committed,
-    ) -> pa.Table | None:  # fmt: skip
-        """Update a window, also without tuples if the time may complete it, or a join over time."""
-        given = sum(table.num_rows for table in tables)
-        if not given and not (isinstance(node, WindowNode) and node.config.by_batch_time):
-            return None
-        state = self._states[node.state][0]
+    def _pass(
+        self, node: WindowNode | JoinWithinNode, txids: Sequence[Txid], shares: Shares, moment: Moment, run: Run,
+        partition: int,
+    ) -> Updated:  # fmt: skip
+        state, place = self._states[node.state][partition], Place(partition, len(self._states[node.state]))
         run = replace(run, on_error=TupleErrors(bounds=self._bounds))  # its tuples may be of earlier batches
-        with _committing(node, state, txid, self._reach):
-            if isinstance(node, WindowNode):
-                rows = update_window(node, state, tables, now_ms, run)
-            else:
-                rows = update_join(node, state, tables, self._bounds)
-        done.touched[node.state], done.keys[node.state] = [0], given
-        return rows
-
-
-class _Updated(NamedTuple):
-    """What became of one partition: the new values and what operations counted, or why it failed."""
-
-    values: pa.Table | None = None
-    counts: Mapping[str, int] = MappingProxyType({})
-    failure: StepFailed | None = None
+        tables = shares.get(partition, ())
+        return _updated(update_time_partition, node, state, place, txids[partition], tables, moment, run, self._reach)
 
 
 def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
@@ -182,6 +179,16 @@ def _attempt_of(txids: Mapping[str, Sequence[Txid]]) -> TransactionAttempt:
 
 
 Reach = Callable[[str, str], None]
+
+
+def _updated(update: Callable[..., pa.Table | None], *args: Any) -> Updated:
+    """Call the update of one partition, in whichever thread this is; return its failure as data."""
+    try:
+        with counting() as counts:
+            values = update(*args)
+    except StepFailed as error:
+        return Updated(failure=error)
+    return Updated(values, counts)
 
 
 def update_partition(
@@ -202,6 +209,31 @@ def update_partition(
         return _update(node, state, entries, wanted, bounds)
 
 
+def update_time_partition(
+    node: WindowNode | JoinWithinNode,
+    state: Any,
+    place: Place,
+    txid: Txid,
+    tables: Sequence[pa.Table],
+    moment: Moment,
+    run: Run,
+    reach: Reach,
+) -> pa.Table:
+    """Do the same for a partition of a window, or of a join over time; return the rows that it gives.
+
+    Parameters
+    ----------
+    place
+        Which partition `state` is, of how many.
+    tables
+        The rows of this partition, of `shares_of`; there may be none.
+    moment
+        What all partitions must know of the batch, of `moment_of` all of its rows.
+    """
+    with _committing(node, state, txid, reach):
+        return update_over_time(node, state, place, tables, moment, run)
+
+
 class _committing(failing_at):  # noqa: N801 - used as a function
     """Turn an error in the update of a state partition into a failure of the batch, which is tried again."""
 
@@ -212,6 +244,7 @@ class _committing(failing_at):  # noqa: N801 - used as a function
         self._name, self._state, self._txid, self._reach = node.state, state, txid, reach
 
     def __enter__(self) -> None:
+        """Begin the commit of the partition."""
         with failing_at(self._step):
             self._reach("begin_commit", self._name)
             self._state.begin_commit(self._txid)

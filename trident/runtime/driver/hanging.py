@@ -53,7 +53,7 @@ _STEPS: dict[CodeType, Callable[[Local], tuple[str, object]]] = {
     entries.inputs_of.__code__: lambda local: (local["node"].id, None),
     committer._update_rows.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
     Flow.exchange.__code__: lambda local: (local["node"].id, None),
-    committer.Committer._over_time.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+    committer.update_time_partition.__code__: lambda local: (local["node"].id, None),
 }
 """The functions that call code of the user's, and how to find the step and the tuple in their locals."""
 

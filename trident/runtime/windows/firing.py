@@ -21,10 +21,11 @@ from trident.operations.metrics import count_again
 from trident.runtime.steps.groups import Ints
 from trident.runtime.steps.rows import Run
 from trident.runtime.windows.count_windows import update_counts
+from trident.runtime.windows.directory import Run as Chunks
 from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
-from trident.runtime.windows.kept_windows import Run as Chunks
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
+from trident.runtime.windows.shares import ONE, Moment, Place
 from trident.runtime.windows.worker_input import AT, PANE, ROWS, bigint, content_fields, merged, partials, with_column
 
 __all__ = ["update_window"]
@@ -32,20 +33,24 @@ __all__ = ["update_window"]
 _Rows = list[pa.RecordBatch]
 
 
-def update_window(node: WindowNode, state: Any, tables: Sequence[pa.Table], now_ms: int | None, run: Run) -> pa.Table:
-    """Add a batch to a window's state, between `begin_commit` and `commit`; return the rows of the windows that fired.
+def update_window(
+    node: WindowNode, state: Any, tables: Sequence[pa.Table], moment: Moment, run: Run, place: Place = ONE
+) -> pa.Table:
+    """Add a batch to a partition of a window's state, between `begin_commit` and `commit`; return the rows of what fired.
 
     Parameters
     ----------
     tables
-        What `worker_input` made of the batch, in the order of its parts.
-    now_ms
-        The time of the batch; None if no window uses it.
+        What `worker_input` made of the batch for this partition, in the order of its parts.
+    moment
+        What all partitions know of the batch.
+    place
+        Which partition it is.
     """
     filled = [table for table in tables if table.num_rows]
     if node.config.counts and node.grouped:
         return update_counts(node, state, pa.concat_tables(filled), run) if filled else _nothing(node)
-    update = _Update(node, state, now_ms, run)
+    update = _Update(node, state, moment, run, place)
     update.take(filled)
     return update.fire()
 
@@ -57,10 +62,10 @@ def _nothing(node: WindowNode) -> pa.Table:
 class _Update:
     """One batch of a window whose keys have a common frontier."""
 
-    def __init__(self, node: WindowNode, state: Any, now_ms: int | None, run: Run) -> None:
-        self._node, self._now, self._run = node, now_ms, run
+    def __init__(self, node: WindowNode, state: Any, moment: Moment, run: Run, place: Place) -> None:
+        self._node, self._moment, self._run = node, moment, run
         self._grid = Grid.of(node.config)
-        self._store = WindowStore(state, content_fields(node), self._grid.width)
+        self._store = WindowStore(state, content_fields(node), self._grid.width, place, node.group)
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
 
@@ -69,9 +74,13 @@ class _Update:
     def take(self, tables: Sequence[pa.Table]) -> None:
         """Find the pane of each row, and how far the frontier moves."""
         config, several = self._node.config, len(tables) > 1
+        reached = self._moment.reached[0]
         if config.by_batch_time:
-            assert self._now is not None, self._node
-            self._move_to(self._now)
+            assert self._moment.now_ms is not None, self._node
+            self._move_to(self._moment.now_ms)
+        elif config.event_time is not None and reached is not None:
+            # The times of late rows, and of those in other partitions, move the watermark too.
+            self._move_to(reached - config.event_time.delay_ms)
         if not tables:
             return
         table = pa.concat_tables(tables)
@@ -79,7 +88,7 @@ class _Update:
         if config.by_batch_time:  # the frontier is later than the batch if a store was adopted and the clock is behind
             table = with_column(table, PANE, np.full(table.num_rows, self._frontier) // self._grid.width)
         elif config.event_time is not None:
-            table = self._in_time(table, config.event_time.delay_ms)
+            table = self._in_time(table)
         else:
             table = self._counted(table)
         if self._node.combines and config.counts:
@@ -93,12 +102,10 @@ class _Update:
         self._move_to(first + table.num_rows)
         return with_column(table, PANE, np.arange(first, first + table.num_rows) // self._grid.width)
 
-    def _in_time(self, table: pa.Table, delay_ms: int) -> pa.Table:
-        """Return the rows that some open window holds. The times of the other rows still move the watermark."""
-        at = table.column(AT).to_numpy()
-        self._move_to(int(at.max()) - delay_ms)
+    def _in_time(self, table: pa.Table) -> pa.Table:
+        """Return the rows that some open window holds."""
         if PANE not in table.column_names:
-            table = with_column(table, PANE, at // self._grid.width)
+            table = with_column(table, PANE, table.column(AT).to_numpy() // self._grid.width)
         if self._before is None:
             return table
         panes = table.column(PANE).to_numpy()
@@ -122,7 +129,7 @@ class _Update:
             return _nothing(self._node)
         ends = self._complete(frontier)
         moved = frontier != self._before and not self._node.config.by_batch_time  # time is in the log
-        if not ends and not self._new and not moved:
+        if not (ends or self._new or moved or self._store.must_write(self._moment.given)):
             return _nothing(self._node)
         kept = [pane for pane in self._new if not self._grid.is_over(pane, frontier)]
         merges = {pane: self._mergeable(pane) for pane in kept}

@@ -24,34 +24,40 @@ from trident.runtime.steps.groups import Ints, group_ids
 from trident.runtime.windows.join_input import side_tables
 from trident.runtime.windows.join_pairs import Timed, pairs
 from trident.runtime.windows.kept_join import MET, KeptJoin, Watermarks
+from trident.runtime.windows.shares import ONE, Moment, Place
 from trident.state.interfaces import Key
 
 __all__ = ["update_join"]
 
 
-def update_join(node: JoinWithinNode, state: Any, tables: Sequence[pa.Table], bounds: Bounds) -> pa.Table:
-    """Add a batch to a join's state, between `begin_commit` and `commit`; return the joined rows.
+def update_join(
+    node: JoinWithinNode, state: Any, tables: Sequence[pa.Table], moment: Moment, bounds: Bounds, place: Place = ONE
+) -> pa.Table:
+    """Add a batch to a partition of a join's state, between `begin_commit` and `commit`; return the joined rows.
 
     Parameters
     ----------
     tables
-        What `join_input` made of the batch, in the order of its parts; at least one row.
+        What `join_input` made of the batch for this partition, in the order of its parts.
+    moment
+        What all partitions know of the batch.
+    place
+        Which partition it is.
     """
-    kept = KeptJoin(node, state)
+    kept = KeptJoin(node, state, place)
     came = side_tables(node, tables)
-    watermarks = _moved(node, kept.watermarks, came)
+    watermarks = _moved(node, kept.watermarks, moment)
     new = [_in_time(node, at, kept.watermarks) for at in zip(range(2), came, strict=True)]
     sides, keys = _brought_together(node, kept, new, watermarks)
     return _joined(node, kept, sides, keys, watermarks, bounds)
 
 
-def _moved(node: JoinWithinNode, watermarks: Watermarks, came: Sequence[pa.Table]) -> Watermarks:
+def _moved(node: JoinWithinNode, watermarks: Watermarks, moment: Moment) -> Watermarks:
     """Return the watermarks after the batch: the latest time of each side less its delay; they never go back."""
     moved = list(watermarks)
-    for at, (side, table) in enumerate(zip(node.sides, came, strict=True)):
-        if table.num_rows:
-            reached, before = pc.max(table.column(0)).as_py() - side.delay_us, watermarks[at]
-            moved[at] = reached if before is None else max(before, reached)
+    for at, (side, reached, before) in enumerate(zip(node.sides, moment.reached, watermarks, strict=True)):
+        if reached is not None:
+            moved[at] = reached - side.delay_us if before is None else max(before, reached - side.delay_us)
     return moved
 
 

@@ -6,6 +6,8 @@
     ("key", *key)    -> version, then of each side the columns: times, whether each row has met another one, the other fields
     ("windows",)     -> the directory of `kept_windows`, and its chunks: the keys whose rows end in each pane of time
 
+With n > 1 partitions each has all but the keys' rows for itself, under `("join", n, partition)` and so on.
+
 A batch reads and writes the keys of its own rows, and those whose rows can meet no other row any more. A side may run far ahead
 of the other one, so the panes get wider with their distance from the watermark, four times at each level. A wide pane is opened
 when the watermark reaches it; what stays of its rows then goes to narrower ones. So there are few panes at any time.
@@ -26,6 +28,7 @@ from trident.fields import Fields
 from trident.graph import JoinSide, JoinWithinNode
 from trident.runtime.steps.groups import Ints, group_ids
 from trident.runtime.windows.kept_windows import WindowStore, mergeable, remove
+from trident.runtime.windows.shares import ONE, Place
 from trident.runtime.windows.worker_input import FIRST_MS
 from trident.state.encoding.codec import decode, decode_many, encode, encode_many
 from trident.state.interfaces import Key
@@ -35,7 +38,6 @@ __all__ = ["MET", "KeptJoin", "Watermarks"]
 MET = "$met"
 """The column that says whether a kept row has met another one."""
 
-_MARKS: Key = ("join",)
 _VERSION = 1
 _PANES = 16
 """About so many panes of the least width hold the rows of a side that flows evenly; fewer let rows come alone later."""
@@ -75,16 +77,15 @@ class KeptJoin:
         Of the left and of the right side, after the batches so far.
     """
 
-    def __init__(self, node: JoinWithinNode, state: Any) -> None:
-        self._node, self._state = node, state
+    def __init__(self, node: JoinWithinNode, state: Any, place: Place = ONE) -> None:
+        self._node, self._state, self._marks = node, state, place.key("join")
         reach = node.latest_us - node.earliest_us + sum(side.delay_us for side in node.sides)
         self._width = max(reach // _PANES, 1000)
-        self._panes = WindowStore(state, node.sides[0].key, self._width)
-        (marks,) = state.multi_get([_MARKS])
-        found: list[Any] = [_VERSION, None, None] if marks is None else decode(marks)
-        if found[0] != _VERSION:
-            raise _unknown(found[0])
-        self.watermarks: Watermarks = found[1:]
+        self._panes = WindowStore(state, node.sides[0].key, self._width, place, node.sides[0].key)
+        others = [other.key("join") for other in self._panes.taken_from]
+        self._panes.forget(others)
+        # The partitions of another layout all have the same marks.
+        self.watermarks: Watermarks = _watermarks(state.multi_get(others[:1] or [self._marks])[0])
         self._found: set[Key] = set()
         self._opened: list[_Pane] = []
 
@@ -164,9 +165,16 @@ class KeptJoin:
         full = [any(record[1:]) for record in records]
         puts = [name for name, some in zip(names, full, strict=True) if some]
         values = encode_many([record for record, some in zip(records, full, strict=True) if some])
-        self._state.multi_put([_MARKS, *puts], [encode([_VERSION, *watermarks]), *values])
+        self._state.multi_put([self._marks, *puts], [encode([_VERSION, *watermarks]), *values])
         remove(self._state, [name for name, some in zip(names, full, strict=True) if not some and name in self._found])
         self._panes.write()
+
+
+def _watermarks(marks: bytes | None) -> Watermarks:
+    version, *watermarks = [_VERSION, None, None] if marks is None else decode(marks)
+    if version != _VERSION:
+        raise _unknown(version)
+    return watermarks
 
 
 def _names(keys: Sequence[Key]) -> list[Key]:

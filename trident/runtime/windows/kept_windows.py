@@ -5,6 +5,9 @@
     ("windows",)     -> version, fields, frontier, next slot, and for each pane its runs: [level, bytes, first slot, slots]
     ("chunk", slot)  -> rows of one pane, as an Arrow record batch of these fields
 
+With n > 1 partitions each has a directory and chunks of its own, under `("windows", n, partition)` and
+`("chunk", n, partition, slot)`; then `("windows",)` holds a version that earlier programs refuse, and n.
+
 So a batch writes only its own rows, not all that its windows hold. The directory numbers the slots, and an opaque state undoes
 the directory of a failed attempt; so the replay, or the next batch, overwrites the chunks of that attempt. Eight runs of one
 level are merged into one of the next, so a directory has few entries for many batches; large runs of tuples are not merged.
@@ -15,81 +18,24 @@ Everything is stored as bytes, so no aggregator can change what is stored, and n
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.errors import CorruptValueError
 from trident.fields import Fields
-from trident.state.encoding.codec import decode, encode
+from trident.runtime.windows.directory import DIRECTORY, Directory, Run
+from trident.runtime.windows.shares import ONE, Place, rows_of
 from trident.state.interfaces import Key, RemovableMapState
 
-__all__ = ["DIRECTORY", "MAX_CHUNK_BYTES", "Directory", "Run", "WindowStore", "mergeable", "remove"]
+__all__ = ["MAX_CHUNK_BYTES", "WindowStore", "mergeable", "remove"]
 
-DIRECTORY: Key = ("windows",)
 MAX_CHUNK_BYTES = 256 * 1024
 """The largest size of a chunk, about: a value holds it twice (`prev`, `curr`) and Memcached takes 1 MiB."""
 
-_VERSION = 1
 _FAN_IN = 8
 _LARGE = MAX_CHUNK_BYTES // _FAN_IN
-
-
-class Run(NamedTuple):
-    """Rows of a pane that were written together: `slots` chunks, from slot `first` on."""
-
-    level: int
-    size: int
-    first: int
-    slots: int
-
-    @property
-    def keys(self) -> list[Key]:
-        """The keys of its chunks."""
-        return [("chunk", slot) for slot in range(self.first, self.first + self.slots)]
-
-
-@dataclass
-class Directory:
-    """Says where each row is.
-
-    Attributes
-    ----------
-    content
-        The fields of the rows with types, and the width of a pane.
-    frontier
-        How far windows have fired; None before the first tuple.
-    next_slot
-        The first slot that no chunk ever had.
-    panes
-        The runs of each pane, oldest first, which is the order of the rows.
-    """
-
-    content: str = ""
-    frontier: int | None = None
-    next_slot: int = 0
-    panes: dict[int, list[Run]] = field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        """Return it as it is stored."""
-        panes = [[pane, *map(list, runs)] for pane, runs in self.panes.items()]
-        return encode([_VERSION, self.content, self.frontier, self.next_slot, panes])
-
-    @staticmethod
-    def of(data: bytes | None) -> Directory:
-        """Decode a stored directory; None gives an empty one."""
-        if data is None:
-            return Directory()
-        version, *rest = decode(data)
-        if version != _VERSION:
-            raise CorruptValueError(
-                f"read the directory of a window: it is of version {version}, this program knows {_VERSION}; a newer one "
-                "wrote it"
-            )
-        content, frontier, next_slot, panes = rest
-        return Directory(content, frontier, next_slot, {pane: [Run(*run) for run in runs] for pane, *runs in panes})
 
 
 def mergeable(runs: Sequence[Run], combines: bool) -> int:
@@ -120,6 +66,15 @@ class WindowStore:
         Of the rows, with their types.
     width
         The width of a pane, which its number refers to.
+    place
+        Which partition it is.
+    key
+        Those of `fields` by which rows are partitioned.
+
+    Attributes
+    ----------
+    taken_from
+        The partitions of another layout whose rows this commit takes over; most often none.
 
     Raises
     ------
@@ -127,25 +82,28 @@ class WindowStore:
         The state holds rows of other fields.
     """
 
-    def __init__(self, state: Any, fields: Fields, width: int = 1) -> None:
-        self._state, self.schema = state, schema_of(fields)
-        (data,) = state.multi_get([DIRECTORY])
-        self.directory = Directory.of(data)
-        content = f"{fields}; in panes of {width}"
-        if self.directory.panes and self.directory.content != content:
-            raise CorruptValueError(
-                f"read the directory of a window: it holds ({self.directory.content}), but this topology keeps ({content}); it "
-                "was written by another version of the topology. Give the window another state_name"
-            )
-        self.directory.content = content
+    def __init__(
+        self, state: Any, fields: Fields, width: int = 1, place: Place = ONE, key: Fields | None = None
+    ) -> None:
+        self._state, self.schema, self._place = state, schema_of(fields), place
+        self._content = f"{fields}; in panes of {width}"
         self._puts: dict[Key, bytes] = {}
         self._removed: list[Key] = []
+        self.taken_from: Sequence[Place] = ()
+        self.directory = self._directory(place)
+        self._is_new = not self.directory.content
+        if self._is_new:
+            self._begin(key or Fields())
+        self.directory.content = self._content
+
+    def must_write(self, given: int) -> bool:
+        """Whether the directory must be written although nothing changed: all partitions begin with the same batch."""
+        return self._is_new and (given > 0 or len(self.taken_from) > 0)
 
     def read(self, runs: Iterable[Run]) -> dict[Run, list[pa.RecordBatch]]:
         """Read runs, all at once."""
         wanted = list(dict.fromkeys(runs))
-        found = iter(self._state.multi_get([key for run in wanted for key in run.keys]) if wanted else [])
-        return {run: [self._rows(key, next(found)) for key in run.keys] for run in wanted}
+        return self._read(wanted, self._place)
 
     def add(self, pane: int, rows: pa.Table, instead_of: Sequence[Run] = ()) -> None:
         """Add rows to a pane, in place of its last runs `instead_of`, whose rows they include."""
@@ -160,7 +118,7 @@ class WindowStore:
             self.directory.next_slot,
             len(chunks),
         )
-        self._puts.update(zip(run.keys, chunks, strict=True))
+        self._puts.update(zip(run.keys_in(self._place), chunks, strict=True))
         self.directory.next_slot += len(chunks)
         runs.append(run)
 
@@ -170,12 +128,71 @@ class WindowStore:
 
     def write(self) -> None:
         """Write what was added and removed, and the directory."""
-        self._puts[DIRECTORY] = self.directory.to_bytes()
+        self._puts[self._place.key("windows")] = self.directory.to_bytes()
+        if self._is_new and self._place.partitions > 1 and self._place.partition == 0:
+            self._puts[DIRECTORY] = Directory(elsewhere=self._place.partitions).to_bytes()
         self._state.multi_put(list(self._puts), list(self._puts.values()))
         remove(self._state, self._removed)
 
     def _forget(self, runs: Iterable[Run]) -> None:
-        self._removed.extend(key for run in runs for key in run.keys)
+        self._removed.extend(key for run in runs for key in run.keys_in(self._place))
+
+    def _read(self, runs: Sequence[Run], place: Place) -> dict[Run, list[pa.RecordBatch]]:
+        keys = [run.keys_in(place) for run in runs]
+        found = iter(self._state.multi_get([key for of_run in keys for key in of_run]) if runs else [])
+        return {run: [self._rows(key, next(found)) for key in of_run] for run, of_run in zip(runs, keys, strict=True)}
+
+    def _directory(self, place: Place) -> Directory:
+        (data,) = self._state.multi_get([place.key("windows")])
+        directory = Directory.of(data)
+        if directory.panes and directory.content != self._content:
+            raise CorruptValueError(
+                f"read the directory of a window: it holds ({directory.content}), but this topology keeps ({self._content}); "
+                "it was written by another version of the topology. Give the window another state_name"
+            )
+        return directory
+
+    # ---- another number of partitions ------------------------------------------------------------------------------
+
+    def _begin(self, key: Fields) -> None:
+        """Begin the directory: empty, or with what another number of partitions kept of this one's keys.
+
+        All partitions do so in the same commit, and partition 0 removes what was kept before. Each reads the state as after
+        the batch before, whatever the others wrote meanwhile; so a replay moves the same rows again.
+        """
+        place = self._place
+        first = self.directory if place.partitions == 1 else self._directory(ONE)
+        self.directory = Directory()
+        count = first.elsewhere or (1 if first.content else 0)
+        if count == place.partitions:
+            raise CorruptValueError(
+                f"read {place.key('windows')!r} of a window: it is not there, but the window was kept in {count} partitions; "
+                "the store lost what it had acknowledged (an eviction, an expiry)"
+            )
+        self.taken_from = [Place(partition, count) for partition in range(count)]
+        for other in self.taken_from:
+            self._take_over(self._directory(other), other, key)
+
+    def _take_over(self, before: Directory, other: Place, key: Fields) -> None:
+        frontiers = [one for one in (self.directory.frontier, before.frontier) if one is not None]
+        self.directory.frontier = max(frontiers, default=None)
+        for pane, runs in before.panes.items():
+            read = self._read(runs, other)
+            rows = pa.Table.from_batches([some for run in runs for some in read[run]], self.schema)
+            own = rows_of(self._place, key, rows)
+            if own.num_rows:
+                self.add(pane, own)
+        self.forget(
+            [
+                other.key("windows"),
+                *(key for runs in before.panes.values() for run in runs for key in run.keys_in(other)),
+            ]
+        )
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        """Remove keys of another layout, once for all partitions."""
+        if self._place.partition == 0:
+            self._removed.extend(key for key in keys if key != DIRECTORY)
 
     def _rows(self, key: Key, data: bytes | None) -> pa.RecordBatch:
         if data is None:

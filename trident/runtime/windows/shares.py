@@ -1,0 +1,131 @@
+"""What each partition of a window, or of a join over time, gets of a batch.
+
+A grouped window and a join are partitioned by the hash of their key, like every other state with keys. Each partition gets the
+rows of its keys, and all get the same `Moment`: so time passes in a partition that gets no rows, and what fires does not
+depend on the number of partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from trident.arrow import schema_of
+from trident.fields import Fields
+from trident.graph import JoinWithinNode, WindowNode
+from trident.runtime.steps.groups import places_of
+from trident.runtime.windows.join_input import MARKS
+from trident.runtime.windows.worker_input import AT
+from trident.state.interfaces import Key
+
+__all__ = ["ONE", "Moment", "Place", "Shares", "moment_of", "rows_of", "running_partitions", "shares_of", "together"]
+
+OverTime = WindowNode | JoinWithinNode
+Shares = Mapping[int, Sequence[pa.Table]]
+
+
+class Place(NamedTuple):
+    """Which partition of a state this is, of how many."""
+
+    partition: int = 0
+    partitions: int = 1
+
+    def key(self, *parts: Any) -> Key:
+        """Return a key of this partition alone; the only one adds nothing to it."""
+        return parts if self.partitions == 1 else (parts[0], self.partitions, self.partition, *parts[1:])
+
+
+ONE = Place()
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What all partitions must know of a batch. It is plain data, so it can go to wherever a partition is committed.
+
+    Attributes
+    ----------
+    given
+        The number of rows that came, for all partitions.
+    reached
+        The latest event time among them: of a window in milliseconds, of a join of the left and of the right side in
+        microseconds. None where no row with a time came.
+    now_ms
+        The time of the batch; None if no window uses it.
+    """
+
+    given: int
+    reached: tuple[int | None, int | None] = (None, None)
+    now_ms: int | None = None
+
+
+def moment_of(node: OverTime, tables: Iterable[pa.Table], now_ms: int | None = None) -> Moment:
+    """Return the moment of some tables that workers made."""
+    given = 0
+    reached: list[int | None] = [None, None]
+    for table in tables:
+        given += table.num_rows
+        side = MARKS.index(table.column_names[0]) if isinstance(node, JoinWithinNode) else 0
+        column = MARKS[side] if isinstance(node, JoinWithinNode) else AT
+        if table.num_rows and column in table.column_names:
+            reached[side] = _later(reached[side], pc.max(table.column(column)).as_py())
+    return Moment(given, (reached[0], reached[1]), now_ms)
+
+
+def together(moments: Iterable[Moment]) -> Moment:
+    """Return the moment of a batch from those of its pieces; there is at least one."""
+    first, *others = moments
+    for one in others:
+        reached = tuple(map(_later, first.reached, one.reached))
+        first = Moment(first.given + one.given, (reached[0], reached[1]), first.now_ms)
+    return first
+
+
+def _later(one: int | None, other: int | None) -> int | None:
+    return max(one, other) if one is not None and other is not None else other if one is None else one
+
+
+def shares_of(node: OverTime, tables: Sequence[pa.Table], partitions: int) -> Shares:
+    """Return the rows of each partition, in the order of the tables; partitions without rows are left out."""
+    filled = [table for table in tables if table.num_rows]
+    if partitions == 1:
+        return {0: filled} if filled else {}
+    shares: dict[int, list[pa.Table]] = {}
+    for table in filled:
+        places = places_of(*_key_of(node, table), partitions)
+        for partition in np.unique(places).tolist():
+            shares.setdefault(partition, []).append(table.filter(pa.array(places == partition)))
+    return shares
+
+
+def rows_of(place: Place, key: Fields, rows: pa.Table) -> pa.Table:
+    """Return the rows whose key is in a partition."""
+    if place.partitions == 1 or not rows.num_rows:
+        return rows
+    return rows.filter(pa.array(places_of(rows, key.names, place.partitions) == place.partition))
+
+
+def running_partitions(node: OverTime, moment: Moment, shares: Shares, partitions: int) -> Sequence[int]:
+    """Return the partitions that commit the batch.
+
+    A count window of each key concerns the partitions that have rows. Elsewhere all partitions have one frontier, so all of
+    them run where time passes: with each batch that has rows, and by the time of the batch with every batch.
+    """
+    if isinstance(node, WindowNode) and node.config.counts:
+        return sorted(shares)
+    passes = moment.given or (isinstance(node, WindowNode) and node.config.by_batch_time)
+    return range(partitions) if passes else ()
+
+
+def _key_of(node: OverTime, table: pa.Table) -> tuple[pa.Table, tuple[str, ...]]:
+    """Return a table with the key's columns, of the same types for both sides of a join, and their names."""
+    if isinstance(node, WindowNode):
+        return table, node.group.names
+    side = node.sides[MARKS.index(table.column_names[0])]
+    schema = schema_of(node.sides[0].key)
+    keys = table.select(list(side.key.names)).rename_columns(schema.names).cast(schema)
+    return keys, node.sides[0].key.names
