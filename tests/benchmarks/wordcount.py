@@ -69,6 +69,8 @@ def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateS
         "engine": options.engine,
         "progress_kept": 1 << 20,
     }
+    if options.placement is not None:
+        settings["state_placement"] = options.placement
     if options.auto_bytes is not None:
         settings["auto_bytes"] = options.auto_bytes
     if options.engine == "auto":
@@ -178,6 +180,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--auto-bytes", type=int, help="up to which size engine=auto keeps a batch in this process")
     parser.add_argument("--engine", choices=("spark", "in_process", "auto"), default="spark")
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--placement", choices=("driver", "executors"), help="where states commit; default: by master")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--warm-up-s", type=float, default=3.0, help="seconds of empty Spark jobs before measuring")
     parser.add_argument("--side-by-side", action="store_true", help="also bare Spark and foreachBatch")

@@ -1,0 +1,107 @@
+"""Many small batches in a process of their own, sampled as they run: `python -m tests.benchmarks._flat_run {...}`."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from states.delta import DeltaState
+from states.memory import MemoryMapState
+from tests.benchmarks._drawn import DrawnKeys
+from trident import Config, TridentTopology
+from trident.coordination.transaction_log import FileLog
+from trident.graph import Graph
+from trident.operations import Count
+from trident.planner import make_plan
+from trident.runtime.driver.opened_topology import open_topology
+from trident.runtime.driver.running import RunningTopology
+from trident.spout.interfaces import TransactionAttempt
+
+KEYS, ROWS = 500, 100
+_SEGMENT_BYTES = 64 << 10
+
+
+class Samples:
+    """An observer that notes, every so many batches, what may not grow."""
+
+    def __init__(self, every: int, folder: Path) -> None:
+        self._every, self._folder, self._batches = every, folder, 0
+        self._at, self._cpu, self._me = time.perf_counter(), time.process_time(), psutil.Process()
+        self.taken: list[dict[str, float]] = []
+
+    def __call__(self, point: str, attempt: TransactionAttempt) -> None:
+        """Count a batch that is committed."""
+        if point != "succeeded":
+            return
+        self._batches += 1
+        if self._batches % self._every == 0:
+            self.take()
+
+    def take(self) -> None:
+        """Take a sample."""
+        now, cpu = time.perf_counter(), time.process_time()
+        sample = {
+            "batch": self._batches,
+            "batch_ms": (now - self._at) / self._every * 1000,
+            "cpu_ms": (cpu - self._cpu) / self._every * 1000,
+            "python_mb": self._me.memory_info().rss / (1 << 20),
+        }
+        java = [child for child in self._me.children() if child.name() == "java"]
+        if java:
+            sample["jvm_mb"] = java[0].memory_info().rss / (1 << 20)
+        for part in self._folder.iterdir():
+            sizes = _sizes(part)
+            sample[f"{part.name}_kb"], sample[f"{part.name}_files"] = sum(sizes) / 1024, len(sizes)
+        self.taken.append(sample)
+        self._at, self._cpu = time.perf_counter(), time.process_time()
+
+
+def _sizes(folder: Path) -> list[int]:
+    sizes = []
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                sizes.append(Path(where, name).stat().st_size)
+            except FileNotFoundError:  # swept meanwhile
+                continue
+    return sizes
+
+
+def run(engine: str, store: str, batches: int, every: int) -> list[dict[str, float]]:
+    """Run the batches and return the samples."""
+    with tempfile.TemporaryDirectory(prefix="trident-flat-") as folder:
+        topology = TridentTopology("flat")
+        spec = DeltaState.opaque(f"{folder}/table") if store == "delta" else MemoryMapState.opaque()
+        spout = DrawnKeys(batches, ROWS, KEYS)
+        counts = topology.new_stream("words", spout).group_by("word").persistent_aggregate(spec, Count(), "count")
+        settings: dict[str, Any] = {"engine": engine, "log_dir": f"{folder}/log", "master": "local[2]"}
+        samples = Samples(every, Path(folder))
+        gc.collect()
+        with _started(topology.graph(), Config.of(settings), samples) as started:
+            started.process_all_available()
+            keys = [(word,) for word in spout.words(spout.numbers(0, 0, KEYS)).to_pylist()]
+            assert started.state(counts).multi_get(keys) == [spout.count_of_each()] * KEYS
+            assert started.status["failures"] == 0
+    return samples.taken
+
+
+def _started(graph: Graph, config: Config, observer: Samples) -> RunningTopology:
+    """Start with a log of small segments, so that it turns over often enough to show that old ones go."""
+
+    def log(states: Any) -> FileLog:
+        return FileLog.open(config.log_folder(graph.name), graph.name, segment_bytes=_SEGMENT_BYTES)
+
+    opened = open_topology(graph, make_plan(graph), config, log)
+    return RunningTopology(graph, opened, observer)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps(run(**json.loads(sys.argv[1]))))

@@ -1,0 +1,65 @@
+"""The row `flat` of `scale.py`: 10,000 small batches, sampled, and a plot in text of what may not grow."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from tests.benchmarks._drivers import flat_run
+
+__all__ = ["change_of", "drawn", "flat"]
+
+_SAMPLES = 200
+_WITHIN = 1.05
+_WIDTH, _HEIGHT = 80, 6
+
+
+class Scaled(Protocol):
+    """Scales a number."""
+
+    def __call__(self, number: int) -> int:
+        """Return the number to use."""
+
+
+def flat(sizes: Scaled) -> dict[str, Any]:
+    """Run the batches in process, on Spark, and with a Delta table; how much each figure grew, and plots to stderr."""
+    found = {}
+    for engine, store in (("in_process", "memory"), ("spark", "memory"), ("in_process", "delta")):
+        batches = sizes(10_000)
+        batches -= batches % 10
+        samples = flat_run(engine=engine, store=store, batches=batches, every=max(1, batches // _SAMPLES))
+        samples = samples[1:]  # the first has the start of Spark and the first use of everything
+        name = f"{engine} {store}"
+        changes = {}
+        for figure in samples[0]:
+            if figure != "batch":
+                values = [sample[figure] for sample in samples]
+                changes[figure] = change_of(values)
+                print(f"{name}, {figure}: {drawn(values)}", file=sys.stderr)
+        found[name] = changes
+    worst = max(change for changes in found.values() for change in changes.values())
+    return {"ok": worst <= _WITHIN, **found}
+
+
+def change_of(values: Sequence[float]) -> float:
+    """Return the median of the last third as a multiple of that of the second; the first is the start."""
+    third = max(1, len(values) // 3)
+    middle, last = statistics.median(values[third : 2 * third] or values), statistics.median(values[-third:])
+    return round(last / middle, 3) if middle else float(bool(last))
+
+
+def drawn(values: Sequence[float]) -> str:
+    """Draw values as a line of text, from 0 up, each column the mean of its values."""
+    columns = min(_WIDTH, len(values))
+    means = [
+        statistics.mean(values[at * len(values) // columns : (at + 1) * len(values) // columns])
+        for at in range(columns)
+    ]
+    top = max(means) or 1.0
+    rows = []
+    for height in range(_HEIGHT, 0, -1):
+        filled = "".join("█" if mean / top * _HEIGHT >= height - 0.5 else " " for mean in means)
+        rows.append(f"{top * height / _HEIGHT:12.1f} │{filled}")
+    return "\n" + "\n".join([*rows, f"{0:12} └{'─' * columns}"])

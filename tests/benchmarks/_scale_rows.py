@@ -1,0 +1,210 @@
+"""The rows of `scale.py` but for the flat one: what each runs, in turns, and what it makes of the figures."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks._drivers import LOCAL_CLUSTER, on_redis, scale_run, wordcount
+
+__all__ = [
+    "NotAsked",
+    "Sizes",
+    "backlog",
+    "base",
+    "delta",
+    "distinct",
+    "driver",
+    "huge",
+    "persist",
+    "skewed",
+    "smallest",
+]
+
+Figures = dict[str, Any]
+
+
+class NotAsked(Exception):
+    """The row needs an option that was not given."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The options of a run."""
+
+    size: float
+    rounds: int
+    base: Path | None
+
+    def __call__(self, number: int) -> int:
+        """Scale a number."""
+        return max(1, round(number * self.size))
+
+    @property
+    def base_tree(self) -> Path:
+        """The tree to compare with."""
+        if self.base is None:
+            raise NotAsked("it compares with another tree: give --base PATH, a worktree of the commit before")
+        return self.base.resolve()
+
+
+def driver(sizes: Sizes) -> Figures:
+    """Batches of many and of few distinct keys; the driver's processor time must not tell them apart."""
+    few, many = (_keys(sizes, distinct) for distinct in (sizes(10_000), sizes(1_000_000)))
+    return {
+        "cpu_s_1m": many["cpu_s"], "cpu_s_10k": few["cpu_s"], "collected_kb_1m": many["collected_kb"],
+        "seconds_1m": many["seconds"], "peak_mb": many["peak_mb"],
+        "ok": many["cpu_s"] <= 0.15 and abs(many["cpu_s"] - few["cpu_s"]) <= 0.1 and many["collected_kb"] < 100,
+    }  # fmt: skip
+
+
+def _keys(sizes: Sizes, distinct: int) -> Figures:
+    batches = 2 * sizes.rounds + 1
+    with on_redis() as address:
+        figures = scale_run(
+            store="redis", address=address, master=LOCAL_CLUSTER, settings={"state_placement": "executors"},
+            spout={"batches": batches, "rows": distinct, "distinct": distinct},
+        )  # fmt: skip
+    return {  # without the first batch, which starts Python workers and connections
+        "cpu_s": round(statistics.median(figures["driver_cpu_s"][1:]), 3),
+        "seconds": round(statistics.median(figures["seconds"][1:]), 2),
+        "collected_kb": round(figures["collected_bytes"] / batches / 1024, 1),
+        "peak_mb": figures["peak_mb"],
+    }
+
+
+def distinct(sizes: Sizes) -> Figures:
+    """The word count of 1 M distinct words in batches of 100,000 sentences, in both placements."""
+    options = {
+        "state": "redis-opaque", "master": LOCAL_CLUSTER, "batch": sizes(100_000), "sentences": 6 * sizes(100_000),
+        "vocab": sizes(1_000_000),
+    }  # fmt: skip
+    return _compared(sizes, 1.5, *(_placed(place, options) for place in ("executors", "driver")))
+
+
+def persist(sizes: Sizes) -> Figures:
+    """10 M rows to an updater."""
+    rows = sizes(10_000_000)
+    with on_redis() as address:
+        figures = scale_run(
+            store="redis", address=address, master=LOCAL_CLUSTER, settings={"state_placement": "executors"},
+            spout={"batches": 1, "rows": rows, "distinct": rows}, persist=True, partitions=32,
+        )  # fmt: skip
+    peak, idle = figures["peak_mb"], figures["idle_mb"]
+    above = sum(peak[role] - idle[role] for role in ("driver_python", "driver_jvm"))
+    return {**_told(figures), "driver_above_idle_mb": above, "ok": above <= 300}
+
+
+def huge(sizes: Sizes, skew: float = 0.0) -> Figures:
+    """50 M words of which 5 M are distinct, in one batch."""
+    with on_redis() as address:
+        figures = scale_run(
+            store="redis", address=address, master=LOCAL_CLUSTER, partitions=16,
+            settings={"state_placement": "executors", "parallelism": 16, "message_timeout_s": 3600},
+            spout={"batches": 1, "rows": sizes(50_000_000), "distinct": sizes(5_000_000), "skew": skew},
+        )  # fmt: skip
+    ours = {role: mb for role, mb in figures["peak_mb"].items() if role.startswith(("driver", "executor"))}
+    return {**_told(figures), "largest_mb": max(ours.values()), "ok": max(ours.values()) <= 1500}
+
+
+def skewed(sizes: Sizes) -> Figures:
+    """The same, but half of the words are one."""
+    return huge(sizes, skew=0.5)
+
+
+def delta(sizes: Sizes) -> Figures:
+    """Load a Delta table with 10 M keys, then add to random ones of them."""
+    loads, keys, batch = 20, sizes(10_000_000), sizes(100_000)
+    with tempfile.TemporaryDirectory(prefix="trident-scale-") as folder:
+        log, store = {"log_dir": f"{folder}/log"}, f"{folder}/table"
+        common = {"store": "delta", "address": store, "engine": "in_process", "settings": log, "partitions": 1}
+        loaded = scale_run(spout={"batches": loads, "rows": keys // loads, "distinct": keys}, **common)
+        # Another spout of the same stream: it continues behind the batches of the load, which is what it counts from.
+        more = {"batches": loads + 2 * sizes.rounds + 2, "rows": batch, "distinct": keys}
+        figures = scale_run(spout=more, checked=False, **common)
+    peak, seconds = figures["peak_mb"]["driver_python"], statistics.median(figures["seconds"][1:])
+    return {
+        "seconds": round(seconds, 2), "driver_mb": peak, "load_s": round(sum(loaded["seconds"])),
+        "load_driver_mb": loaded["peak_mb"]["driver_python"], "start_s": round(figures["seconds"][0], 1),
+        "ok": seconds <= 5 and peak <= 1000,
+    }  # fmt: skip
+
+
+def backlog(sizes: Sizes) -> Figures:
+    """Many batches of 10,000 sentences that wait."""
+    tree, found = sizes.base_tree, {}
+    for state in ("memory-opaque", "redis-opaque"):
+        options = {"state": state, "batch": 10_000, "sentences": sizes(1_000_000)}
+        found[state] = _compared(sizes, 2, _in(None, options), _in(tree, options))
+    return {"ok": all(one["ok"] for one in found.values()), **found}
+
+
+def smallest(sizes: Sizes) -> Figures:
+    """Batches of one sentence, one at a time, so that executors may process and commit in one job."""
+    options = {"state": "redis-opaque", "batch": 1, "sentences": sizes(300), "pending": 1}
+    figures = _compared(sizes, 1 / 2.5, *(_placed(place, options) for place in ("executors", "driver")))
+    return {**figures, "times_the_driver": round(1 / figures["ratio"], 2)}
+
+
+def base(sizes: Sizes) -> Figures:
+    """The word count in driver placement, in this tree and in the other one."""
+    tree, found = sizes.base_tree, {}
+    for engine, batch, sentences in _BASE:
+        options = {
+            "engine": engine,
+            "state": "memory-opaque",
+            "batch": batch,
+            "sentences": max(batch, sizes(sentences)),
+        }
+        found[f"{engine} {batch}"] = _compared(sizes, 0.95, _in(None, options), _in(tree, options))
+    return {"ok": all(one["ok"] for one in found.values()), **found}
+
+
+_BASE = [
+    ("spark", 1, 400), ("spark", 1_000, 300_000), ("spark", 10_000, 2_000_000), ("spark", 100_000, 6_000_000),
+    ("in_process", 1, 5_000), ("in_process", 1_000, 1_000_000), ("in_process", 10_000, 4_000_000),
+    ("in_process", 100_000, 6_000_000),
+]  # fmt: skip
+
+
+# ---- pairs ---------------------------------------------------------------------------------------------------------------
+
+Way = Callable[[], Figures]
+
+
+def _placed(placement: str, options: Figures) -> Way:
+    return lambda: wordcount(placement=placement, **options)
+
+
+def _in(tree: Path | None, options: Figures) -> Way:
+    return lambda: wordcount(**options) if tree is None else wordcount(tree, **options)
+
+
+def _compared(sizes: Sizes, at_least: float, this: Way, other: Way) -> Figures:
+    """Run both in turns, each first as often as second; the ratio of the words a second, and each round's."""
+    pairs = []
+    for number in range(sizes.rounds):
+        if number % 2:
+            pairs.append((this(), other()))
+        else:
+            late = other()
+            pairs.append((this(), late))
+    ratios = [ours["warm_words_per_s"] / theirs["warm_words_per_s"] for ours, theirs in pairs]
+    ratio = statistics.median(ratios)
+    speeds = [round(statistics.median(one["warm_words_per_s"] for one in side)) for side in zip(*pairs, strict=True)]
+    exact = all(one["exact"] for pair in pairs for one in pair)
+    return {
+        "ratio": round(ratio, 2), "ratios": [round(one, 2) for one in ratios], "words_per_s": speeds[0],
+        "others_words_per_s": speeds[1], "exact": exact, "ok": exact and ratio >= at_least,
+    }  # fmt: skip
+
+
+def _told(figures: Figures) -> Figures:
+    return {
+        "seconds": round(max(figures["seconds"]), 1), "collected_kb": round(figures["collected_bytes"] / 1024),
+        "idle_mb": figures["idle_mb"], "peak_mb": figures["peak_mb"],
+    }  # fmt: skip

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.benchmarks._drawn import DrawnKeys
+from tests.benchmarks._flat_run import run
+from tests.benchmarks._flatness import change_of, drawn
+from tests.benchmarks.scale import ROWS, main
+from trident.spout.interfaces import TransactionAttempt
+
+
+def test_each_key_is_drawn_equally_often_whatever_the_parts() -> None:
+    spout = DrawnKeys(batches=3, rows=1_000, distinct=500, per_table=70)
+    for parallelism in (1, 2, 7):
+        counts: Counter[str] = Counter()
+        for batch in range(3):
+            for part in spout.parts(TransactionAttempt(batch + 1, 1), {"batch": batch}, parallelism):
+                for table in spout.emit(part):
+                    counts.update(table["word"].to_pylist())
+        assert set(counts.values()) == {spout.count_of_each()} == {6}
+        assert len(counts) == 500
+
+
+def test_a_skewed_batch_has_so_many_rows_of_one_key() -> None:
+    numbers = DrawnKeys(1, 10_000, 10_000, skew=0.5).numbers(0, 0, 10_000)
+    assert 5_000 <= np.count_nonzero(numbers == 0) <= 5_001
+
+
+def test_a_figure_that_grows_is_told_from_one_that_does_not() -> None:
+    saw = [number % 10 for number in range(300)]
+    assert change_of([100.0, *[1.0] * 299]) == change_of(saw) == 1.0  # neither the start nor a saw's teeth are growth
+    assert change_of([float(number) for number in range(300)]) == pytest.approx(5 / 3, rel=0.01)
+    assert change_of([0.0] * 30) == 0.0
+
+
+def test_a_plot_is_as_high_as_its_largest_value() -> None:
+    lines = drawn([1.0, 2.0, 4.0]).splitlines()
+    assert [line[-3:].strip() for line in lines[1:4]] == ["█"] * 3
+    assert lines[3].startswith("         2.7 │")
+    assert lines[-2].endswith("│███")
+
+
+def test_no_figure_of_a_topology_grows_with_its_batches() -> None:
+    samples = run("in_process", "memory", batches=1_500, every=10)[1:]
+    assert len(samples) == 149
+    for figure in ("python_mb", "log_kb", "log_files"):
+        assert change_of([sample[figure] for sample in samples]) <= 1.05, figure
+
+
+def test_an_unknown_row_is_refused_with_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["bigger"])
+    assert "no row bigger; there are driver, distinct" in capsys.readouterr().err
+
+
+def test_a_row_that_cannot_be_measured_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["base"]) == 1
+    line = json.loads(capsys.readouterr().out)
+    assert (line["row"], line["ok"]) == ("base", False)
+    assert "give --base PATH" in line["error"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", sorted(ROWS.keys() - {"flat"}))
+def test_each_row_can_be_measured(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main([name, "--size", "0.002", "--rounds", "1", "--base", "."])
+    line = json.loads(capsys.readouterr().out)
+    assert "error" not in line
