@@ -13,10 +13,10 @@ import pyarrow as pa
 from pyarrow.fs import FileSystem
 
 from states.delta.buckets.bucket_files import HASH_COLUMN, Bucket, BucketFile, OpenedBucket, write_bucket
-from states.delta.buckets.sorted_rows import Found, SortedRows, WantedKeys, rows_only
+from states.delta.buckets.sorted_rows import Found, SortedRows, WantedKeys, hashes_in, rows_only
 from trident.errors import StateError
 
-__all__ = ["BucketLimits", "BucketedBase", "Rewrite", "written_buckets"]
+__all__ = ["BucketLimits", "BucketedBase", "Rewrite"]
 
 _EVERYTHING = Bucket(0, 0)
 
@@ -64,7 +64,7 @@ class BucketedBase:
         limits: BucketLimits | None = None,
     ) -> None:
         self.files = tuple(sorted(files, key=lambda file: file.bucket.first))
-        self.schema, self.keys, self._system, self._limits = schema, tuple(keys), system, limits or BucketLimits()
+        self.schema, self.keys, self._system, self.limits = schema, tuple(keys), system, limits or BucketLimits()
         for one, other in zip(self.files, self.files[1:], strict=False):
             if one.bucket.end > other.bucket.first:
                 raise StateError(f"the hashes of data file {other.path} overlap with those of {one.path}")
@@ -99,7 +99,19 @@ class BucketedBase:
         files = set(self.files)
         for rewrite in rewrites:
             files = files.difference(rewrite.removed).union(rewrite.added)
-        return BucketedBase(list(files), self.schema, self.keys, self._system, self._limits)
+        return BucketedBase(list(files), self.schema, self.keys, self._system, self.limits)
+
+    def written(self, rows: pa.Table, bucket: Bucket) -> Iterator[BucketFile]:
+        """Write rows of a bucket, with their hashes and in order, into as many files as the limits ask for."""
+        if rows.num_rows > 1 and (rows.num_rows > self.limits.rows or rows.nbytes > self.limits.nbytes):
+            hashes = hashes_in(rows)
+            if hashes[0] != hashes[-1]:
+                for half in bucket.halves():
+                    part = half.within(hashes)
+                    yield from self.written(rows.slice(part.start, part.stop - part.start), half)
+                return
+        if rows.num_rows:
+            yield write_bucket(rows, bucket, self._system)
 
     def _found(self, wanted: WantedKeys) -> Iterator[Found]:
         for file in self.files:
@@ -119,8 +131,7 @@ class BucketedBase:
             with OpenedBucket(file, self._system) as opened:
                 stored = opened.rows()
         rows = changes.applied_to(stored)
-        added = written_buckets(rows, bucket, self._system, self._limits)
-        return Rewrite(() if file is None else (file,), tuple(added))
+        return Rewrite(() if file is None else (file,), tuple(self.written(rows, bucket)))
 
     def _cover(self, bucket: Bucket, files: list[BucketFile]) -> Iterator[tuple[Bucket, BucketFile | None]]:
         """Iterate over buckets that have all hashes together, with their files; an empty one has none."""
@@ -129,16 +140,3 @@ class BucketedBase:
             return
         for half in bucket.halves():
             yield from self._cover(half, [file for file in files if half.first <= file.bucket.first < half.end])
-
-
-def written_buckets(rows: pa.Table, bucket: Bucket, system: FileSystem, limits: BucketLimits) -> Iterator[BucketFile]:
-    """Write rows of a bucket, with their hashes and in order, in as many files as the limits ask for."""
-    if rows.num_rows > 1 and (rows.num_rows > limits.rows or rows.nbytes > limits.nbytes):
-        hashes = rows[HASH_COLUMN].to_numpy()
-        if hashes[0] != hashes[-1]:
-            for half in bucket.halves():
-                part = half.within(hashes)
-                yield from written_buckets(rows.slice(part.start, part.stop - part.start), half, system, limits)
-            return
-    if rows.num_rows:
-        yield write_bucket(rows, bucket, system)

@@ -12,7 +12,7 @@ import pyarrow as pa
 from states.delta.buckets.bucket_files import HASH_COLUMN, Bucket
 from states.delta.buckets.key_hashes import Hashes, Places, comparable, hashes_of, pairs, same_keys
 
-__all__ = ["Found", "SortedRows", "WantedKeys", "hashed", "in_hash_order", "rows_only"]
+__all__ = ["Found", "SortedRows", "WantedKeys", "hashed", "hashes_in", "in_hash_order", "rows_only"]
 
 
 class Found(NamedTuple):
@@ -98,7 +98,7 @@ class SortedRows:
 
     def __init__(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> None:
         self._rows, self.deleted, self._keys = rows, deleted, keys
-        self.hashes: Hashes = rows[HASH_COLUMN].to_numpy()
+        self.hashes = hashes_in(rows)
 
     @staticmethod
     def of(rows: pa.Table, keys: Sequence[str], deleted: npt.NDArray[np.bool_] | None = None) -> SortedRows:
@@ -171,9 +171,15 @@ def hashed(rows: pa.Table, keys: Sequence[str]) -> tuple[pa.Table, Places]:
     return in_hash_order(rows.add_column(0, HASH_COLUMN, pa.array(hashes)))
 
 
+def hashes_in(rows: pa.Table) -> Hashes:
+    """Return the hashes of rows that have them."""
+    hashes: Hashes = rows[HASH_COLUMN].to_numpy()
+    return hashes
+
+
 def in_hash_order(rows: pa.Table) -> tuple[pa.Table, Places]:
     """Return rows in the order of their hashes, as one chunk, and their numbers before."""
-    order = np.argsort(rows[HASH_COLUMN].to_numpy(), kind="stable")
+    order = np.argsort(hashes_in(rows), kind="stable")
     return rows.combine_chunks().take(pa.array(order)), order
 
 
