@@ -23,7 +23,7 @@ from trident.state import (
     Winners,
 )
 
-__all__ = ["FIRST_ATTEMPT", "Writer", "keys_of", "milliseconds", "peak_rss_growth_mb", "stored_bytes"]
+__all__ = ["FIRST_ATTEMPT", "Writer", "keys_of", "milliseconds", "peak_rss_growth_mb", "status_mb", "stored_bytes"]
 
 FIRST_ATTEMPT = 1 << 20
 
@@ -92,12 +92,13 @@ def peak_rss_growth_mb() -> Iterator[list[float]]:
     """Measure by how much the memory of this process grows at most; the list has the figure afterwards."""
     growth: list[float] = []
     Path("/proc/self/clear_refs").write_text("5")  # the peak is now the present size
-    before = _status_kb("VmRSS")
+    before = status_mb("VmRSS")
     yield growth
-    growth.append((_status_kb("VmHWM") - before) / 1024)
+    growth.append(status_mb("VmHWM") - before)
 
 
-def _status_kb(field: str) -> int:
+def status_mb(field: str) -> float:
+    """Return what the system says of the memory of this process: `VmRSS` now, `VmHWM` at most."""
     found = re.search(rf"^{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found is not None
-    return int(found[1])
+    return round(int(found[1]) / 1024, 1)
