@@ -53,6 +53,7 @@ DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", 
 RUNTIME = (
     "cloudpickle",
     "msgpack",
+    "trident.monitoring",
     "trident.arrow",
     "trident.coordination",
     "trident.planner",
@@ -82,7 +83,12 @@ LAYERS = (
     Layer(("trident.spout",), VALUES, deferred=("pyarrow",)),
     # The one door from the surface to an engine: TridentTopology.start() opens it when it is called. A window that is given
     # no state is kept in memory.
-    Layer(GRAPH, INTERFACES, deferred=("trident.explain", "trident.runtime.driver.running", "states.memory")),
+    Layer(
+        GRAPH,
+        INTERFACES,
+        deferred=("trident.explain", "trident.monitoring", "trident.runtime.driver.running", "states.memory"),
+    ),
+    Layer(("trident.monitoring",), INTERFACES, deferred=("prometheus_client",)),
     Layer(("trident.coordination",), ("msgpack", *INTERFACES)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.steps.kernels",)),

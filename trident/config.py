@@ -21,6 +21,7 @@ NO_URL = (
     "must be a folder of a local disk, given as a path without a scheme. An object store has neither the locks nor the hard "
     "links that it needs"
 )
+_LAST_PORT = 65535
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")  # one slash, because `Path` makes one of two
 
 
@@ -94,6 +95,11 @@ class Config(Redacted):
         files), it is asked less often, so that an idle driver uses a tenth of a core at most.
     progress_kept
         How many entries `recent_progress` keeps.
+    metrics_port
+        Serve metrics over HTTP at this port while the topology runs, in OpenMetrics; 0 takes a free one, None serves none.
+        Needs `trident-spark[metrics]`. See [monitoring](monitoring.md).
+    metrics_host
+        The address to serve metrics at. Whoever reaches it may read them: names of streams and states, and counts.
     """
 
     max_spout_pending: int = 3
@@ -119,6 +125,8 @@ class Config(Redacted):
     parallelism: int | None = None
     poll_interval_ms: int = 50
     progress_kept: int = 100
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(type(self)).items():
@@ -147,6 +155,8 @@ class Config(Redacted):
                 raise ConfigError(f"{name}={getattr(self, name)!r}: {NO_URL}")
         if self.message_timeout_s <= 0:
             raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
+        if self.metrics_port is not None and not 0 <= self.metrics_port <= _LAST_PORT:
+            raise ConfigError(f"metrics_port={self.metrics_port}: must be a port from 0 to {_LAST_PORT}")
         if self.parallelism is not None and self.parallelism < 1:
             raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
 

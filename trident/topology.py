@@ -20,6 +20,7 @@ from trident.stream import Stream, TridentState
 
 if TYPE_CHECKING:
     from trident.config import Config
+    from trident.monitoring.listener import TopologyListener
     from trident.runtime.driver.running import RunningTopology
 
 __all__ = ["TridentTopology"]
@@ -166,13 +167,21 @@ class TridentTopology(Declaration):
         unnamed = sum(bool(_UNNAMED.fullmatch(one)) for one in self._states)  # whatever else is declared
         return TridentState(self, self._add_state(name or f"static{unnamed}", spec_of(state), static=True), None)
 
-    def start(self, conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> RunningTopology:
+    def start(
+        self,
+        conf: Config | Mapping[str, Any] | None = None,
+        *,
+        listeners: Sequence[TopologyListener] = (),
+        **settings: Any,
+    ) -> RunningTopology:
         """Check the whole declaration, open the log, recover, and begin to run batches.
 
         Parameters
         ----------
         conf
             A `Config` or a mapping of its keys; `settings` override single keys. Unknown keys are refused.
+        listeners
+            Are told what happens, from the start on; see `TopologyListener` (trident.monitoring).
 
         Raises
         ------
@@ -192,7 +201,7 @@ class TridentTopology(Declaration):
         from trident.runtime.driver.running import new_memory_log, start
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
-        return start(self.graph(), Config.of(conf, **settings), self._memory_log)
+        return start(self.graph(), Config.of(conf, **settings), self._memory_log, listeners=listeners)
 
     def explain(self) -> str:
         """Return what runs where, as text: `print(topology.explain())`.

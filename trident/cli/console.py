@@ -15,6 +15,8 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from trident.errors import FencedError, TridentError
+from trident.monitoring.event_log import event_of
+from trident.monitoring.events import TopologyTerminated
 
 __all__ = ["INTERRUPTED", "REPLACED", "is_wide", "problems", "reporting", "results", "say", "table"]
 
@@ -115,4 +117,4 @@ class _Plain(logging.Handler):
 
 def _is_no_repetition(record: logging.LogRecord) -> bool:
     # The error that ended a topology is raised as well, and printed by `reporting`.
-    return not (record.name == "trident.runtime.driver.running" and record.funcName == "_note")
+    return not isinstance(event_of(record), TopologyTerminated)

@@ -20,6 +20,7 @@ from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.state.copies import owned
 from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
+from trident.state.key_counts import count_keys
 from trident.state.map_abilities import abilities_of
 from trident.state.removals import Removals
 from trident.state.sentinel import SENTINEL_KEY, ReservedKeySentinel, check_sentinel
@@ -64,6 +65,7 @@ class CommittedMap(ABC):
         begun = self._begun(txid)
         if self._puts_at_commit and self._written:
             self.backing.multi_put(list(self._written), list(self._written.values()))
+            count_keys(written=len(self._written))
         if self._offers.lifecycle is not None:
             self._offers.lifecycle.end(begun)
         self._removals.end(begun)
@@ -193,6 +195,7 @@ class CommittedMap(ABC):
         # A store may show a commit's own puts late (buffered until the end) or never (evicted at once).
         if not keys:
             return []
+        count_keys(asked=len(keys))
         stored, written = self.backing.multi_get(keys), self._written
         if not written:
             return stored
@@ -203,6 +206,7 @@ class CommittedMap(ABC):
             # Store first, memory second, because a failed put must not look written (R10).
             if not self._puts_at_commit:
                 self.backing.multi_put(keys, stored)
+                count_keys(written=len(keys))
             self._written.update(zip(keys, stored, strict=True))
 
     def _current(self) -> Txid:

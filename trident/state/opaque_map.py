@@ -13,6 +13,7 @@ from trident.state.columns import ColumnarMap
 from trident.state.copies import kept, owned
 from trident.state.encoding.equal_keys import one_nan
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
+from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
 from trident.state.txid import Snapshot, Txid
 from trident.state.values import Combine, CombinerUpdates, OpaqueValue
@@ -76,6 +77,7 @@ class OpaqueMap(CommittedMap):
         if new is None:
             return None
         columnar.multi_put_columns(found, new)
+        count_keys(asked=len(new), written=len(new))
         self._combined = parts, new  # after the put, because a failed one must not look written (R10)
         return new.curr
 
@@ -106,6 +108,7 @@ class OpaqueMap(CommittedMap):
         if not keys:
             return []
         found = None if self._columnar is None else self._columnar.multi_find(keys)
+        count_keys(asked=len(keys))
         if found is not None:
             self._refuse_later(found, snapshot.txid + 1, lambda at: keys[at], behind=snapshot.txid)
             return found.values_before(snapshot.txid + 1, snapshot.winners)

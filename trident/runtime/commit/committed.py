@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from trident.runtime.steps.failures import Failure, StepFailed
+from trident.state.key_counts import NO_KEYS, KeyCounts
 
 __all__ = ["Committed", "Updated"]
 
@@ -28,17 +29,30 @@ class Committed:
         What operations counted, as `operation/counter`.
     captured
         Tuples behind states that were left out as dead letters.
+    key_counts
+        How many keys of each state were read, found in a memory, and written.
+    bytes_shuffled, bytes_collected
+        What tasks that commit sent each other, and what they returned to the driver.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, int] = field(default_factory=dict)
     captured: list[Failure] = field(default_factory=list)
+    key_counts: dict[str, KeyCounts] = field(default_factory=dict)
+    bytes_shuffled: int = 0
+    bytes_collected: int = 0
+
+    def add_keys(self, state: str, counts: KeyCounts) -> None:
+        """Add what a partition of a state, or a query of it, read and wrote."""
+        before = self.key_counts.get(state)
+        self.key_counts[state] = counts if before is None else before.plus(counts)
 
 
 class Updated(NamedTuple):
-    """What became of one partition: the rows that it gives and what operations counted, or why it failed."""
+    """What became of one partition: the rows that it gives, what operations counted and its keys, or why it failed."""
 
     values: pa.Table | None = None
     counts: Mapping[str, int] = MappingProxyType({})
     failure: StepFailed | None = None
+    keys: KeyCounts = NO_KEYS

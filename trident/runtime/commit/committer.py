@@ -27,6 +27,7 @@ from trident.runtime.steps.rows import Emitted, Run, columns_of
 from trident.runtime.windows.over_time import update_over_time
 from trident.runtime.windows.shares import Moment, Place, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 
@@ -111,7 +112,9 @@ class Committer:
             elif isinstance(node, PersistNode):
                 rows = self._persist(node, tables, txids[node.state], done)
             elif isinstance(node, QueryNode):
-                rows = flow.query(node, self._states[node.state], txids[node.state], tables, arrived)
+                with counting_keys() as keys:
+                    rows = flow.query(node, self._states[node.state], txids[node.state], tables, arrived)
+                done.add_keys(node.state, keys.counts)
             else:
                 flow.exchange(node, arrived)
                 continue
@@ -154,6 +157,7 @@ class Committer:
             if one.failure is not None:
                 raise one.failure
             add_counts(done.metrics, one.counts)
+            done.add_keys(node.state, one.keys)
         done.touched[node.state] = sorted(partitions)
         return [one.values for one in results]
 
@@ -184,11 +188,11 @@ Reach = Callable[[str, str], None]
 def _updated(update: Callable[..., pa.Table | None], *args: Any) -> Updated:
     """Call the update of one partition, in whichever thread this is; return its failure as data."""
     try:
-        with counting() as counts:
+        with counting() as counts, counting_keys() as keys:
             values = update(*args)
     except StepFailed as error:
         return Updated(failure=error)
-    return Updated(values, counts)
+    return Updated(values, counts, keys=keys.counts)
 
 
 def update_partition(

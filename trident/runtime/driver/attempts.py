@@ -46,13 +46,13 @@ class Attempts:
     def start(self, batch: Batch, alone: bool) -> None:
         """Choose the runner and the threads for a batch, and start its processing; `alone`: no other batch is in flight."""
         try:
-            size = self._sources.size_of(batch.definitions)
+            batch.size = size = self._sources.size_of(batch.definitions)
             batch.runner = self._runner.of_size(size)
             parts = self._sources.cut(batch)
         except StepFailed as error:  # as in a worker: a source that cannot be read fails the attempt
             self._tell(News(batch.attempt, failure=error.failure))
             return
-        batch.empty = not parts
+        batch.empty, batch.tasks = not parts, len(parts)
         batch.lane = self._execution.lane_of(batch.runner, size, alone)
         batch.lane.process(partial(self.process, batch, parts))
 

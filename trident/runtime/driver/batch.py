@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trident.coordination.letter_records import LETTERS
+from trident.monitoring.batch_committed import Phases
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch_time import TIME
 from trident.runtime.engine.runners import Runner
@@ -96,11 +97,16 @@ LOOP = Lane(_call, _call, in_loop=True)
 
 @dataclass
 class BatchTimes:
-    """When a batch reached each point of its life, in seconds of a monotonic clock."""
+    """When a batch reached each point of its life, in seconds of a monotonic clock.
+
+    `defined` is when the spouts were asked for it, `started` when they had answered.
+    """
 
     defined: float = 0.0
+    started: float = 0.0
     processed: float = 0.0
     committing: float = 0.0
+    committed: float = 0.0
     recorded: float = 0.0
 
     @property
@@ -108,14 +114,15 @@ class BatchTimes:
         """Seconds that the batch itself took, without those in which it waited for the commits of earlier ones."""
         return self.processed - self.defined + self.recorded - self.committing
 
-    def durations_ms(self) -> dict[str, float]:
-        """Return milliseconds per phase; `wait` is the time from the end of processing to the start of the commit."""
-        return {
-            "process": (self.processed - self.defined) * 1000,
-            "wait": (self.committing - self.processed) * 1000,
-            "commit": (self.recorded - self.committing) * 1000,
-            "total": (self.recorded - self.defined) * 1000,
-        }
+    def phases(self) -> Phases:
+        """Return the seconds of each phase."""
+        return Phases(
+            self.started - self.defined,
+            self.processed - self.started,
+            self.committing - self.processed,
+            self.committed - self.committing,
+            self.recorded - self.committed,
+        )
 
 
 @dataclass
@@ -138,6 +145,8 @@ class Batch:
         The events that were waited for when the spouts were asked.
     cost_s
         How long processing kept a core of this process busy.
+    size, tasks
+        About how many bytes it has (None: unknown), and into how many parts it was cut.
     """
 
     attempt: TransactionAttempt
@@ -153,11 +162,14 @@ class Batch:
     undecided: Undecided | None = None
     asked_for: list[threading.Event] = field(default_factory=list)
     cost_s: float = 0.0
+    size: int | None = None
+    tasks: int = 0
 
     @classmethod
-    def of(cls, attempt: TransactionAttempt, defined: Defined, now: float, runner: Runner, capture: bool) -> Batch:
-        """Return the batch of an attempt that was defined at time `now`."""
-        times = BatchTimes(defined=now)
+    def of(
+        cls, attempt: TransactionAttempt, defined: Defined, times: BatchTimes, runner: Runner, capture: bool
+    ) -> Batch:
+        """Return the batch of an attempt that was just defined."""
         return cls(attempt, defined.definitions, times, runner, capture, undecided=defined.undecided)
 
 

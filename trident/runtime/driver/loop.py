@@ -18,13 +18,13 @@ from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.attempts import Attempts, txids_of
-from trident.runtime.driver.batch import Batch, Defined, Mail, News, Observer
+from trident.runtime.driver.batch import Batch, BatchTimes, Defined, Mail, News, Observer
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.driver.polling import Polling, Waiting
-from trident.runtime.driver.progress import Progress
+from trident.runtime.driver.progress import Outcome, Progress
 from trident.runtime.driver.retrying import Retrying
 from trident.runtime.driver.sources import Sources
 from trident.runtime.driver.starting import Starting
@@ -68,7 +68,7 @@ class BatchLoop:
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._mail)
         interval_s = config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, config.max_spout_pending, interval_s)
-        self._retrying = Retrying(self._name, config, self._coordinator)
+        self._retrying = Retrying(config, self._coordinator)
         self._batches: dict[int, Batch] = {}
         self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
         self._starting = Starting(self._coordinator, self._retrying, self._polling, self._batches)
@@ -175,6 +175,7 @@ class BatchLoop:
         if defined is None:
             return False
         batch = self._new_batch(defined, now)
+        batch.times.started = self._clock.monotonic()
         batch.share = self._sources.throttle.share if asked else None
         self._observe("defined", batch.attempt)
         self._attempts.start(batch, alone=len(self._batches) == 1)
@@ -184,7 +185,7 @@ class BatchLoop:
     def _new_batch(self, defined: Defined, now: float) -> Batch:
         attempt = self._coordinator.start(now)
         capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
-        batch = self._batches[attempt.txid] = Batch.of(attempt, defined, now, self._opened.runner, capture)
+        batch = self._batches[attempt.txid] = Batch.of(attempt, defined, BatchTimes(now), self._opened.runner, capture)
         return batch
 
     def _processed(self, batch: Batch, output: TaskOutput) -> None:
@@ -218,6 +219,7 @@ class BatchLoop:
         batch.lane.commit(partial(self._attempts.commit, batch, txids))
 
     def _record(self, batch: Batch, committed: Committed) -> None:
+        batch.times.committed = self._clock.monotonic()
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
         self._sources.commit(batch)
         if captured:
@@ -225,15 +227,17 @@ class BatchLoop:
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
         counts, at_ms = {"tuples": batch.output.tuples, "dead_letters": len(captured)}, self._clock.wall_ms()
         self._log.append(CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms))
+        tries = self._coordinator.failures(attempt.txid) + 1
         self._coordinator.committed(attempt)
         self._observe("recorded", attempt)
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
-        self._sources.succeeded(batch)
+        sources = self._sources
+        sources.succeeded(batch)
+        outcome = Outcome(committed, at_ms, tries, len(captured), sources.lags.known, sources.throttle.share)
+        self._progress.committed(batch, outcome)
         self._observe("succeeded", attempt)
         self._polling.done(batch.waiting)
-        sources = self._sources
-        self._progress.committed(batch, committed, at_ms, len(captured), sources.lags, sources.throttle.share)
 
     # ---- or fail ----------------------------------------------------------------------------------------------------
 
@@ -248,8 +252,10 @@ class BatchLoop:
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""
         self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
-        self._progress.failed(attempt, failure)
         pause = self._retrying.pause_after(attempt, failure)
+        retry_in_s = None if self._retrying.excludes(attempt.txid) else pause
+        tries = self._coordinator.failures(attempt.txid) + 1
+        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s)
         for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
             batch = self._batches.pop(dead.txid)
             if dead != attempt:

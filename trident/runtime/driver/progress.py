@@ -1,60 +1,82 @@
-"""The progress of the batches so far: the numbers of `status`, `last_progress` and the command line's live line."""
+"""The progress of the batches so far: the numbers of `status`, `last_progress` and the command line's live line.
+
+Each thing that happens becomes one event here; `Monitoring` passes it on.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from trident.monitoring.batch_committed import BatchCommitted, Placement, Read
+from trident.monitoring.events import AttemptFailed, TopologyEvent
 from trident.operations.metrics import add_counts
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch import Batch
-from trident.runtime.driver.lags import Lags
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
 
-__all__ = ["Progress"]
-
-_SHORTEST_S = 1e-9
+__all__ = ["Outcome", "Progress"]
 
 
-class _Read(NamedTuple):
-    """What a batch read: the rows and the lag of each spout, and over how many seconds its rows came and were processed."""
+class Outcome(NamedTuple):
+    """How a batch was committed.
 
-    rows: Mapping[str, int]
+    Attributes
+    ----------
+    committed
+        What it changed.
+    at_ms
+        When it was recorded, since 1970.
+    tries
+        How many attempts it took.
+    dead_letters
+        How many of its tuples were left out.
+    lags
+        What the spouts say of their lag now.
+    share
+        How much of their limits later batches get.
+    """
+
+    committed: Committed
+    at_ms: int
+    tries: int
+    dead_letters: int
     lags: Mapping[str, Lag | None]
-    came_in_s: float | None  # None: it is the first batch
-    took_s: float
-
-    def told(self) -> list[dict[str, Any]]:
-        """Return the figures of each source, with the names of PySpark's `SourceProgress`."""
-        return [
-            {
-                "description": name,
-                "numInputRows": self.rows.get(name, 0),
-                **self.rates(self.rows.get(name, 0)),
-                "lag": _told(lag),
-            }
-            for name, lag in self.lags.items()
-        ]
-
-    def rates(self, rows: int) -> dict[str, float]:
-        came = 0.0 if self.came_in_s is None else rows / max(self.came_in_s, _SHORTEST_S)
-        return {"inputRowsPerSecond": came, "processedRowsPerSecond": rows / max(self.took_s, _SHORTEST_S)}
+    share: float
 
 
 class Progress:
     """Collects what the driver loop reports; any thread may read it.
 
     `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt.
+
+    Parameters
+    ----------
+    kept
+        How many batches are kept.
+    run_id
+        The name of this run.
+    placements
+        Where each state commits.
+    publish
+        Called with each event, in the thread that reports it.
     """
 
-    def __init__(self, name: str, kept: int) -> None:
-        self._name = name
+    def __init__(
+        self,
+        name: str,
+        kept: int,
+        run_id: str = "",
+        placements: Mapping[str, Placement] | None = None,
+        publish: Callable[[TopologyEvent], None] | None = None,
+    ) -> None:
+        self._name, self._run_id, self._placements = name, run_id, placements or {}
+        self._publish = publish or (lambda event: None)
         self._lock = threading.Lock()
-        self._recent: deque[dict[str, Any]] = deque(maxlen=kept)
+        self._recent: deque[BatchCommitted] = deque(maxlen=kept)
         self.batches = 0
         self.failures = 0
         self._rows: dict[str, int] = {}
@@ -66,55 +88,65 @@ class Progress:
         self._first: float | None = None
         self._last = self._defined = 0.0
 
-    def committed(
-        self, batch: Batch, committed: Committed, at_ms: int, dead_letters: int, lags: Lags, share: float
-    ) -> None:
-        """A batch is committed; `dead_letters` of its tuples were left out, and later batches get `share` of the limits."""
-        attempt, times, rows = batch.attempt, batch.times, batch.output.rows
-        came_in_s = None if self._first is None else times.defined - self._defined
-        read = _Read(rows, dict(lags.known), came_in_s, times.recorded - times.defined)
-        metrics = dict(batch.output.metrics)
-        add_counts(metrics, committed.metrics)
-        entry = {
-            "name": self._name,
-            "batchId": attempt.txid,
-            "attempt": attempt.attempt,
-            "timestamp": at_ms,
-            "numInputRows": batch.output.tuples,
-            "sources": read,
-            "share": share if batch.share is None else batch.share,
-            "durationMs": times.durations_ms(),
-            "recordedAt": times.recorded,
-            "stateKeysUpdated": dict(committed.keys),
-            "numDeadLetters": dead_letters,
-            "metrics": metrics,
-        }
+    def committed(self, batch: Batch, outcome: Outcome) -> None:
+        """A batch is committed."""
+        times, event = batch.times, self._event(batch, outcome)
         with self._lock:
-            self._recent.append(entry)
+            self._recent.append(event)
             self.batches += 1
-            add_counts(self._rows, rows)
-            self._lags, self._share, self._defined = read.lags, share, times.defined
-            add_counts(self._metrics, metrics)
+            add_counts(self._rows, event.read.rows)
+            self._lags, self._share, self._defined = event.read.lags, outcome.share, times.defined
+            add_counts(self._metrics, event.counters)
             self._first = times.defined if self._first is None else self._first
             self._last = times.recorded
+        self._publish(event)
 
-    def failed(self, attempt: TransactionAttempt, failure: Failure) -> None:
-        """An attempt failed."""
+    def _event(self, batch: Batch, outcome: Outcome) -> BatchCommitted:
+        output, committed, times = batch.output, outcome.committed, batch.times
+        came_in_s = None if self._first is None else times.defined - self._defined
+        counters = dict(output.metrics)
+        add_counts(counters, committed.metrics)
+        return BatchCommitted(
+            self._name,
+            self._run_id,
+            outcome.at_ms,
+            *batch.attempt,
+            outcome.tries,
+            "in_process" if batch.runner.here else "spark",
+            Read(output.rows, dict(outcome.lags), came_in_s, batch.size, batch.tasks),
+            times.phases(),
+            times.recorded,
+            outcome.share if batch.share is None else batch.share,
+            self._placements,
+            committed.keys,
+            committed.key_counts,
+            output.bytes_shuffled + committed.bytes_shuffled,
+            output.bytes_collected + committed.bytes_collected,
+            outcome.dead_letters,
+            counters,
+        )
+
+    def failed(
+        self, attempt: TransactionAttempt, failure: Failure, at_ms: int, tries: int, retry_in_s: float | None
+    ) -> None:
+        """An attempt failed, its batch for the `tries`-th time; it is tried again after some seconds, or not (None)."""
         with self._lock:
             self.failures += 1
             self.last_failure, self.last_attempt = failure, attempt
+        step, row, cause = failure.step, failure.row, failure.cause
+        self._publish(AttemptFailed(self._name, self._run_id, at_ms, *attempt, tries, step, row, cause, retry_in_s))
 
     def recent(self) -> list[dict[str, Any]]:
         """Return the last batches, oldest first."""
         with self._lock:
             recent = list(self._recent)
-        return [_entry_told(entry) for entry in recent]
+        return [event.as_dict() for event in recent]
 
     def last(self) -> dict[str, Any] | None:
         """Return the last batch, None before the first."""
         with self._lock:
             last = self._recent[-1] if self._recent else None
-        return None if last is None else _entry_told(last)
+        return None if last is None else last.as_dict()
 
     @property
     def tuples(self) -> int:
@@ -126,7 +158,11 @@ class Progress:
         """Return the rows of each source in this run with its lag, and which share of their limits they may use now."""
         with self._lock:
             told = [
-                {"description": name, "numInputRows": self._rows.get(name, 0), "lag": _told(lag)}
+                {
+                    "description": name,
+                    "numInputRows": self._rows.get(name, 0),
+                    "lag": None if lag is None else lag._asdict(),
+                }
                 for name, lag in self._lags.items()
             ]
             return told, self._share
@@ -141,17 +177,3 @@ class Progress:
         """Return the seconds from the first definition to the last commit."""
         with self._lock:
             return 0.0 if self._first is None else self._last - self._first
-
-
-def _entry_told(entry: dict[str, Any]) -> dict[str, Any]:
-    read: _Read = entry["sources"]
-    figures = {"sources": read.told(), **read.rates(entry["numInputRows"]), "timestamp": _timestamp(entry["timestamp"])}
-    return {**entry, **figures}
-
-
-def _told(lag: Lag | None) -> dict[str, Any] | None:
-    return None if lag is None else lag._asdict()
-
-
-def _timestamp(at_ms: int) -> str:
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

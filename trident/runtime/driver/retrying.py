@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from trident.config import Config
 from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.errors import BatchFailedError, RetriesUsedUpError
@@ -11,8 +9,6 @@ from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["Retrying", "pause_after"]
-
-logger = logging.getLogger(__name__)
 
 
 class Retrying:
@@ -24,8 +20,8 @@ class Retrying:
         The error of the batch that is not tried again; None while there is none.
     """
 
-    def __init__(self, topology: str, config: Config, coordinator: MasterBatchCoordinator) -> None:
-        self._topology, self._config, self._coordinator = topology, config, coordinator
+    def __init__(self, config: Config, coordinator: MasterBatchCoordinator) -> None:
+        self._config, self._coordinator = config, coordinator
         self.fatal: BatchFailedError | None = None
         self._waits: dict[int, int] = {}  # how often the source of a batch in flight was away
 
@@ -44,9 +40,9 @@ class Retrying:
             in_flight = {txid: waits for txid, waits in self._waits.items() if txid > self._coordinator.last_txid}
             waits = in_flight.get(attempt.txid, 0) + 1
             self._waits = {**in_flight, attempt.txid: waits}
-            return _pause(self._topology, self._config, attempt, failure, waits)
+            return _pause(self._config, waits)
         try:
-            return pause_after(self._topology, self._config, attempt, failure, tries, may_retry)
+            return pause_after(self._config, attempt, failure, tries, may_retry)
         except BatchFailedError as fatal:
             self.fatal = fatal
             return 0.0
@@ -61,9 +57,7 @@ class Retrying:
             raise self.fatal
 
 
-def pause_after(
-    topology: str, config: Config, attempt: TransactionAttempt, failure: Failure, tries: int, may_retry: bool
-) -> float:
+def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, tries: int, may_retry: bool) -> float:
     """Return how many seconds pass before the next attempt; they double with each try, up to a maximum.
 
     Parameters
@@ -83,14 +77,9 @@ def pause_after(
         error = kind(attempt.txid, tries, failure.step, failure.row, failure.cause)
         error.writes_dead_letters = config.on_poison == "dead_letter"
         raise error
-    return _pause(topology, config, attempt, failure, tries)
+    return _pause(config, tries)
 
 
-def _pause(topology: str, config: Config, attempt: TransactionAttempt, failure: Failure, tries: int) -> float:
+def _pause(config: Config, tries: int) -> float:
     doubled = config.retry_backoff_ms * 2 ** min(tries - 1, 30)
-    pause: float = min(doubled, config.retry_backoff_max_ms) / 1000
-    logger.warning(
-        "topology %s: batch %s failed in step %r (%s); trying again in %.1f s",
-        topology, attempt, failure.step, failure.cause, pause,
-    )  # fmt: skip
-    return pause
+    return float(min(doubled, config.retry_backoff_max_ms)) / 1000

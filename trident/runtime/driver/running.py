@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,10 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
+from trident.monitoring.batch_committed import Placement
+from trident.monitoring.events import TopologyStarted, TopologyTerminated
+from trident.monitoring.listener import TopologyListener
+from trident.monitoring.monitoring import Monitoring
 from trident.planner import make_plan
 from trident.runtime.driver.batch import Observer
 from trident.runtime.driver.clock import Clock
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Observer", "RunningTopology", "new_memory_log", "start"]
 
-logger = logging.getLogger(__name__)
-
 
 class RunningTopology:
     """A topology that runs in a thread of this process.
@@ -44,17 +44,22 @@ class RunningTopology:
     `TridentTopology.start`.
     """
 
-    def __init__(self, graph: Graph, opened: OpenedTopology, observer: Observer | None) -> None:
+    def __init__(
+        self, graph: Graph, opened: OpenedTopology, observer: Observer | None, monitoring: Monitoring | None = None
+    ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
-        self.run_id = uuid.uuid4().hex
-        self._opened = opened
-        self._progress = Progress(self.name, self.config.progress_kept)
+        self._opened, self._clock = opened, Clock()
+        self._monitoring = monitoring = monitoring or Monitoring(graph.name)
+        placements: dict[str, Placement] = dict.fromkeys(self.partitions, "driver")
+        self._progress = Progress(self.name, self.config.progress_kept, self.run_id, placements, monitoring.publish)
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
-        self._loop = BatchLoop(opened, execution_of(opened), self._progress, Clock(), observer)
+        self._loop = BatchLoop(opened, execution_of(opened), self._progress, self._clock, observer)
         self._watch = Watch(self.name, self.config.message_timeout_s, self._loop, self._ended, self._give_up)
+        at_ms = self._clock.wall_ms()
+        monitoring.publish(TopologyStarted(self.name, self.run_id, at_ms, self.txid, placements))
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
 
     # ---- the names of StreamingQuery ----------------------------------------------------------------------------------
@@ -88,10 +93,12 @@ class RunningTopology:
     def stop(self) -> None:
         """End after the running commit. Batches that are being processed are dropped; a restart processes them again.
 
-        A commit that takes longer than `message_timeout_s`, and 10 seconds, is no longer waited for; `exception` says so.
+        A commit that takes longer than `message_timeout_s`, and 10 seconds, is no longer waited for; `exception` says so. A
+        listener may call this; there it does not wait, because the topology waits for its listeners.
         """
         self._watch.stop()
-        self._ended.wait()
+        if not self._monitoring.is_in_listener:
+            self._ended.wait()
 
     def exception(self) -> BaseException | None:
         """Return what ended the topology, None if it runs or was stopped."""
@@ -103,6 +110,7 @@ class RunningTopology:
 
         `deadLetters` counts those of all runs that wait to be put back. `sources` has the rows of each source in this run, and
         its lag: an amount and a unit, None if it is not known. `share` is how much of their limits the sources may read.
+        `listeners` has how many events each was told and was not told, and how many errors it raised.
         """
         log, (sources, share) = self.log_state, self._progress.sources()
         message = "running" if self.is_active else ("stopped" if self._error is None else f"failed: {self._error}")
@@ -118,6 +126,7 @@ class RunningTopology:
             "lastFailure": None if self._progress.last_failure is None else self._progress.last_failure.cause,
             "deadLetters": waiting(log),
             "metrics": self._progress.metrics(),
+            "listeners": self._monitoring.listeners(),
         }
 
     @property
@@ -130,7 +139,25 @@ class RunningTopology:
         """The last `progress_kept` committed batches, oldest first."""
         return self._progress.recent()
 
+    def add_listener(self, listener: TopologyListener) -> None:
+        """Tell a listener of what happens from now on; see `TopologyListener`."""
+        self._monitoring.add(listener)
+
+    def remove_listener(self, listener: TopologyListener) -> None:
+        """Tell a listener no more, except of what waits for it already."""
+        self._monitoring.remove(listener)
+
     # ---- ours -------------------------------------------------------------------------------------------------------
+
+    @property
+    def run_id(self) -> str:
+        """The name of this run, in every event; another start has another one."""
+        return self._monitoring.run_id
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where metrics are served, None without `metrics_port`."""
+        return self._monitoring.metrics_url
 
     @property
     def txid(self) -> int:
@@ -204,6 +231,7 @@ class RunningTopology:
         finally:
             self._watch.stopping()
             self._opened.close()
+            self._end_monitoring()
             with self._drpc_lock:
                 self._ended.set()
 
@@ -215,12 +243,17 @@ class RunningTopology:
         """
         self._loop.stop()  # if the thread comes back it must not begin a commit
         self._note(error)
+        self._end_monitoring()
         self._ended.set()
         self._opened.closers.close("spouts")  # threads that wait for them have waited long enough
 
     def _note(self, error: BaseException) -> None:
         self._error = self._error or error
-        logger.error("topology %s ended at batch %d: %s", self.name, self.txid, error)
+
+    def _end_monitoring(self) -> None:
+        error, at_ms = self._error, self._clock.wall_ms()
+        told = (None, None) if error is None else (str(error), type(error).__name__)
+        self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *told))
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -228,16 +261,26 @@ class RunningTopology:
 
 
 def start(
-    graph: Graph, config: Config, memory_log: MemoryLog | None = None, observer: Observer | None = None
+    graph: Graph,
+    config: Config,
+    memory_log: MemoryLog | None = None,
+    observer: Observer | None = None,
+    listeners: Sequence[TopologyListener] = (),
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
     plan = make_plan(graph)
     tell_loads(plan, config)
-    opened = open_topology(graph, plan, config, lambda states: open_log(plan, config, memory_log))
+    # First, because a port that is taken is to be known before Spark starts and stores are opened.
+    monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
     try:
-        return RunningTopology(graph, opened, observer)
+        opened = open_topology(graph, plan, config, lambda states: open_log(plan, config, memory_log))
+        try:
+            return RunningTopology(graph, opened, observer, monitoring)
+        except BaseException:
+            opened.close()
+            raise
     except BaseException:
-        opened.close()
+        monitoring.close()
         raise
 
 

@@ -36,6 +36,8 @@ class TaskOutput:
         Rows for exchanges that have not run yet.
     metrics
         What operations counted, as `operation/counter`.
+    bytes_shuffled, bytes_collected
+        What tasks sent to tasks of the next stage, and what they returned to the driver. 0 in this process.
     metadata
         What emitters returned besides rows, by spout and partition. It comes from the run of the task that gave the rows.
     level, task
@@ -54,6 +56,8 @@ class TaskOutput:
     task: int = 0
     sources: str = ""
     metrics: dict[str, int] = field(default_factory=dict)
+    bytes_shuffled: int = 0
+    bytes_collected: int = 0
     metadata: dict[str, dict[str, PartitionRead]] = field(default_factory=dict)
 
     @property
@@ -73,6 +77,8 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
         add_counts(merged.metrics, output.metrics)
+        merged.bytes_shuffled += output.bytes_shuffled
+        merged.bytes_collected += output.bytes_collected
         for spout, read in output.metadata.items():
             merged.metadata.setdefault(spout, {}).update(read)
         for target, tables in output.sinks.items():

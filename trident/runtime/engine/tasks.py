@@ -103,6 +103,7 @@ def _run_destination(
 ) -> Iterator[tuple[int, Item]]:
     frames: list[Frame] = []
     sources: set[Source] = set()
+    passed_on = 0
     for _, (source, item) in items:
         sources.add(source)
         if isinstance(item, bytes):
@@ -112,6 +113,7 @@ def _run_destination(
         elif item is not None:
             if hop is None:
                 raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {destination}")
+            passed_on += len(item.data)
             yield _address(item, hop, task), item
     if is_mixed(sources):
         output = TaskOutput(failure=two_runs(level), level=level)
@@ -122,7 +124,7 @@ def _run_destination(
             output = TaskOutput(failure=failure_of("prepare", error), level=level)
         else:
             output = run_entry(worker, attempt, *destination, frames, capture, level)
-    output = replace(output, task=task, sources=digest_of(sources))
+    output = replace(output, task=task, sources=digest_of(sources), bytes_shuffled=passed_on)
     if hop is None:
         yield task, _packed(output, _most(program_id))
     else:
@@ -141,6 +143,7 @@ def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[
         except TooManyRows as error:
             output = _failed(output, frame.target, error)
             break
+        output.bytes_shuffled += len(data)
         yield _address(frame, hop, task), frame._replace(data=data)
     yield task, _packed(output if output.failure else replace(output, frames=here), most)
 
@@ -171,11 +174,14 @@ def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
 
 def gathered(packed: Iterable[bytes]) -> TaskOutput:
     """Merge the outputs of all tasks of a batch; the batch fails if tasks of a level read different runs of a task."""
+    packed = list(packed)
     outputs = sorted(map(unpack, packed), key=lambda output: (output.level, output.task))
     read = {(output.level, output.sources) for output in outputs}
     levels = [level for level, _ in read]
     mixed = [level for level in levels if levels.count(level) > 1]
-    return TaskOutput(failure=two_runs(min(mixed))) if mixed else merge_outputs(outputs)
+    if mixed:
+        return TaskOutput(failure=two_runs(min(mixed)))
+    return replace(merge_outputs(outputs), bytes_collected=sum(map(len, packed)))
 
 
 def pack(output: TaskOutput) -> bytes:

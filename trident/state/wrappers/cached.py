@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trident.state.interfaces import IBackingMap, Key
+from trident.state.key_counts import count_keys
 from trident.state.wrappers.commit_memory import CommitMemory
 from trident.state.wrappers.forwarding import if_offered
 
@@ -50,6 +51,7 @@ class CachedMap(CommitMemory):
         cache = self._cache
         misses = [key for key in dict.fromkeys(keys) if key not in cache]
         read: dict[Key, Any] = {}
+        count_keys(cached=len(keys) - len(misses))
         if misses:
             read = dict(zip(misses, self.delegate.multi_get(misses), strict=True))
         values: list[Any] = []

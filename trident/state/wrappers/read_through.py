@@ -27,6 +27,7 @@ from typing import Any, Protocol, TypeVar
 from trident.errors import StateError
 from trident.state.abilities import Closable
 from trident.state.interfaces import IBackingMap, Key
+from trident.state.key_counts import count_keys
 from trident.state.sentinel import is_sentinel_key
 from trident.state.txid import Txid
 from trident.state.wrappers.commit_memory import CommitMemory
@@ -80,6 +81,7 @@ class ReadThroughMap(CommitMemory):
             return self.durable.multi_get(keys) if keys else []
         known = self._ask(keys)
         misses = [key for key, entry in zip(keys, known, strict=True) if entry is None]
+        count_keys(cached=len(keys) - len(misses))
         if not misses:
             return [entry[0] for entry in known if entry is not None]
         read = self.durable.multi_get(misses)

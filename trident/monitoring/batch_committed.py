@@ -1,0 +1,186 @@
+"""BatchCommitted: the event of a batch, with all its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+
+from trident.spout.interfaces import Lag, TransactionAttempt
+from trident.state.key_counts import KeyCounts
+
+__all__ = ["BatchCommitted", "Phases", "Placement", "Read", "event_head"]
+
+Placement = Literal["driver", "executors"]
+"""Where a state commits."""
+
+_SHORTEST_S = 1e-9
+
+
+class Phases(NamedTuple):
+    """How many seconds each phase of a batch took; together they are its whole time.
+
+    Attributes
+    ----------
+    define
+        Asking the spouts what the batch contains.
+    process
+        Reading the sources and running the steps up to the states.
+    wait
+        From the end of processing to the begin of the commit: for the commits of earlier batches.
+    commit
+        Updating the states.
+    record
+        Making the batch's record in the log durable.
+    """
+
+    define: float
+    process: float
+    wait: float
+    commit: float
+    record: float
+
+    @property
+    def total(self) -> float:
+        """The whole time."""
+        return sum(self)
+
+
+class Read(NamedTuple):
+    """What a batch read.
+
+    Attributes
+    ----------
+    rows
+        How many rows each source gave.
+    lags
+        How far each source was ahead when it was last asked; None if it does not say.
+    came_in_s
+        Seconds since the batch before was defined, in which these rows came; None for the first batch.
+    size
+        About how many bytes the batch has, None if a source does not say.
+    tasks
+        Into how many parts it was cut.
+    """
+
+    rows: Mapping[str, int]
+    lags: Mapping[str, Lag | None]
+    came_in_s: float | None = None
+    size: int | None = None
+    tasks: int = 0
+
+    @property
+    def tuples(self) -> int:
+        """The rows of all sources."""
+        return sum(self.rows.values())
+
+
+class BatchCommitted(NamedTuple):
+    """A batch is committed: its record is durable.
+
+    Attributes
+    ----------
+    topology, run_id, timestamp_ms
+        As of `TopologyStarted`.
+    txid, attempt
+        The batch, and the attempt that won.
+    tries
+        How many attempts it took in this run; those that ended because an earlier batch failed do not count.
+    engine
+        Where it was processed.
+    read
+        What it read.
+    phases
+        How long each phase took.
+    recorded_at
+        When its record was durable, in seconds of a monotonic clock.
+    share
+        How much of their limits the spouts could use for it.
+    placements
+        Where each state committed.
+    keys_updated
+        By state, how many keys (or rows of `partition_persist`) it got.
+    key_counts
+        By state, how many keys were read, found in a memory, and written. A state that does not count has zeros.
+    bytes_shuffled, bytes_collected
+        What Spark's tasks sent each other, and what they returned to the driver. 0 in this process.
+    dead_letters
+        How many of its tuples were left out.
+    counters
+        What operations counted, as `operation/counter`.
+    """
+
+    topology: str
+    run_id: str
+    timestamp_ms: int
+    txid: int
+    attempt: int
+    tries: int
+    engine: Literal["spark", "in_process"]
+    read: Read
+    phases: Phases
+    recorded_at: float
+    share: float
+    placements: Mapping[str, Placement]
+    keys_updated: Mapping[str, int]
+    key_counts: Mapping[str, KeyCounts]
+    bytes_shuffled: int
+    bytes_collected: int
+    dead_letters: int
+    counters: Mapping[str, int]
+
+    @property
+    def tuples(self) -> int:
+        """How many tuples all sources gave."""
+        return self.read.tuples
+
+    def rates(self, rows: int) -> dict[str, float]:
+        """Return per second of what time rows came and were processed, with PySpark's names."""
+        came = 0.0 if self.read.came_in_s is None else rows / max(self.read.came_in_s, _SHORTEST_S)
+        processed = rows / max(self.phases.total, _SHORTEST_S)
+        return {"inputRowsPerSecond": came, "processedRowsPerSecond": processed}
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the event as plain data, an entry of `recent_progress`; names as PySpark's `StreamingQueryProgress`."""
+        rows, durations = self.read.rows, {**self.phases._asdict(), "total": self.phases.total}
+        return {
+            **event_head("batchCommitted", self.topology, self.run_id, self.timestamp_ms, self.txid),
+            "attempt": self.attempt,
+            "numAttempts": self.tries,
+            "engine": self.engine,
+            "numInputRows": self.tuples,
+            "numInputBytes": self.read.size,
+            "numTasks": self.read.tasks,
+            **self.rates(self.tuples),
+            "sources": [_source(self, name, rows.get(name, 0), lag) for name, lag in self.read.lags.items()],
+            "share": self.share,
+            "durationMs": {phase: seconds * 1000 for phase, seconds in durations.items()},
+            "recordedAt": self.recorded_at,
+            "placements": dict(self.placements),
+            "stateKeysUpdated": dict(self.keys_updated),
+            "stateKeys": {name: counts._asdict() for name, counts in self.key_counts.items()},
+            "bytesShuffled": self.bytes_shuffled,
+            "bytesCollected": self.bytes_collected,
+            "numDeadLetters": self.dead_letters,
+            "metrics": dict(self.counters),
+        }
+
+    def __str__(self) -> str:
+        attempt, phases = TransactionAttempt(self.txid, self.attempt), self.phases
+        spent = ", ".join(f"{name} {seconds * 1000:,.1f}" for name, seconds in phases._asdict().items())
+        return (
+            f"topology {self.topology}: batch {attempt} committed, {self.tuples:,} tuples in {phases.total * 1000:,.1f} ms "
+            f"({spent})"
+        )
+
+
+def _source(batch: BatchCommitted, name: str, rows: int, lag: Lag | None) -> dict[str, Any]:
+    """Return the figures of a source, with the names of PySpark's `SourceProgress`."""
+    told_lag = None if lag is None else lag._asdict()
+    return {"description": name, "numInputRows": rows, **batch.rates(rows), "lag": told_lag}
+
+
+def event_head(event: str, topology: str, run_id: str, at_ms: int, txid: int) -> dict[str, Any]:
+    """Return what every event says, as plain data."""
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return {"event": event, "name": topology, "runId": run_id, "timestamp": at, "batchId": txid}

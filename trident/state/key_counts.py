@@ -1,0 +1,79 @@
+"""How many keys a commit read, found in a memory, and wrote: counted by the maps, in the thread that commits.
+
+As with the counters of operations, `counting_keys` collects what the calling thread counts meanwhile. Outside of it, when a
+user or a DRPC request reads a state, nothing is counted.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+__all__ = ["NO_KEYS", "KeyCounts", "count_keys", "counting_keys"]
+
+
+class KeyCounts(NamedTuple):
+    """Keys of one state in one batch.
+
+    Attributes
+    ----------
+    read
+        Keys that the store was asked for.
+    cached
+        Keys that a memory or a cache in front of the store answered, so that the store was not asked.
+    written
+        Keys that were put into the store, removed ones included.
+    """
+
+    read: int = 0
+    cached: int = 0
+    written: int = 0
+
+    def plus(self, other: KeyCounts) -> KeyCounts:
+        """Return the sum."""
+        return KeyCounts(self.read + other.read, self.cached + other.cached, self.written + other.written)
+
+
+NO_KEYS = KeyCounts()
+
+
+class _Here(threading.local):
+    keys: counting_keys | None = None  # what this thread collects; None: it does not collect
+
+
+_here = _Here()
+
+
+class counting_keys:  # noqa: N801 - used as a function
+    """Collect the keys that this thread counts; `counts` has the sums."""
+
+    __slots__ = ("_asked", "_before", "_cached", "_written")
+
+    def __init__(self) -> None:
+        self._asked = self._cached = self._written = 0
+
+    def __enter__(self) -> counting_keys:
+        """Begin, with nothing counted."""
+        self._before, _here.keys = _here.keys, self
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        _here.keys = self._before
+
+    def add(self, asked: int, cached: int, written: int) -> None:
+        """Add to the sums."""
+        self._asked += asked
+        self._cached += cached
+        self._written += written
+
+    @property
+    def counts(self) -> KeyCounts:
+        """What was counted so far."""
+        # A map counts what it asks for, a memory below it what it answers itself; so neither needs to know of the other.
+        return KeyCounts(max(0, self._asked - self._cached), self._cached, self._written)
+
+
+def count_keys(asked: int = 0, cached: int = 0, written: int = 0) -> None:
+    """Count keys that a map asks for or writes, or that a memory in front of the store answers itself."""
+    if _here.keys is not None:
+        _here.keys.add(asked, cached, written)
