@@ -69,7 +69,10 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         return Stream(self._topology, self._node, name)
 
     def parallelism_hint(self, parallelism: int) -> Stream:
-        """Ask for about this many Spark tasks for the steps up to here. The largest hint of a stage applies."""
+        """Ask for about this many Spark tasks for the steps up to here. The largest hint of a stage applies.
+
+        Directly behind a window of each key, or `join_within`, it is the number of partitions of the state.
+        """
         self._topology._hint(self._node.id, parallelism)
         return self
 

@@ -121,7 +121,8 @@ class TridentTopology(Declaration):
 
         Each pair comes exactly once, in the batch in which the later of both arrives, whichever that is, and however batches
         are cut, replayed or interrupted. The result has the key once and then the other fields of each side, under the names
-        `out`. A key with a null meets nothing. The order of the rows is not defined.
+        `out`. A key with a null meets nothing. The order of the rows is not defined. `parallelism_hint` on the result is the
+        number of partitions of the state, by key.
 
         Parameters
         ----------

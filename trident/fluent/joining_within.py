@@ -13,7 +13,7 @@ from trident.fluent.combining import check_keys, check_streams, named
 from trident.fluent.declaration import Declaration, spec_of
 from trident.fluent.drpc_rules import refuse_state
 from trident.fluent.joining import JoinOutFieldsMode, JoinType, joined_fields, outer_of
-from trident.fluent.windowing import EVENT_TIMES, one_partition
+from trident.fluent.windowing import EVENT_TIMES, keeping
 from trident.graph import JoinSide, JoinWithinNode, Node
 from trident.state.interfaces import StateFactory, StateSpec
 
@@ -54,7 +54,7 @@ def join_within(
     )
     name = state_name or handles[0]._label or f"{fields.names[0]}-join"
     spec = MemoryMapState.opaque() if state is None else spec_of(state)
-    topology._add_state(name, one_partition(handles[0], "join", name, spec))
+    topology._add_state(name, keeping(handles[0], "join", name, spec))
     parents = tuple(stream._node.id for stream in handles)
     id_ = handles[0]._child_id("join_within")
     return topology._add(

@@ -25,13 +25,11 @@ from trident.operations.windows import (
 )
 from trident.state.interfaces import StateFactory, StateSpec, StateType
 
-__all__ = ["EVENT_TIMES", "Windowing", "one_partition"]
+__all__ = ["EVENT_TIMES", "Windowing", "keeping"]
 
 S = TypeVar("S", bound=StreamBase)
 
 EVENT_TIMES = {"timestamp": "timestamp", "timestamp_ntz": "timestamp_ntz", "bigint": "timestamp"}
-
-_ONE = {"window": "all of it fires together", "join": "its watermarks are those of the whole streams"}
 
 
 class Windowing(TridentNames, Generic[S]):
@@ -48,7 +46,8 @@ class Windowing(TridentNames, Generic[S]):
 
         What windows hold is kept in the state, which must be opaque, so it is exact under replays and restarts; without
         one it is kept in memory. A window fires in the batch that completes it, once for each key that has tuples in it.
-        Of a grouped stream a count window counts the tuples of each key by themselves.
+        Of a grouped stream a count window counts the tuples of each key by themselves, and `parallelism_hint` on the
+        result is the number of partitions of the state; without a group there is one.
 
         Parameters
         ----------
@@ -131,7 +130,7 @@ def _declare(
             "rename the field"
         )
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
-    stream._topology._add_state(name, one_partition(stream, "window", name, spec))
+    stream._topology._add_state(name, keeping(stream, "window", name, spec, by_key=len(key) > 0))
     node = stream._child(
         "window", WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
         grouped=group is not None, member=member, bounds=limits,
@@ -148,8 +147,8 @@ def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
     return MemoryMapState.opaque(), args
 
 
-def one_partition(stream: StreamBase, what: str, name: str, spec: StateSpec) -> StateSpec:
-    """Return the spec with its one partition; `TopologyError` where it cannot keep a window or a join."""
+def keeping(stream: StreamBase, what: str, name: str, spec: StateSpec, by_key: bool = True) -> StateSpec:
+    """Return the spec, with one partition if there is no key; `TopologyError` where it cannot keep a window or a join."""
     kind = spec.kind
     if kind is not None and kind is not StateType.OPAQUE:
         raise TopologyError(
@@ -162,10 +161,12 @@ def one_partition(stream: StreamBase, what: str, name: str, spec: StateSpec) -> 
             f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which forgets what was not used "
             "for long: tuples would be missing. Use a state that keeps all"
         )
+    if by_key:
+        return spec
     if spec.required_num_partitions not in (None, 1):
         raise TopologyError(
             f"stream {stream.get_name()!r}: state {name!r} insists on {spec.required_num_partitions} partitions, but a {what} "
-            f"has one: {_ONE[what]}"
+            "of a whole stream has one, because all of it fires together: group the stream, or leave out num_partitions"
         )
     return replace(spec, required_num_partitions=1)
 

@@ -66,33 +66,34 @@ CASES: dict[str, tuple[Any, Any, tuple[JoinType, JoinType]]] = {
     "later only": ((3 * MS, 5 * MS), 0 * MS, (INNER, OUTER)),
 }
 ROWS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 9), st.none() | st.integers(0, 30)), max_size=5
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9), st.none() | st.integers(0, 30)), max_size=5
 )
 SIDES = st.tuples(ROWS, ROWS)
+PARTITIONS = st.sampled_from([1, 2, 5])
 LIVES = st.lists(st.tuples(SIDES, st.lists(st.tuples(st.sampled_from(POINTS), SIDES), max_size=2)), max_size=12)
 
 
 @pytest.mark.parametrize("case", CASES)
-@given(life=LIVES)
+@given(life=LIVES, partitions=PARTITIONS)
 @settings(max_examples=25)
-def test_a_join_gives_what_a_nested_loop_gives(case: str, life: Any) -> None:
-    lived(case, life)
+def test_a_join_gives_what_a_nested_loop_gives(case: str, life: Any, partitions: int) -> None:
+    lived(case, life, partitions)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", CASES)
-@given(life=LIVES)
+@given(life=LIVES, partitions=PARTITIONS)
 @settings(max_examples=300)
-def test_a_join_gives_what_a_nested_loop_gives_in_many_lives(case: str, life: Any) -> None:
-    lived(case, life)
+def test_a_join_gives_what_a_nested_loop_gives_in_many_lives(case: str, life: Any, partitions: int) -> None:
+    lived(case, life, partitions)
 
 
-def lived(case: str, life: Any) -> None:
+def lived(case: str, life: Any, partitions: int) -> None:
     """Let a topology live, with failures and replays that hold other rows, and compare each batch with the model."""
     within, delay, types = CASES[case]
     topology = TridentTopology("t")
     left, right = streams(topology)
-    out = joined(topology, left, right, within=within, delay=delay, join_type=types)
+    out = joined(topology, left, right, within=within, delay=delay, join_type=types).parallelism_hint(partitions)
     count = out.persistent_aggregate(MemoryMapState(), Count(), "count")
     model = model_of(within, delay, types)
     with (
@@ -382,10 +383,6 @@ WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Any], str]] =
         "the join keeps what it holds in state 'j', which is transactional; only an opaque state",
     ),
     "no state": (lambda t, a, b: joined(t, a, b, state=1), "1 is no state: expected a StateSpec"),
-    "partitions": (
-        lambda t, a, b: joined(t, a, b, state=StateSpec(MemoryMapState.opaque().factory, 3)),
-        "state 'j' insists on 3 partitions, but a join has one: its watermarks are those of the whole streams",
-    ),
     "no such time": (lambda t, a, b: joined(t, a, b, times="when"), "no field 'when' of stream 'l'"),
     "no time": (lambda t, a, b: joined(t, a, b, times="key"), "the event time 'key' is string; it must be a timestamp"),
     "three times": (lambda t, a, b: joined(t, a, b, times=("at", "at", "at")), "name the time of each side: ('at', 'at')"),

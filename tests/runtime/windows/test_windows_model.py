@@ -25,6 +25,7 @@ from trident.operations import (
     TumblingDurationWindow,
     WindowConfig,
 )
+from trident.runtime.steps.partitions import partition_of
 from trident.runtime.windows import fired_rows as window_results
 from trident.runtime.windows import kept_windows as window_store
 from trident.spout import SpoutType
@@ -42,6 +43,7 @@ CONFIGS: dict[str, WindowConfig] = {
 POINTS = ("define", "process", "begin_commit:w", "put:w", "commit:w", "begin_commit:total", "put:total", "record")
 
 rows = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.none() | st.integers(0, 40)), max_size=6)
+PARTITIONS = st.sampled_from([1, 2, 5])
 batches = st.lists(
     st.tuples(
         rows,
@@ -74,31 +76,36 @@ def ordinate(value: Any) -> int:
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
 @pytest.mark.parametrize("grouped", [False, True], ids=["stream", "keys"])
 @pytest.mark.parametrize("name", CONFIGS)
-@given(life=batches)
+@given(life=batches, partitions=PARTITIONS)
 @settings(max_examples=8)
-def test_a_window_gives_what_the_model_gives(name: str, grouped: bool, sums: bool, life: Any) -> None:
-    lived(name, grouped, sums, life)
+def test_a_window_gives_what_the_model_gives(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> None:
+    lived(name, grouped, sums, life, partitions)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
 @pytest.mark.parametrize("grouped", [False, True], ids=["stream", "keys"])
 @pytest.mark.parametrize("name", CONFIGS)
-@given(life=batches)
+@given(life=batches, partitions=PARTITIONS)
 @settings(max_examples=300)
-def test_a_window_gives_what_the_model_gives_in_many_lives(name: str, grouped: bool, sums: bool, life: Any) -> None:
-    lived(name, grouped, sums, life)
+def test_a_window_gives_what_the_model_gives_in_many_lives(
+    name: str, grouped: bool, sums: bool, life: Any, partitions: int
+) -> None:
+    lived(name, grouped, sums, life, partitions)
 
 
-def lived(name: str, grouped: bool, sums: bool, life: Any) -> None:
-    """Let a topology live, and compare what fired in each batch, and what was summed up behind it, with the model."""
+def lived(name: str, grouped: bool, sums: bool, life: Any, partitions: int) -> None:
+    """Let a topology live, and compare what fired in each batch, and what was summed up behind it, with the model.
+
+    Whatever the number of partitions, the same fires in the same batch; a window of the stream has one of them.
+    """
     config, model = CONFIGS[name], WindowModel(CONFIGS[name], grouped)
     topology = TridentTopology("t")
     stream = topology.new_stream("s", RowsSpout("key: string, n: int, at: bigint", {}, SpoutType.OPAQUE))
     over: Any = stream.group_by("key") if grouped else stream
     aggregator: Any = Sum() if sums else Numbers()
     out = "v" if sums else "v: array<bigint>"
-    fired = over.window(config, "n", aggregator, out, bounds="start, end", state_name="w")
+    fired = over.window(config, "n", aggregator, out, bounds="start, end", state_name="w").parallelism_hint(partitions)
     count = fired.each("v", lambda v: v if sums else sum(v), "value: bigint")
     total = count.persistent_aggregate(MemoryMapState(), "value", Sum(), "total")
 
@@ -139,8 +146,16 @@ def lived(name: str, grouped: bool, sums: bool, life: Any) -> None:
         counted = driver._progress.metrics()
         assert (counted.get("w/late", 0), counted.get("w/no_event_time", 0)) == (model.late, model.nowhere)
         for batch in found.values():
-            ends = [row[2] for row in batch]
-            assert ends == sorted(ends)
+            for share in shared(batch, partitions):
+                ends = [row[2] for row in share]
+                assert ends == sorted(ends)
+
+
+def shared(batch: list[Fired], partitions: int) -> list[list[Fired]]:
+    """What each partition gave, where the rows of a batch come partition by partition."""
+    places = [0 if row[0] is None else partition_of((row[0],), partitions) for row in batch]
+    assert places == sorted(places)
+    return [[row for row, place in zip(batch, places, strict=True) if place == one] for one in range(partitions)]
 
 
 def _fed(driver: TopologyTestDriver, given_rows: list[Row], failures: Any) -> tuple[list[Row], int]:

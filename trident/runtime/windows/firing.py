@@ -26,7 +26,16 @@ from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.kept_windows import WindowStore, mergeable
 from trident.runtime.windows.shares import ONE, Moment, Place
-from trident.runtime.windows.worker_input import AT, PANE, ROWS, bigint, content_fields, merged, partials, with_column
+from trident.runtime.windows.worker_input import (
+    PANE,
+    ROWS,
+    bigint,
+    content_fields,
+    merged,
+    panes_of,
+    partials,
+    with_column,
+)
 
 __all__ = ["update_window"]
 
@@ -105,7 +114,7 @@ class _Update:
     def _in_time(self, table: pa.Table) -> pa.Table:
         """Return the rows that some open window holds."""
         if PANE not in table.column_names:
-            table = with_column(table, PANE, table.column(AT).to_numpy() // self._grid.width)
+            table = with_column(table, PANE, panes_of(self._node, table))
         if self._before is None:
             return table
         panes = table.column(PANE).to_numpy()
@@ -163,7 +172,8 @@ class _Update:
         passed = self._grid.ends(sorted({*self._store.directory.panes, *self._new}), before, frontier)
         if not lateness or before is None:
             return passed
-        return [*self._grid.ends(sorted(self._new), before - lateness, before), *passed]
+        late = [pane for pane in self._moment.panes if not self._grid.is_over(pane, before)]  # in any partition
+        return [*self._grid.ends(late, before - lateness, before), *passed]
 
     def _mergeable(self, pane: int) -> list[Chunks]:
         runs = self._store.directory.panes.get(pane, [])
@@ -186,6 +196,7 @@ class _Update:
         for end in ends:
             first, behind = self._grid.panes_of(end)
             windows.append(Complete(end, starts[bisect_left(numbers, first)], starts[bisect_left(numbers, behind)]))
+        windows = [window for window in windows if window.first < window.stop]
         rows = self._table([some for of_pane in panes.values() for some in of_pane])
         return results(self._node, rows.combine_chunks(), windows, self._run)
 

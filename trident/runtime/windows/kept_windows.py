@@ -135,12 +135,17 @@ class WindowStore:
         remove(self._state, self._removed)
 
     def _forget(self, runs: Iterable[Run]) -> None:
-        self._removed.extend(key for run in runs for key in run.keys_in(self._place))
+        for key in (key for run in runs for key in run.keys_in(self._place)):
+            if self._puts.pop(key, None) is None:
+                self._removed.append(key)
 
     def _read(self, runs: Sequence[Run], place: Place) -> dict[Run, list[pa.RecordBatch]]:
         keys = [run.keys_in(place) for run in runs]
-        found = iter(self._state.multi_get([key for of_run in keys for key in of_run]) if runs else [])
-        return {run: [self._rows(key, next(found)) for key in of_run] for run, of_run in zip(runs, keys, strict=True)}
+        stored = [key for of_run in keys for key in of_run if key not in self._puts]
+        found = (
+            {**self._puts, **dict(zip(stored, self._state.multi_get(stored), strict=True))} if stored else self._puts
+        )
+        return {run: [self._rows(key, found[key]) for key in of_run] for run, of_run in zip(runs, keys, strict=True)}
 
     def _directory(self, place: Place) -> Directory:
         (data,) = self._state.multi_get([place.key("windows")])

@@ -20,7 +20,7 @@ from trident.fields import Fields
 from trident.graph import JoinWithinNode, WindowNode
 from trident.runtime.steps.groups import places_of
 from trident.runtime.windows.join_input import MARKS
-from trident.runtime.windows.worker_input import AT
+from trident.runtime.windows.worker_input import AT, panes_of
 from trident.state.interfaces import Key
 
 __all__ = ["ONE", "Moment", "Place", "Shares", "moment_of", "rows_of", "running_partitions", "shares_of", "together"]
@@ -56,16 +56,19 @@ class Moment:
         microseconds. None where no row with a time came.
     now_ms
         The time of the batch; None if no window uses it.
+    panes
+        The panes that rows came for, ascending, if the window waits for late rows: they make it fire again, with all keys.
     """
 
     given: int
     reached: tuple[int | None, int | None] = (None, None)
     now_ms: int | None = None
+    panes: tuple[int, ...] = ()
 
 
 def moment_of(node: OverTime, tables: Iterable[pa.Table], now_ms: int | None = None) -> Moment:
     """Return the moment of some tables that workers made."""
-    given = 0
+    given, panes = 0, set[int]()
     reached: list[int | None] = [None, None]
     for table in tables:
         given += table.num_rows
@@ -73,7 +76,9 @@ def moment_of(node: OverTime, tables: Iterable[pa.Table], now_ms: int | None = N
         column = MARKS[side] if isinstance(node, JoinWithinNode) else AT
         if table.num_rows and column in table.column_names:
             reached[side] = _later(reached[side], pc.max(table.column(column)).as_py())
-    return Moment(given, (reached[0], reached[1]), now_ms)
+            if isinstance(node, WindowNode) and node.config.event_time and node.config.event_time.lateness_ms:
+                panes.update(np.unique(panes_of(node, table)).tolist())
+    return Moment(given, (reached[0], reached[1]), now_ms, tuple(sorted(panes)))
 
 
 def together(moments: Iterable[Moment]) -> Moment:
@@ -81,7 +86,8 @@ def together(moments: Iterable[Moment]) -> Moment:
     first, *others = moments
     for one in others:
         reached = tuple(map(_later, first.reached, one.reached))
-        first = Moment(first.given + one.given, (reached[0], reached[1]), first.now_ms)
+        panes = tuple(sorted({*first.panes, *one.panes}))
+        first = Moment(first.given + one.given, (reached[0], reached[1]), first.now_ms, panes)
     return first
 
 

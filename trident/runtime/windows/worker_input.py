@@ -21,7 +21,7 @@ from trident.runtime.steps.rows import Run
 from trident.runtime.windows.grid import Grid
 
 __all__ = ["AT", "END", "FIRST_MS", "LAST_MS", "NOTHING", "PANE", "ROWS", "aggregating", "bigint",
-           "content_fields", "merged", "partials", "window_input", "with_column", "with_nothing"]  # fmt: skip
+           "content_fields", "merged", "panes_of", "partials", "window_input", "with_column", "with_nothing"]  # fmt: skip
 
 AT, END, PANE, ROWS = "$at", "$end", "$pane", "$rows"
 """Columns in addition to the user's, all bigint: event time, end of a window, pane, number of tuples."""
@@ -74,6 +74,14 @@ def _by_pane(node: WindowNode, table: pa.Table, run: Run) -> pa.Table:
     rows[firsts] = sizes[np.searchsorted(found, there)]
     part = with_column(with_column(part, AT, np.full(part.num_rows, at.max())), ROWS, rows)
     return part.select([*content_fields(node).names, PANE, AT, ROWS])  # one order, whatever was grouped by
+
+
+def panes_of(node: WindowNode, table: pa.Table) -> Ints:
+    """Return the pane of each row by event time."""
+    if PANE in table.column_names:
+        panes: Ints = table.column(PANE).to_numpy()
+        return panes
+    return np.asarray(table.column(AT).to_numpy() // Grid.of(node.config).width, np.int64)
 
 
 def partials(node: WindowNode, table: pa.Table, key: Fields, run: Run) -> pa.Table:

@@ -1,0 +1,285 @@
+"""Windows and joins in several partitions: what another number of partitions kept is taken over, whatever fails meanwhile.
+
+Batches are committed to stores that crash, as by drivers that were each killed and started again with another number of
+partitions. What fires equals a program that was fed each batch once.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spouts import FixedBatchSpout
+from tests.harness.crashing_stores import WAYS, CrashingMap, DictMap, Faults
+from tests.harness.topology_runs import RowsState, dict_state, keep
+from tests.runtime.windows.join_model import JoinModel
+from tests.runtime.windows.test_windows_model import CONFIGS, Numbers, in_any_order, ordinate, rows
+from tests.runtime.windows.window_model import WindowModel
+from trident import Fields, JoinType, TopologyError, TridentTopology
+from trident.arrow import table_of
+from trident.graph import JoinWithinNode, WindowNode
+from trident.operations import Count, Sum
+from trident.planner import make_plan
+from trident.runtime.commit.committer import Committer
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.steps.failures import StepFailed, TupleErrors
+from trident.runtime.steps.rows import Run
+from trident.runtime.windows import fired_rows, kept_join, kept_windows
+from trident.runtime.windows.directory import DIRECTORY, Directory
+from trident.runtime.windows.join_input import join_input
+from trident.runtime.windows.shares import Moment, Place, moment_of, together
+from trident.runtime.windows.worker_input import window_input
+from trident.spout import TransactionAttempt
+from trident.state import OpaqueMap
+from trident.state.encoding.codec import decode
+from trident.state.txid import Txid
+from trident.state.winners import Winners
+
+FIELDS = Fields("key: string, n: int, at: bigint")
+MS = timedelta(milliseconds=1)
+COUNTS = st.sampled_from([1, 2, 3])
+
+
+class Life:
+    """A window or a join, `w`, over a store that outlives its drivers."""
+
+    def __init__(self, topology: TridentTopology, kept: RowsState) -> None:
+        self.plan, self.kept = make_plan(topology.graph()), kept
+        (self.node,) = (one for one in self.plan.commits if isinstance(one, (WindowNode, JoinWithinNode)))
+        self.entries: dict[Any, Any] = {}
+        self.faults, self.winners = Faults(), Winners()
+        self.txid = self.attempt = self.late = 0
+
+    def batch(self, sides: Sequence[Any], partitions: int, failures: Sequence[Any] = (), now_ms: int = 0) -> list[Any]:
+        """Commit a batch after attempts that crash at a call of the store, each by a driver of its own; return what fires."""
+        self.txid += 1
+        causes = []
+        for crash, way, count, others in [*failures, (0, "", partitions, None)]:
+            sides = sides if others is None else others
+            self.faults.arm(crash, way)
+            try:
+                self._commit(sides, count, now_ms)
+                break
+            except StepFailed as failed:
+                causes.append(failed.failure.cause)
+        assert causes == [cause for cause in causes if cause.startswith("Crash")]
+        assert len(causes) <= len(failures)
+        self.taken = sides
+        self.winners = self.winners.with_winner(self.txid, self.attempt)
+        return self.kept.batches.get(self.txid, [])
+
+    def _commit(self, sides: Sequence[Any], partitions: int, now_ms: int) -> None:
+        self.attempt += 1
+        states = [
+            OpaqueMap(CrashingMap(DictMap(self.entries), self.faults), "w", partition)
+            for partition in range(partitions)
+        ]
+        txid = Txid(self.txid, self.attempt, self.winners)
+        committer = Committer(self.plan, {"w": states, "kept": [self.kept]}, lambda name: None)
+        done = committer.commit({"w": [txid] * partitions, "kept": [txid]}, self._input(sides), now_ms)
+        self.late += done.metrics.get("w/late", 0)
+
+    def _input(self, sides: Sequence[Any]) -> TaskOutput:
+        """What two tasks send for the batch."""
+        run, tables = Run(TransactionAttempt(self.txid, 0), TupleErrors(), lambda name: None), []
+        for port, side in enumerate(sides):
+            for some in (side[: len(side) // 2], side[len(side) // 2 :]):
+                table = table_of(FIELDS, some)
+                if isinstance(self.node, JoinWithinNode):
+                    tables.append(join_input(self.node, port, table))
+                else:
+                    tables.append(window_input(self.node, table, run))
+        return TaskOutput({self.node.id: tables})
+
+
+FAILURES = st.tuples(st.integers(1, 30), st.sampled_from(WAYS), COUNTS)
+BATCHES = st.lists(
+    st.tuples(rows, st.integers(0, 5), COUNTS, st.lists(st.tuples(FAILURES, st.none() | rows), max_size=2)), max_size=14
+)
+
+
+@pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
+@pytest.mark.parametrize("name", CONFIGS)
+@given(life=BATCHES)
+@settings(max_examples=15)
+def test_a_window_goes_on_with_any_number_of_partitions(name: str, sums: bool, life: Any) -> None:
+    lived(name, sums, life)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
+@pytest.mark.parametrize("name", CONFIGS)
+@given(life=BATCHES)
+@settings(max_examples=500)
+def test_a_window_goes_on_with_any_number_of_partitions_in_many_lives(name: str, sums: bool, life: Any) -> None:
+    lived(name, sums, life)
+
+
+def lived(name: str, sums: bool, life: Any) -> None:
+    found_in, model, now = windowed(name, sums), WindowModel(CONFIGS[name], grouped=True), 0
+
+    def shown(numbers: Any) -> Any:
+        return numbers if not isinstance(numbers, list) else sum(numbers) if sums else sorted(numbers)
+
+    with (
+        patch.object(kept_windows, "_FAN_IN", 2),
+        patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
+        patch.object(fired_rows, "_MANY", 5),
+    ):
+        for given_rows, wait, partitions, failures in life:
+            now += wait
+            attempts = [(*failure, None if others is None else [others]) for failure, others in failures]
+            fired = found_in.batch([given_rows], partitions, attempts, now)
+            found = [(key, ordinate(start), ordinate(end), shown(value)) for key, start, end, value in fired]
+            wanted = [(*head, shown(numbers)) for *head, numbers in model.take(found_in.taken[0], now)]
+            assert in_any_order(found) == in_any_order(wanted)
+    assert found_in.late == model.late
+
+
+def windowed(name: str, sums: bool) -> Life:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1)))
+    aggregator: Any = Sum() if sums else Numbers()
+    out = "v" if sums else "v: array<bigint>"
+    fired = stream.group_by("key").window(CONFIGS[name], "n", aggregator, out, bounds="start, end", state_name="w")
+    return Life(topology, keep(fired))
+
+
+# ---- joins -------------------------------------------------------------------------------------------------------------
+
+JOIN_ROWS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 9), st.none() | st.integers(0, 30)), max_size=5
+)
+SIDES = st.tuples(JOIN_ROWS, JOIN_ROWS)
+JOINED = st.lists(st.tuples(SIDES, COUNTS, st.lists(st.tuples(FAILURES, st.none() | SIDES), max_size=2)), max_size=12)
+
+
+@given(life=JOINED)
+@settings(max_examples=60)
+def test_a_join_goes_on_with_any_number_of_partitions(life: Any) -> None:
+    joined_in_life(life)
+
+
+@pytest.mark.soak
+@given(life=JOINED)
+@settings(max_examples=2000)
+def test_a_join_goes_on_with_any_number_of_partitions_in_many_lives(life: Any) -> None:
+    joined_in_life(life)
+
+
+def joined_in_life(life: Any) -> None:
+    found_in, model = joining(), JoinModel(-5, 5, (3, 3), (True, True))
+    with (
+        patch.object(kept_join, "_PANES", 1000),
+        patch.object(kept_join, "_NEAR", 4),
+        patch.object(kept_windows, "_FAN_IN", 2),
+        patch.object(kept_windows, "MAX_CHUNK_BYTES", 40),
+    ):
+        for sides, partitions, failures in life:
+            found = found_in.batch(sides, partitions, [(*failure, others) for failure, others in failures])
+            assert Counter(found) == Counter(model.take(found_in.taken))
+    assert found_in.late == model.late
+
+
+def joining() -> Life:
+    topology = TridentTopology("t")
+    left, right = (topology.new_stream(name, FixedBatchSpout(FIELDS, 1, ("a", 1, 1))) for name in "lr")
+    out = topology.join_within(
+        left, "key", right, "key", "key, l, l_at, r, r_at", times="at", within=5 * MS, delay=3 * MS, state_name="w",
+        join_type=JoinType.OUTER,
+    )  # fmt: skip
+    return Life(topology, keep(out))
+
+
+# ---- what stays in the store -------------------------------------------------------------------------------------------
+
+
+def given_in_order(count: int, keys: int = 40) -> list[tuple[str, int, int]]:
+    return [(f"k{number % keys}", number, number // 10) for number in range(count)]
+
+
+@pytest.mark.parametrize("make", [lambda: windowed("tumbling event time", sums=True), joining], ids=["window", "join"])
+@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (3, 2)])
+def test_nothing_of_the_other_layout_is_left(make: Callable[[], Life], before: int, after: int) -> None:
+    life, came = make(), given_in_order(60)
+    for number, count in enumerate([before, before, after]):
+        sides = [came[number * 20 : number * 20 + 20]] * (2 if isinstance(life.node, JoinWithinNode) else 1)
+        life.batch(sides, count)
+    live = {key for key, stored in life.entries.items() if stored.curr is not None and key[0] != "key"}
+    places = [Place(partition, after) for partition in range(after)]
+    own = {place.key(name) for place in places for name in ("windows", "join")[: 1 + (make is joining)]}
+    for place in places:
+        directory = Directory.of(life.entries[place.key("windows")].curr)
+        own |= {key for runs in directory.panes.values() for run in runs for key in run.keys_in(place)}
+    assert live - {DIRECTORY} == own - {DIRECTORY}
+    assert len(live) >= 2 * after
+
+
+def test_a_program_that_knows_one_partition_only_refuses_what_several_keep() -> None:
+    life = windowed("tumbling event time", sums=True)
+    life.batch([given_in_order(10)], 3)
+    version, partitions = decode(life.entries[DIRECTORY].curr)
+    assert (version, partitions) == (2, 3)  # a program that knows version 1 reports that a newer one wrote it
+
+
+def test_a_directory_that_the_store_lost_is_missed() -> None:
+    life = windowed("tumbling event time", sums=True)
+    life.batch([given_in_order(10)], 3)
+    del life.entries[Place(1, 3).key("windows")]
+    with pytest.raises(
+        AssertionError, match=r"read \('windows', 3, 1\) of a window: it is not there, but .* in 3 partitions"
+    ):
+        life.batch([given_in_order(10)], 3)
+
+
+def test_a_count_window_of_each_key_commits_the_partitions_that_have_rows() -> None:
+    life = windowed("tumbling count", sums=True)
+    life.batch([[("a", 1, 1)]], 5)
+    assert [key for key in life.entries if key[0] != "\x00trident-sentinel"] == [("key", "a")]
+    assert [key for *key, _ in life.batch([[("a", 2, 2), ("a", 3, 3)]], 2)] != []
+
+
+# ---- the moment of a batch ---------------------------------------------------------------------------------------------
+
+
+def test_the_moments_of_pieces_make_that_of_the_batch() -> None:
+    life, generator = windowed("sliding event time", sums=False), random.Random(5)
+    rows_ = [("a", 1, generator.randrange(1000)) for _ in range(50)]
+    run = Run(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
+    assert isinstance(life.node, WindowNode)
+    pieces = [window_input(life.node, table_of(FIELDS, rows_[at : at + 7]), run) for at in range(0, 50, 7)]
+    whole = moment_of(life.node, pieces, 9)
+    assert together([moment_of(life.node, [piece], 9) for piece in pieces]) == whole
+    assert (whole.given, whole.reached, whole.now_ms) == (50, (max(at for *_, at in rows_), None), 9)
+    assert whole.panes == tuple(sorted({at // 2 for *_, at in rows_}))
+    assert together([Moment(0), Moment(2, (3, None)), Moment(1, (None, 4))]) == Moment(3, (3, 4))
+
+
+# ---- how many ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_hint_or_the_state_says_how_many() -> None:
+    def partitions(hint: int | None = None, state: Any = None, grouped: bool = True) -> int:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", FixedBatchSpout(FIELDS, 1, ("a", 1, 1)))
+        over: Any = stream.group_by("key") if grouped else stream
+        fired = over.tumbling_window(timedelta(seconds=1), *([] if state is None else [state]), Count(), "c")
+        if hint is not None:
+            fired.parallelism_hint(hint)
+        count = make_plan(topology.graph()).partitions["c-window"]
+        assert f"Count() -> c; {count} partition" in topology.explain()
+        assert topology.describe()[0]["partitions"] == count
+        return count
+
+    assert [partitions(), partitions(4), partitions(4, grouped=False)] == [1, 4, 1]
+    assert partitions(4, dict_state({}, partitions=2)) == 2
+    with pytest.raises(TopologyError, match="insists on 2 partitions, but a window of a whole stream has one"):
+        partitions(state=dict_state({}, partitions=2), grouped=False)
