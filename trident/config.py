@@ -84,6 +84,10 @@ class Config(Redacted):
         With `engine="auto"`, the size up to which a batch is small. A batch is large if its spout does not know the size.
         Word counts up to the default were no slower in this process than on two cores of Spark; with more cores, or slow
         Python functions, lower it.
+    state_placement
+        Where states are committed: `"driver"`, in this process, `"executors"`, by tasks of Spark, or `"auto"`: in executors
+        on a cluster if the store can fence its writers, else in the driver, which is faster on one machine. A state's own
+        `placement(...)` wins. With `engine="auto"` small batches are committed here in any case.
     master
         Spark master URL; default `local[*]`, or that of the active session.
     spark_conf
@@ -120,6 +124,7 @@ class Config(Redacted):
     state_recovery: Literal["refuse", "adopt", "restart"] = "refuse"
     engine: Literal["spark", "in_process", "auto"] = "spark"
     auto_bytes: int = 8 << 20
+    state_placement: Literal["auto", "driver", "executors"] = "auto"
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None

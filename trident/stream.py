@@ -392,6 +392,19 @@ class TridentState(TridentNames):
         self._topology._hint(self._state.name if self._node is None else self._node.id, parallelism)
         return self
 
+    def placement(self, where: str) -> TridentState:
+        """Say where this state is committed, in place of the setting `state_placement`: see `Config`.
+
+        Raises
+        ------
+        TopologyError
+            Not one of `"auto"`, `"driver"`, `"executors"`; or nothing updates the state.
+        """
+        if self._node is None:
+            raise TopologyError(f"state {self.state_name!r} is static: nothing updates it, so it is committed nowhere")
+        self._topology._place(self.state_name, where)
+        return self
+
     def set_cpu_load(self, percent: float) -> TridentState:
         """Say how much of a core the updates take; as `Stream.set_cpu_load`."""
         self._topology._resource(self._state.name if self._node is None else self._node.id, with_cpu(percent))

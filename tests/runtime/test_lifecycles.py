@@ -12,7 +12,8 @@ from tests.runtime.lifecycles import IN_THE_DRIVER, KINDS, declare, run
 from trident import Config
 from trident.planner import make_plan
 from trident.runtime.engine import tasks
-from trident.runtime.engine.worker import Program
+from trident.runtime.engine.worker import Order, Program
+from trident.spout.interfaces import TransactionAttempt
 
 NAMES = {kind.__name__ for kind in KINDS}
 IN_WORKERS = NAMES - {"AQuery", "AnUpdater", "BehindAState"}  # states' aggregators work in both places
@@ -20,6 +21,9 @@ IN_WORKERS = NAMES - {"AQuery", "AnUpdater", "BehindAState"}  # states' aggregat
 
 def notes_of(folder: Path) -> dict[int, list[str]]:
     return {int(path.name): sorted(path.read_text(encoding="utf-8").splitlines()) for path in folder.iterdir()}
+
+
+ORDER = Order(TransactionAttempt(1, 0))
 
 
 def whole(names: set[str]) -> list[str]:
@@ -47,10 +51,10 @@ def test_a_worker_ends_the_operations_of_a_topology_that_makes_room(
     commits = {node.id for node in plan.commits}
     fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
     pickled = cloudpickle.dumps(Program("lives", fragments, {}, {}, settings, plan.exchanges, plan.levels))
-    tasks._worker("first", pickled)
+    tasks.Job("first", pickled, ORDER).worker()
     (lines,) = notes_of(tmp_path).values()
     assert lines == [line for line in whole(IN_WORKERS) if line.startswith("prepare")]
     for number in range(tasks._PROGRAMS_KEPT):
-        tasks._worker(str(number), cloudpickle.dumps(Program("other", {}, {}, {}, {})))
+        tasks.Job(str(number), cloudpickle.dumps(Program("other", {}, {}, {}, {})), ORDER).worker()
     (lines,) = notes_of(tmp_path).values()
     assert lines == whole(IN_WORKERS)

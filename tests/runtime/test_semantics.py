@@ -221,10 +221,10 @@ def test_what_prepare_raises_fails_the_batch_with_its_cause(spark: Any, topology
 def test_a_worker_keeps_a_bounded_number_of_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: dict[str, worker.WorkerProgram] = {}
     monkeypatch.setattr(tasks, "_programs", kept)
-    pickled, attempt = cloudpickle.dumps(worker.Program("t", {}, {}, {}, {})), TransactionAttempt(1, 0)
+    pickled, order = cloudpickle.dumps(worker.Program("t", {}, {}, {}, {})), worker.Order(TransactionAttempt(1, 0))
     for number in range(20):
-        assert list(tasks.run_task("first", pickled, attempt, iter(()))) == []
-        assert list(tasks.run_task(str(number), pickled, attempt, iter(()))) == []
+        assert list(tasks.run_task(tasks.Job("first", pickled, order), iter(()))) == []
+        assert list(tasks.run_task(tasks.Job(str(number), pickled, order), iter(()))) == []
     assert len(kept) == 8
     assert "first" in kept
 

@@ -134,7 +134,7 @@ class RequestStates:
         _close([*self._static.values(), *(one for _, instances, _ in self._updated.values() for one in instances)])
 
     def _open(self, node: StateNode, partition: int, partitions: int) -> Any:
-        return open_state(self._plan.topology, node, self._config, partition, partitions, read_only=True)
+        return open_state(self._plan.topology, node, self._config.as_mapping(), partition, partitions, read_only=True)
 
     def _view(self, name: str, instances: list[Any], now: Callable[[], LogState]) -> Any:
         check = StoreCheck(name, instances, now)

@@ -15,6 +15,9 @@ from trident.state.interfaces import StateFactory, StateSpec
 
 __all__ = ["Declaration", "is_name", "spec_of"]
 
+PLACES = ("auto", "driver", "executors")
+"""Where a state may be committed."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
@@ -32,12 +35,13 @@ class Declaration(TridentNames):
         self._states: dict[str, StateNode] = {}
         self._hints: dict[str, int] = {}
         self._resources: dict[str, Resources] = {}
+        self._placements: dict[str, str] = {}
         self._assemblies = 0
 
     def graph(self) -> Graph:
         """Return the declaration so far as frozen data."""
         nodes, states = tuple(self._nodes.values()), tuple(self._states.values())
-        return Graph(self.name, nodes, states, dict(self._hints), dict(self._resources))
+        return Graph(self.name, nodes, states, dict(self._hints), dict(self._resources), dict(self._placements))
 
     def _add(self, node: Node) -> Node:
         if node.id in self._nodes:
@@ -85,6 +89,13 @@ class Declaration(TridentNames):
             yield self._assemblies > 1
         finally:
             self._assemblies -= 1
+
+    def _place(self, state: str, where: str) -> None:
+        if where not in PLACES:
+            raise TopologyError(
+                f"placement({where!r}) of state {state!r}: expected one of {', '.join(map(repr, PLACES))}"
+            )
+        self._placements[state] = where
 
     def _resource(self, node_id: str, wanted: Resources) -> None:
         """Note what a step asks for, in place of what was said before."""

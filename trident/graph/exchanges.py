@@ -18,7 +18,8 @@ class Routing:
     Attributes
     ----------
     kind
-        `hash` (of `fields`), `shuffle` (in turn), `broadcast` (all), `global` (there is only one), `identity` (stays),
+        `hash` (of `fields`), `key` (the same, for rows of a state, whose keys are mostly distinct), `shuffle` (in turn),
+        `broadcast` (all), `global` (there is only one), `identity` (stays),
         `custom` (what `function(tuple, partitions)` says).
     """
 

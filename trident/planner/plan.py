@@ -101,14 +101,14 @@ class Exchange:
     Attributes
     ----------
     node
-        The node: what the exchange does with the tuples.
+        The node: what the exchange does with the tuples; a state's node if executors commit the state.
     inputs
         The fields that arrive, by port.
     partitions
         How many; None: as many as the engine works on at once.
     """
 
-    node: ExchangeNode
+    node: ExchangeNode | PersistNode | QueryNode
     inputs: tuple[Fields, ...]
     partitions: int | None = None
 
@@ -135,6 +135,8 @@ class Plan:
         The exchanges that run before any state is committed, level by level: each is fed by earlier levels only.
     resources
         The loads of steps and states, by their ids; `trident.planner.loads` computes those of stages.
+    placements
+        Where states were asked to be committed, by name, if it was said.
     """
 
     topology: str
@@ -147,3 +149,4 @@ class Plan:
     exchanges: dict[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
     resources: dict[str, Resources] = field(default_factory=dict)
+    placements: dict[str, str] = field(default_factory=dict)

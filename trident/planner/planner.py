@@ -35,7 +35,10 @@ def make_plan(graph: Graph) -> Plan:
     states = {state.name: state for state in graph.states}
     levels = _levels(fragments, [id_ for id_ in exchanges if id_ not in {node.id for node in commits}])
     hints, resources = dict(graph.hints), dict(graph.resources)
-    return Plan(graph.name, spouts, fragments, commits, states, partitions, hints, exchanges, levels, resources)
+    return Plan(
+        graph.name, spouts, fragments, commits, states, partitions, hints, exchanges, levels, resources,
+        dict(graph.placements),
+    )  # fmt: skip
 
 
 def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:

@@ -18,6 +18,7 @@ __all__ = [
     "Closable",
     "ColumnarState",
     "DeclaresAttempts",
+    "Fencing",
     "Forgetting",
     "ITupleCollection",
     "KeepsAttempts",
@@ -62,6 +63,15 @@ class SentinelReadable(Ability, Protocol):
 
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel of this partition, None if there is none."""
+
+
+@runtime_checkable
+class Fencing(Ability, Protocol):
+    """A state that says whether its store refuses a writer that was replaced (R9)."""
+
+    @property
+    def fences(self) -> bool:
+        """Whether it does."""
 
 
 @runtime_checkable

@@ -135,6 +135,11 @@ class CommittedMap(ABC):
         """The name of the state in its sentinels, so that no other state takes its place."""
         return self.name
 
+    @property
+    def fences(self) -> bool:
+        """Whether the store refuses a writer that was replaced."""
+        return self._offers.fence is not None
+
     def read_sentinel(self) -> Sentinel | None:
         """Return the sentinel in the store: this partition's last commit."""
         return self._guard.read_sentinel()

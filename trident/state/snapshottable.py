@@ -65,6 +65,7 @@ class SnapshottableMap:
     close = passed_on(Closable.close)
     keeps_columns: bool = cast("bool", IfOffered("keeps_columns"))
     place: str = cast("str", IfOffered("place"))
+    fences: bool = cast("bool", IfOffered("fences"))
 
     @property
     def kind(self) -> StateType | None:

@@ -118,7 +118,7 @@ def test_what_a_state_opened_before_one_failed_is_closed() -> None:
         ("check_states", ["close state 0", "close state 1"]),
         ("record_meaning", ["close state 0", "close state 1", "close log"]),
         ("open_runner", ["close spout", "close state 0", "close state 1", "close log"]),
-        ("_committed_operations", CLOSE),
+        ("operations_of_commits", CLOSE),
     ],
 )
 def test_whatever_fails_all_that_was_opened_is_closed(

@@ -27,7 +27,8 @@ from trident.runtime.driver.loop import BatchLoop
 from trident.runtime.engine.auto import AutoRunner, LateRunner
 from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Program
+from trident.runtime.engine.worker import Order, Program
+from trident.runtime.executors.committing import Committing
 from trident.spout.interfaces import SizedCoordinator, TransactionAttempt
 
 ATTEMPT = TransactionAttempt(1, 1 << 20)
@@ -46,9 +47,9 @@ class Recorder(InProcessRunner):
         self.cancelled: list[TransactionAttempt] = []
         self.closed = 0
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Any]) -> TaskOutput:
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Any], order: Order | None = None) -> TaskOutput:
         self.txids.append(attempt.txid)
-        return super().process(attempt, parts)
+        return super().process(attempt, parts, order)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         self.cancelled.append(attempt)
@@ -163,8 +164,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> list[Recorder]:
     """The runners that were opened in the place of Spark."""
     opened: list[Recorder] = []
 
-    def open_(program: Program, config: Any, loads: Any) -> Recorder:
-        opened.append(Recorder(program))
+    def open_(committing: Committing, config: Any, loads: Any) -> Recorder:
+        opened.append(Recorder(committing.program))
         return opened[-1]
 
     monkeypatch.setattr(engines, "_spark_runner", open_)
@@ -248,7 +249,7 @@ class _UnsizedCoordinator:
 def test_where_spark_does_not_start_the_topology_ends_at_once_and_says_why(
     topology: TridentTopology, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def open_(program: Program, config: Any, loads: Any) -> Recorder:
+    def open_(committing: Committing, config: Any, loads: Any) -> Recorder:
         raise EnvironmentProblem("there is no Java here")
 
     monkeypatch.setattr(engines, "_spark_runner", open_)
@@ -388,13 +389,13 @@ def test_a_small_batch_behind_one_that_takes_its_time_keeps_nobody_waiting(
     third_defined, turns = threading.Event(), list[int]()
     process, begin = InProcessRunner.process, BatchLoop._begin
 
-    def slowly(self: Any, attempt: TransactionAttempt, parts: Any) -> Any:
+    def slowly(self: Any, attempt: TransactionAttempt, parts: Any, order: Any) -> Any:
         if attempt.txid == 1:
             assert third_defined.wait(WAIT_S), "it is not begun before the first one is done"
             turns.clear()
             time.sleep(0.3)
             assert len(turns) < 50, "the loop does not wait"
-        return process(self, attempt, parts)
+        return process(self, attempt, parts, order)
 
     def counted_begin(self: BatchLoop) -> None:
         turns.append(1)

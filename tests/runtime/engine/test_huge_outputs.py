@@ -291,7 +291,7 @@ def test_a_jvm_that_is_gone_is_said_to_be(
     def gone(*_: Any) -> Any:
         raise ConnectionRefusedError(111, "Connection refused")
 
-    monkeypatch.setattr(runners.SparkRunner, "_job", gone)
+    monkeypatch.setattr(runners.SparkRunner, "_rows", gone)
     keep(numbers(topology, 1))
     text = r"failed once in step 'spark': EnvironmentProblem: Spark's JVM does not answer any more .*memory"
     with pytest.raises(BatchFailedError, match=text):

@@ -16,11 +16,12 @@ from trident import Fields, TridentTopology
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.driver.batch_spouts import as_trident_spout
+from trident.runtime.engine import tasks
 from trident.runtime.engine.hops import Sent, destinations_of, hops_of
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task
-from trident.runtime.engine.worker import Program
+from trident.runtime.engine.worker import Order, Program
 from trident.spout import IOpaquePartitionedTridentSpout
 from trident.spout.interfaces import TransactionAttempt
 
@@ -50,7 +51,7 @@ class Job:
         coordinator, emitters = spout.get_coordinator({}), {"in": spout.get_emitter({})}
         wide = with_partitions(plan.exchanges, WIDTH)
         program = Program("t", fragments, emitters, {}, {}, wide, plan.levels)
-        self.id, self.pickled = f"job-{next(salts)}", cloudpickle.dumps(program)
+        self.job = tasks.Job(f"job-{next(salts)}", cloudpickle.dumps(program), Order(ATTEMPT))
         self.hops, self.destinations = [*hops_of(program), None], destinations_of(program)
         definition = coordinator.initialize_transaction(1, None)
         self.parts = [("in", part, False) for part in coordinator.parts(ATTEMPT, definition, PARTS)]
@@ -60,13 +61,13 @@ class Job:
         hop = self.hops[0]
         assert hop is not None
         parts = iter([(task, self.parts[task])])
-        return list(run_parts_task(self.id, self.pickled, ATTEMPT, hop, task, parts))
+        return list(run_parts_task(self.job, hop, task, parts))
 
     def level(self, level: int, task: int, runs: Sequence[Items]) -> list[Any]:
         """Run a task of a level; it reads what these runs of the tasks before it sent to it."""
         items = (item for run in runs for item in run if item[0] == task)
         destinations, hop = self.destinations[level - 1], self.hops[level]
-        return list(run_level_task(self.id, self.pickled, ATTEMPT, False, level, destinations, hop, task, items))
+        return list(run_level_task(self.job, level, destinations, hop, task, items))
 
     def last(self, level: int, runs_of_tasks: Sequence[Sequence[Items]]) -> TaskOutput:
         """Run the last stage, and put together what it gives."""

@@ -5,7 +5,7 @@ The same functions, `update_partition` and `update_time_partition`, update a par
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -31,7 +31,28 @@ from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
 
-__all__ = ["Committer", "Reach", "update_partition", "update_time_partition"]
+__all__ = [
+    "Committer",
+    "Reach",
+    "operations_of_commits",
+    "update_partition",
+    "update_time_partition",
+]
+
+
+def operations_of_commits(commits: Iterable[Any]) -> list[Any]:
+    """Return the user objects that persists and queries themselves call: updaters, query functions, aggregators."""
+    operations = []
+    for node in commits:
+        if isinstance(node, QueryNode):
+            operations.append(node.function)
+        elif isinstance(node, JoinWithinNode):
+            continue  # it calls no code of the user's
+        elif isinstance(node, WindowNode):
+            operations.append(node.member.aggregator)
+        elif isinstance(node, PersistNode):
+            operations.append(node.updater if node.aggregation is None else node.aggregation.aggregator)
+    return operations
 
 
 class Committer:
@@ -74,9 +95,14 @@ class Committer:
         self.is_quick = all(node.id in self._columnar for node in plan.commits)
 
     def commit(
-        self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None = None, capture: bool = False
+        self,
+        txids: Mapping[str, Sequence[Txid]],
+        output: TaskOutput,
+        now_ms: int | None = None,
+        capture: bool = False,
+        elsewhere: Collection[str] = (),
     ) -> Committed:
-        """Apply a batch to all states.
+        """Apply a batch to all states, but for those of the entries `elsewhere`, which executors have committed.
 
         Parameters
         ----------
@@ -95,17 +121,24 @@ class Committer:
             User code or a store raised; the batch has to be tried again with another attempt.
         """
         with paused_garbage_collection(), counting() as counts:
-            done = self._commit(txids, output, now_ms, capture)
+            done = self._commit(txids, output, now_ms, capture, elsewhere)
         add_counts(done.metrics, counts)
         return done
 
     def _commit(
-        self, txids: Mapping[str, Sequence[Txid]], output: TaskOutput, now_ms: int | None, capture: bool
+        self,
+        txids: Mapping[str, Sequence[Txid]],
+        output: TaskOutput,
+        now_ms: int | None,
+        capture: bool,
+        elsewhere: Collection[str],
     ) -> Committed:
-        done = Committed()
+        done = Committed(dict(output.touched), dict(output.keys), key_counts=dict(output.key_counts))
         run = Run(_attempt_of(txids), TupleErrors(capture, done.captured, self._bounds), self._static_state)
         flow = Flow(self._plan, self._exchanges, output, run)
         for node in self._plan.commits:
+            if node.id in elsewhere:
+                continue
             tables, arrived = flow.take(node.id)
             if isinstance(node, (WindowNode, JoinWithinNode)):
                 rows = self._over_time(node, tables, txids[node.state], now_ms, run, done)

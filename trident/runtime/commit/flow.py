@@ -20,7 +20,7 @@ from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.rows import Run
 from trident.state.txid import Snapshot, Txid
 
-__all__ = ["Flow"]
+__all__ = ["Flow", "snapshot_of"]
 
 
 class Flow:
@@ -67,7 +67,7 @@ class Flow:
         tables = [*tables, *(frame.data for frame in arrived if not frame.step)]  # dead letters of the query itself
         if not tables:
             return None
-        snapshot = _snapshot(txids[0], node.sees_batch)
+        snapshot = snapshot_of(txids[0], node.sees_batch)
         view = StateView.for_query(states, lambda: snapshot, node.state)
         answers = apply_query(node.id, node, pa.concat_tables(tables), view, self._run.on_error)
         with failing_at(node.id):
@@ -86,7 +86,7 @@ class Flow:
             send(fragment, [table], self._exchanges, self._run, partition, self._waiting, put_backs_of(frames))
 
 
-def _snapshot(txid: Txid, sees_batch: bool) -> Snapshot:
+def snapshot_of(txid: Txid, sees_batch: bool) -> Snapshot:
     """Return the state after the batch before, or after this one, as if this attempt had won: another one may have failed."""
     if sees_batch:
         return Snapshot(int(txid), txid.winners.with_winner(int(txid), txid.attempt))

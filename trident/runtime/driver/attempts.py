@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import thread_time
 
@@ -16,6 +16,8 @@ from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.driver.sources import Sources
 from trident.runtime.engine.runners import Part
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import Txid
@@ -23,6 +25,8 @@ from trident.state.txid import Txid
 __all__ = ["Attempts", "txids_of"]
 
 logger = logging.getLogger(__name__)
+
+Txids = Callable[[], Mapping[str, Sequence[Txid]]]
 
 
 class Attempts:
@@ -43,8 +47,17 @@ class Attempts:
         self._sources, self._execution = sources, execution
         self._work, self._observe, self._tell = work, observe, mail.tell
 
-    def start(self, batch: Batch, alone: bool) -> None:
-        """Choose the runner and the threads for a batch, and start its processing; `alone`: no other batch is in flight."""
+    def start(self, batch: Batch, alone: bool, txids: Txids) -> None:
+        """Choose the runner and the threads for a batch, and start its processing.
+
+        Parameters
+        ----------
+        alone
+            Whether no other batch is in flight. Then executors may commit in the job that processes, because the batch
+            before is recorded (R2); if its definitions are complete, and so are in the log.
+        txids
+            Returns the batch's txids as the partitions of the states must see them.
+        """
         try:
             batch.size = size = self._sources.size_of(batch.definitions)
             batch.runner = self._runner.of_size(size)
@@ -54,30 +67,31 @@ class Attempts:
             return
         batch.empty, batch.tasks = not parts, len(parts)
         batch.lane = self._execution.lane_of(batch.runner, size, alone)
-        batch.lane.process(partial(self.process, batch, parts))
+        commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
+        batch.lane.process(partial(self.process, batch, parts, _order(batch, txids()) if commits_now else None))
 
-    def process(self, batch: Batch, parts: Sequence[Part]) -> None:
-        """Run the stages of an attempt up to the inputs of its states."""
+    def process(self, batch: Batch, parts: Sequence[Part], order: Order | None = None) -> None:
+        """Run the stages of an attempt up to the inputs of its states, or, with an order, the states in executors too."""
         if batch.runner.here:
             self._work.begin(batch.attempt, watched=batch.lane.in_loop)
         before = 0.0 if batch.undecided is None else thread_time()  # a system call, which only an idle look needs
         try:
-            news = self._processed(batch, parts)
+            news = self._processed(batch, parts, order)
         finally:
             self._work.end(batch.attempt)
         if batch.undecided is not None:
             batch.cost_s = thread_time() - before
         self._tell(news)
 
-    def _processed(self, batch: Batch, parts: Sequence[Part]) -> News:
+    def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> News:
         attempt = batch.attempt
         try:
-            output = batch.runner.process(attempt, parts)
+            output = batch.runner.process(attempt, parts, order)
         except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
             return News(attempt, failure=failure_of("spark", error))
         except BaseException as error:  # noqa: BLE001  SystemExit and its like end the topology, not this thread alone
             return News(attempt, error=error)
-        return News(attempt, failure=output.failure) if output.failure is not None else News(attempt, output=output)
+        return _failed(attempt, output) if output.failure is not None else News(attempt, output=output)
 
     def commit(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> None:
         """Apply a processed attempt to all states."""
@@ -92,7 +106,12 @@ class Attempts:
         attempt = batch.attempt
         try:
             self._observe("committing", attempt)
-            committed = self._committer.commit(txids, batch.output, now_of(batch.definitions), batch.capture)
+            if batch.output.kept is not None:
+                batch.output = batch.runner.commit(batch.output, _order(batch, txids))
+                if batch.output.failure is not None:
+                    return _failed(attempt, batch.output)
+            elsewhere, now_ms = batch.runner.commits, now_of(batch.definitions)
+            committed = self._committer.commit(txids, batch.output, now_ms, batch.capture, elsewhere)
             self._observe("committed", attempt)
         except StepFailed as error:
             fenced = error.__cause__ if isinstance(error.__cause__, FencedError) else None
@@ -105,10 +124,21 @@ class Attempts:
 
     def cancel(self, batch: Batch) -> None:
         """Ask the runner to stop with an attempt; its result is ignored in any case."""
+        if batch.output.kept is not None:
+            batch.output.kept.free()
         try:
             batch.runner.cancel(batch.attempt)
         except Exception as error:  # noqa: BLE001  what it holds is free once it is done
             logger.warning("topology %s: attempt %s was not cancelled: %s", self._name, batch.attempt, describe(error))
+
+
+def _order(batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Order:
+    return Order(batch.attempt, batch.capture, txids, now_of(batch.definitions))
+
+
+def _failed(attempt: TransactionAttempt, output: TaskOutput) -> News:
+    fenced = FencedError(*output.fenced) if output.fenced else None
+    return News(attempt, failure=output.failure, error=fenced)
 
 
 def txids_of(attempt: TransactionAttempt, log: LogState, partitions: Mapping[str, int]) -> dict[str, list[Txid]]:

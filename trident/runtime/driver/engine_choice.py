@@ -13,19 +13,31 @@ from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
 from trident.runtime.engine.runners import InProcessRunner, Runner, SparkRunner
 from trident.runtime.engine.spark_resources import memory_settings
 from trident.runtime.engine.worker import Program
+from trident.runtime.executors.committing import Committing
 
 __all__ = ["open_runner", "tell_loads"]
 
 logger = logging.getLogger(__name__)
 
 
-def open_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> Runner:
-    """Open the runner that the settings ask for; `loads` are the loads of the stages."""
-    if config.engine == "spark":
-        return _spark_runner(program, config, loads)
+def open_runner(
+    program: Program, config: Config, loads: Sequence[StageLoad], in_executors: Committing | None = None
+) -> Runner:
+    """Open the runner that the settings ask for.
+
+    Parameters
+    ----------
+    loads
+        The loads of the stages.
+    in_executors
+        What Spark runs in place of `program`, if executors commit states.
+    """
     if config.engine == "in_process":
         return InProcessRunner(program)
-    return _auto_runner(program, config, loads)
+    spark = in_executors or Committing(program, frozenset())
+    return (
+        _spark_runner(spark, config, loads) if config.engine == "spark" else _auto_runner(program, spark, config, loads)
+    )
 
 
 def tell_loads(plan: Plan, config: Config) -> None:
@@ -38,28 +50,32 @@ def tell_loads(plan: Plan, config: Config) -> None:
         )  # fmt: skip
 
 
-def _auto_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> AutoRunner:
+def _auto_runner(program: Program, spark: Committing, config: Config, loads: Sequence[StageLoad]) -> AutoRunner:
     """Open both runners. If Spark runs already it is used at once, and says how many cores there are."""
     from pyspark import SparkContext
 
     large: Runner
     if SparkContext._active_spark_context is not None:  # noqa: SLF001  PySpark has no public question
-        large = _spark_runner(program, config, loads)
+        large = _spark_runner(spark, config, loads)
     else:
         parallelism = config.parallelism or cores()
         large = LateRunner(
-            program, parallelism, lambda: _spark_runner(program, replace(config, parallelism=parallelism), loads)
+            program,
+            parallelism,
+            lambda: _spark_runner(spark, replace(config, parallelism=parallelism), loads),
+            spark.commits,
         )
     return AutoRunner(InProcessRunner(program, large.parallelism), large, config.auto_bytes)
 
 
-def _spark_runner(program: Program, config: Config, loads: Sequence[StageLoad]) -> SparkRunner:
+def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageLoad]) -> SparkRunner:
     from pyspark import SparkContext
 
     from trident.runtime.engine.session import spark_session
 
     # Not "no active session", which depends on the calling thread: a Spark of another thread is not ours to stop.
     owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
+    program = committing.program
     name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
     spark = spark_session(name, config.master, dict(config.spark_conf), memory)
-    return SparkRunner(spark, program, config.parallelism, owned, loads)
+    return SparkRunner(spark, program, config.parallelism, owned, loads, committing.commits)

@@ -23,6 +23,7 @@ from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.opened_topology import OpenedTopology
+from trident.runtime.driver.placements import executors_of
 from trident.runtime.driver.polling import Polling, Waiting
 from trident.runtime.driver.progress import Outcome, Progress
 from trident.runtime.driver.retrying import Retrying
@@ -31,6 +32,7 @@ from trident.runtime.driver.starting import Starting
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.txid import Txid
 
 __all__ = ["BatchLoop"]
 
@@ -72,6 +74,7 @@ class BatchLoop:
         self._batches: dict[int, Batch] = {}
         self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
         self._starting = Starting(self._coordinator, self._retrying, self._polling, self._batches)
+        self._tasks_commit = bool(executors_of(opened.placements))
         self._stopping, self._look_at = threading.Event(), float("-inf")
 
     # ---- from other threads -----------------------------------------------------------------------------------------
@@ -178,7 +181,10 @@ class BatchLoop:
         batch.times.started = self._clock.monotonic()
         batch.share = self._sources.throttle.share if asked else None
         self._observe("defined", batch.attempt)
-        self._attempts.start(batch, alone=len(self._batches) == 1)
+        alone = len(self._batches) == 1
+        if alone and self._tasks_commit:
+            self._opened.gate.pass_through()
+        self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
         self._polling.started(batch, asked, waiting, self._clock.monotonic())
         return True
 
@@ -215,8 +221,11 @@ class BatchLoop:
         self._log.check_owner()  # a fenced driver must not begin to write
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
-        txids = txids_of(attempt, self._log.state, self._opened.plan.partitions)
-        batch.lane.commit(partial(self._attempts.commit, batch, txids))
+        batch.lane.commit(partial(self._attempts.commit, batch, self._txids(attempt)))
+
+    def _txids(self, attempt: TransactionAttempt) -> dict[str, list[Txid]]:
+        """Return the txid of a batch that follows the last record, as each partition must see it."""
+        return txids_of(attempt, self._log.state, self._opened.plan.partitions)
 
     def _record(self, batch: Batch, committed: Committed) -> None:
         batch.times.committed = self._clock.monotonic()

@@ -9,20 +9,22 @@ from typing import Any
 from trident.config import Config
 from trident.coordination.memory_log import TransactionLog
 from trident.errors import TridentError
-from trident.graph import Graph, JoinWithinNode, PersistNode, QueryNode, WindowNode
+from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
-from trident.runtime.commit.committer import Committer, Reach
+from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
 from trident.runtime.driver.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.driver.capabilities import check_states, needs_identical_replay
 from trident.runtime.driver.changes import check_meaning, record_meaning
 from trident.runtime.driver.closing import Closers
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.engine_choice import open_runner
+from trident.runtime.driver.placements import PlacedState, executors_of, placements_of
 from trident.runtime.driver.recovery import reconcile
 from trident.runtime.engine.runners import Runner
 from trident.runtime.engine.worker import Program, WorkerProgram
+from trident.runtime.executors.committing import committing_program
 from trident.runtime.letters.dead_letters import DeadLetters, dead_letters_of
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.open_partitions import make_state, view_of
@@ -51,6 +53,8 @@ class OpenedTopology:
         Whether a state needs a replay to have the same tuples.
     commit_threads
         Returns the threads that a commit uses beside its own.
+    placements
+        By state, where batches that Spark processes are committed.
     """
 
     plan: Plan
@@ -64,6 +68,7 @@ class OpenedTopology:
     needs_identical_replay: bool
     letters: DeadLetters
     commit_threads: Callable[[], Sequence[int]]
+    placements: Mapping[str, PlacedState]
     gate: CommitGate = field(default_factory=CommitGate)
     _views: dict[str, StateView] = field(default_factory=dict)
 
@@ -107,16 +112,19 @@ def open_topology(
     try:
         states = _open_states(plan, config, closers)
         check_states(plan, graph, states, config.allow_inexact)
+        placements = placements_of(plan, config, states)
         log = open_log(states)
         closers.add("log", log.close)
         _bring_together(graph, plan, config, log, states)
         spouts, emitters = open_spouts(plan, config, closers)
-        runner = _open_runner(plan, config, emitters, closers)
+        runner = _open_runner(plan, config, emitters, placements, closers)
         threads = _open_threads(plan, closers) if in_threads else None
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
         identical, letters = needs_identical_replay(plan, states), dead_letters_of(config, plan.topology)
         idents = list if threads is None else threads.idents
-        return OpenedTopology(plan, config, log, states, spouts, runner, committer, closers, identical, letters, idents)
+        return OpenedTopology(
+            plan, config, log, states, spouts, runner, committer, closers, identical, letters, idents, placements
+        )
     except BaseException:
         closers.close()
         raise
@@ -143,14 +151,17 @@ def _bring_together(graph: Graph, plan: Plan, config: Config, log: TransactionLo
     record_meaning(log, meaning)
 
 
-def _open_runner(plan: Plan, config: Config, emitters: Mapping[str, Any], closers: Closers) -> Runner:
-    """Open the runner of the fragments before the states."""
+def _open_runner(
+    plan: Plan, config: Config, emitters: Mapping[str, Any], placements: Mapping[str, PlacedState], closers: Closers
+) -> Runner:
+    """Open the runner of the fragments before the states, and of the states that executors commit."""
     committed = {node.id for node in plan.commits}
     fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in committed}
     program = Program(
         plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels
     )
-    runner = open_runner(program, config, stage_loads(plan))
+    in_executors = committing_program(program, plan, executors_of(placements))
+    runner = open_runner(program, config, stage_loads(plan), in_executors)
     closers.add("runner", runner.close)
     return runner
 
@@ -179,27 +190,12 @@ def _open_committer(
     settings = config.as_mapping()
     program = WorkerProgram(
         Program(plan.topology, behind, {}, _static(plan), settings, plan.exchanges),
-        _committed_operations(plan),
+        operations_of_commits(plan.commits),
         runner.operations,
     )
     closers.add("operations", program.cleanup)
     in_parallel = map if threads is None else threads.map
     return Committer(plan, states, program.state, in_parallel, runner.program.exchanges, reach, Bounds.of(settings))
-
-
-def _committed_operations(plan: Plan) -> list[Any]:
-    """Return the user objects that persists and queries themselves call: updaters, query functions, aggregators."""
-    operations = []
-    for node in plan.commits:
-        if isinstance(node, QueryNode):
-            operations.append(node.function)
-        elif isinstance(node, JoinWithinNode):
-            continue  # it calls no code of the user's
-        elif isinstance(node, WindowNode):
-            operations.append(node.member.aggregator)
-        elif isinstance(node, PersistNode):
-            operations.append(node.updater if node.aggregation is None else node.aggregation.aggregator)
-    return operations
 
 
 def _static(plan: Plan) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from trident.runtime.driver.execution import execution_of
 from trident.runtime.driver.log_choice import open_log
 from trident.runtime.driver.loop import BatchLoop
 from trident.runtime.driver.opened_topology import OpenedTopology, open_topology
+from trident.runtime.driver.placements import PlacedState
 from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.watch import Watch
 from trident.runtime.letters.dead_letters import waiting
@@ -50,7 +51,7 @@ class RunningTopology:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self._opened, self._clock = opened, Clock()
         self._monitoring = monitoring = monitoring or Monitoring(graph.name)
-        placements: dict[str, Placement] = dict.fromkeys(self.partitions, "driver")
+        placements: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
         self._progress = Progress(self.name, self.config.progress_kept, self.run_id, placements, monitoring.publish)
         self._error: BaseException | None = None
         self._ended = threading.Event()
@@ -103,6 +104,11 @@ class RunningTopology:
     def exception(self) -> BaseException | None:
         """Return what ended the topology, None if it runs or was stopped."""
         return self._error
+
+    @property
+    def placements(self) -> Mapping[str, PlacedState]:
+        """By state, where it is committed (`"driver"` or `"executors"`), and why there."""
+        return self._opened.placements
 
     @property
     def status(self) -> dict[str, Any]:

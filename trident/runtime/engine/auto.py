@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.runtime.engine.runners import InProcessRunner, Part, Runner
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.worker import Program
+from trident.runtime.engine.worker import Order, Program
 from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 
@@ -31,6 +31,7 @@ class AutoRunner:
     """
 
     here = False
+    commits: Collection[str] = ()  # each batch asks the runner that takes it
 
     def __init__(self, here: InProcessRunner, elsewhere: Runner, most_bytes: int) -> None:
         self._here, self._elsewhere, self._most_bytes = here, elsewhere, most_bytes
@@ -40,9 +41,13 @@ class AutoRunner:
         """Return the runner for a batch of about `size` bytes."""
         return self._here if size is not None and size <= self._most_bytes else self._elsewhere
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Process a batch of unknown size."""
-        return self._elsewhere.process(attempt, parts)
+        return self._elsewhere.process(attempt, parts, order)
+
+    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
+        """Commit a batch of unknown size."""
+        return self._elsewhere.commit(output, order)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Cancel an attempt, wherever it runs."""
@@ -62,8 +67,10 @@ class LateRunner:
     here = False
     _opened: Runner | None
 
-    def __init__(self, program: Program, parallelism: int, open_: Callable[[], Runner]) -> None:
-        self.program, self.parallelism = program, parallelism
+    def __init__(
+        self, program: Program, parallelism: int, open_: Callable[[], Runner], commits: Collection[str] = ()
+    ) -> None:
+        self.program, self.parallelism, self.commits = program, parallelism, commits
         self.operations: Sequence[Any] = ()
         self._open, self._opened, self._closed = open_, None, False
         self._lock = threading.Lock()
@@ -72,13 +79,18 @@ class LateRunner:
         """Take batches of any size."""
         return self
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Process a batch. If the runner cannot be opened the batch fails, and another try would not help."""
         try:
             runner = self._runner()
         except (ConfigError, EnvironmentProblem) as error:
             return TaskOutput(failure=failure_of("spark", error, retry=False))
-        return runner.process(attempt, parts) if runner is not None else TaskOutput()
+        return runner.process(attempt, parts, order) if runner is not None else TaskOutput()
+
+    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
+        """Commit what this runner processed."""
+        runner = self._runner()
+        return runner.commit(output, order) if runner is not None else output
 
     def _runner(self) -> Runner | None:
         """Return the runner; None once this is closed, because then the result is not used."""

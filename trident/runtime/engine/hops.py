@@ -18,14 +18,20 @@ from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.worker import Program
 from trident.runtime.steps.failures import Failure
 
-__all__ = ["Destination", "Hop", "Item", "Sent", "Source", "destinations_of", "digest_of", "hops_of", "is_mixed", "signed",
-           "two_runs"]  # fmt: skip
+__all__ = ["Destination", "Hop", "Item", "Sent", "Source", "Stop", "destinations_of", "digest_of", "hops_of", "is_mixed",
+           "signed", "two_runs"]  # fmt: skip
 
 Destination = tuple[str, int]
 """An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
 
-Item = bytes | Frame
-"""What is sent between two stages: a frame, or an output that is only passed on."""
+
+@dataclass(frozen=True)
+class Stop:
+    """What a task that failed sends to every task of the next stage, so that none goes on, let alone commits."""
+
+
+Item = bytes | Frame | Stop
+"""What is sent between two stages: a frame, or an output that is only passed on, or the order to stop."""
 
 Source = tuple[int, str]
 """A task of the stage before, and the id of its run."""

@@ -13,11 +13,12 @@ import numpy as np
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph import JoinNode, RepartitionNode, Routing
+from trident.graph import JoinNode, MultiReduceNode, RepartitionNode, Routing
 from trident.planner import Exchange, Sink
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.runtime.steps.groups import Ints, places_of
 from trident.runtime.steps.joins import join
+from trident.runtime.steps.partitions import partitions_of
 from trident.runtime.steps.reducers import multi_reduce
 from trident.runtime.steps.rows import Run, iterate
 
@@ -74,11 +75,22 @@ def _cut(
         return [(0, table)]
     if routing.kind == "broadcast":
         return [(partition, table) for partition in range(partitions)]
+    if routing.kind == "key":
+        return _by_place(table, _key_places(table, routing.fields.names, partitions), partitions)
     if routing.kind == "hash":
         return _by_place(table, places_of(table, routing.fields.names, partitions), partitions)
     assert routing.kind == "shuffle", routing
     # In turn, starting at another partition in each part, so that many small parts reach all partitions.
     return _by_place(table, (np.arange(table.num_rows) + at) % partitions, partitions)
+
+
+def _key_places(table: pa.Table, names: Sequence[str], partitions: int) -> Ints:
+    """Return the state partition of each row's key, as `places_of` does, but without looking for equal keys."""
+    columns = [table.column(name).to_pylist() for name in names]
+    places = np.zeros(table.num_rows, np.int64)
+    for partition, rows in partitions_of(list(zip(*columns, strict=True)) or [()] * table.num_rows, partitions).items():
+        places[rows] = partition
+    return places
 
 
 def _by_place(table: pa.Table, places: Ints, partitions: int) -> Iterator[tuple[int, pa.Table]]:
@@ -125,4 +137,5 @@ def apply_exchange(exchange: Exchange, frames: Iterable[Frame], run: Run) -> pa.
         return inputs[0]
     if isinstance(node, JoinNode):
         return join(node, inputs, run.on_error.bounds)
+    assert isinstance(node, MultiReduceNode), node  # what executors commit is no exchange of this kind
     return multi_reduce(node, inputs, run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,8 +20,9 @@ from trident.runtime.engine.job_errors import JobFailed, jvm_gone
 from trident.runtime.engine.routing import Frame, with_partitions
 from trident.runtime.engine.spark_resources import most_shipped, profiles_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task, run_task
+from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
 from trident.runtime.engine.worker import (
+    Order,
     Part,
     Program,
     WorkerProgram,
@@ -51,6 +52,8 @@ class Runner(Protocol):
         About how many parts a batch is cut into; also the number of partitions of an exchange that declares none.
     program
         The program that runs, with these numbers of partitions.
+    commits
+        The entries that its tasks commit; the others are committed by the driver.
     operations
         The user objects that are prepared in this process.
     """
@@ -58,10 +61,17 @@ class Runner(Protocol):
     here: bool
     parallelism: int
     program: Program
+    commits: Collection[str]
     operations: Sequence[Any]
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
-        """Run all parts and the exchanges behind them; blocks until done. Failures come back as data."""
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
+        """Run all parts and the exchanges behind them; blocks until done. Failures come back as data.
+
+        With an order the states of `commits` are committed too; without one, the output keeps what is needed for that.
+        """
+
+    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
+        """Commit what `process` kept to the states of `commits`; return the output of both."""
 
     def of_size(self, size: int | None) -> Runner:
         """Return the runner for a batch of about `size` bytes (None: unknown), often this one."""
@@ -77,6 +87,7 @@ class InProcessRunner:
     """Runs the stages in this process, without Spark."""
 
     here = True
+    commits: Collection[str] = ()
 
     def __init__(self, program: Program, parallelism: int = 1) -> None:
         self.parallelism = parallelism
@@ -86,11 +97,11 @@ class InProcessRunner:
         self._destinations = destinations_of(self.program)
         self.operations: Sequence[Any] = self._worker.operations
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
         parts = with_empty_parts(self.program, parts)
         outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
-        capture = any(capture for _, _, capture in parts)
+        order = Order(attempt, any(capture for _, _, capture in parts))
         for destinations in self._destinations:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
@@ -101,10 +112,13 @@ class InProcessRunner:
                 arrived.get((frame.target, frame.partition), merged.frames).append(frame)
             outputs = [merged]
             outputs += [
-                run_entry(self._worker, attempt, *destination, arrived[destination], capture)
-                for destination in destinations
+                run_entry(self._worker, order, *destination, arrived[destination]) for destination in destinations
             ]
         return outputs[0] if len(outputs) == 1 else merge_outputs(outputs)
+
+    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
+        """Commit nothing."""
+        return output
 
     def of_size(self, size: int | None) -> Runner:
         """Take batches of any size."""
@@ -135,8 +149,9 @@ class SparkRunner:
         parallelism: int | None,
         owned: bool,
         loads: Sequence[StageLoad] = (),
+        commits: Collection[str] = (),
     ) -> None:
-        self._spark, self._owned = spark, owned
+        self._spark, self._owned, self.commits = spark, owned, commits
         self._context = spark.sparkContext
         profiles = profiles_of(self._context, loads, program.topology) if loads else []
         self._profiles = {
@@ -147,15 +162,50 @@ class SparkRunner:
         self.operations: Sequence[Any] = ()
         self._id, self._pickled = uuid.uuid4().hex, _pickled(self.program)
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts as one job, tagged so that it can be cancelled."""
         parts = with_empty_parts(self.program, parts)
         if not parts and not self.program.levels:
             return TaskOutput()
+        capture = any(capture for _, _, capture in parts)
+        job = Job(self._id, self._pickled, order or Order(attempt, capture))
+        if order is None and self.commits:
+            return self._process_and_keep(job, parts)
+        return self._collected(attempt, lambda: self._rows(job, parts, len(self.program.levels)).collect())
+
+    def _process_and_keep(self, job: Job, parts: Sequence[Part]) -> TaskOutput:
+        from trident.runtime.engine.kept_rows import keep
+
+        kept = keep(self._context, self._rows(job, parts, self.program.processing or 0))
+        output = self._collected(job.order.attempt, kept.collect)
+        if output.failure is not None:
+            kept.free()
+            return output
+        return replace(output, kept=kept)
+
+    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
+        """Commit what a job processed and Spark keeps; return the output of both."""
+        from trident.runtime.engine.kept_rows import KeptRows
+
+        kept = output.kept
+        assert isinstance(kept, KeptRows), output
+        job = Job(self._id, self._pickled, replace(order, sources=kept.sources))
+        first = self.program.processing or 0
+        try:
+            rows = kept.rows(len(destinations_of(self.program)[first]))
+            committed = self._collected(
+                order.attempt, lambda: self._levels(job, rows, first, len(hops_of(self.program))).collect()
+            )
+        finally:
+            kept.free()
+        return merge_outputs([replace(output, kept=None), committed])
+
+    def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes]]) -> TaskOutput:
+        """Run a job and put its output together; a job that fails as a whole raises `JobFailed`."""
         context, tag = self._context, self._tag(attempt)
         try:
             context.addJobTag(tag)
-            outputs = self._job(attempt, parts).collect()
+            outputs = collect()
         except Py4JJavaError as error:
             raise JobFailed.of(error) from error
         except (Py4JError, OSError) as error:
@@ -165,17 +215,26 @@ class SparkRunner:
                 context.removeJobTag(tag)
         return gathered(outputs)
 
-    def _job(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> RDD[bytes]:
-        program = (self._id, self._pickled, attempt)
+    def _rows(self, job: Job, parts: Sequence[Part], levels: int) -> RDD[Any]:
+        """Return what the stages of the parts and of the first levels give: for a later level, or (after all) outputs."""
         read = self._placed(1, self._context.parallelize(list(enumerate(parts)), max(1, len(parts))))
-        hops, destinations = hops_of(self.program), destinations_of(self.program)
+        hops = hops_of(self.program)
         if not hops:
-            return read.mapPartitions(partial(run_task, *program))
-        capture = any(capture for _, _, capture in parts)
-        rows: RDD[Any] = read.mapPartitionsWithIndex(partial(run_parts_task, *program, hops[0]))
-        for level, (here, after) in enumerate(zip(destinations, [*hops[1:], None], strict=True)):
-            task = partial(run_level_task, *program, capture, level + 1, here, after)
-            rows = self._placed(level + 2, rows.partitionBy(len(here), int)).mapPartitionsWithIndex(task)
+            return read.mapPartitions(partial(run_task, job))
+        rows: RDD[Any] = read.mapPartitionsWithIndex(partial(run_parts_task, job, hops[0]))
+        if not levels:
+            return rows
+        return self._levels(job, rows.partitionBy(len(hops[0].destinations), int), 0, levels)
+
+    def _levels(self, job: Job, rows: RDD[Any], start: int, end: int) -> RDD[Any]:
+        """Return what levels give; `rows` are partitioned for the first of them."""
+        hops, destinations = [*hops_of(self.program), None], destinations_of(self.program)
+        for level in range(start, end):
+            here = destinations[level]
+            if level > start:
+                rows = rows.partitionBy(len(here), int)
+            task = partial(run_level_task, job, level + 1, here, hops[level + 1])
+            rows = self._placed(level + 2, rows).mapPartitionsWithIndex(task)
         return rows
 
     def _placed(self, stage: int, rows: RDD[Any]) -> RDD[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -11,11 +12,20 @@ from trident.operations.metrics import add_counts
 from trident.runtime.engine.routing import Frame
 from trident.runtime.steps.failures import Failure
 from trident.spout.completing import PartitionRead
+from trident.state.key_counts import NO_KEYS, KeyCounts
 
 __all__ = [
+    "Kept",
     "TaskOutput",
     "merge_outputs",
 ]
+
+
+class Kept(Protocol):
+    """Rows of a processed batch that Spark keeps until they are committed."""
+
+    def free(self) -> None:
+        """Let Spark forget them. A second call does nothing."""
 
 
 @dataclass
@@ -45,6 +55,12 @@ class TaskOutput:
         whatever order they arrive, and the failure of the lowest one is the cause.
     sources
         On Spark, a digest of the runs that it read of the tasks before it; it must be equal for all tasks of a level.
+    touched, keys, key_counts
+        The partitions of each state that tasks have committed, how many keys each state got, and what became of them.
+    fenced
+        The arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
+    kept
+        Rows that Spark keeps for the commit.
     """
 
     sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -59,6 +75,11 @@ class TaskOutput:
     bytes_shuffled: int = 0
     bytes_collected: int = 0
     metadata: dict[str, dict[str, PartitionRead]] = field(default_factory=dict)
+    touched: dict[str, list[int]] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
+    key_counts: dict[str, KeyCounts] = field(default_factory=dict)
+    fenced: tuple[Any, ...] = ()
+    kept: Kept | None = None
 
     @property
     def tuples(self) -> int:
@@ -70,7 +91,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
     """Merge outputs; the first failure of the lowest level is the failure."""
     failed = min((output for output in outputs if output.failure is not None), key=lambda o: o.level, default=None)
     if failed is not None:
-        return TaskOutput(failure=failed.failure)
+        return TaskOutput(failure=failed.failure, fenced=failed.fenced)
     merged = TaskOutput()
     for output in outputs:
         add_counts(merged.rows, output.rows)
@@ -81,6 +102,11 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.bytes_collected += output.bytes_collected
         for spout, read in output.metadata.items():
             merged.metadata.setdefault(spout, {}).update(read)
+        for state, partitions in output.touched.items():
+            merged.touched[state] = sorted({*merged.touched.get(state, ()), *partitions})
+        add_counts(merged.keys, output.keys)
+        for state, counts in output.key_counts.items():
+            merged.key_counts[state] = merged.key_counts.get(state, NO_KEYS).plus(counts)
         for target, tables in output.sinks.items():
             merged.sinks.setdefault(target, []).extend(tables)
     return merged

@@ -6,35 +6,60 @@ A worker process keeps the unpickled program of each topology it served, so a ba
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Set
+from dataclasses import dataclass, replace
 from typing import Any
 
 import cloudpickle
 
 from trident.arrow import ipc_of, table_of_ipc
-from trident.runtime.engine.hops import Destination, Hop, Item, Sent, Source, digest_of, is_mixed, signed, two_runs
+from trident.runtime.engine.hops import (
+    Destination,
+    Hop,
+    Item,
+    Sent,
+    Source,
+    Stop,
+    digest_of,
+    is_mixed,
+    signed,
+    two_runs,
+)
 from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
-from trident.runtime.engine.worker import Part, WorkerProgram, run_entry, run_part
+from trident.runtime.engine.worker import Order, Part, WorkerProgram, run_entry, run_part
 from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippable
 from trident.runtime.steps.failures import failure_of
-from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["gathered", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
+__all__ = ["Job", "gathered", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
 
 _PROGRAMS_KEPT = 8
 _programs: dict[str, WorkerProgram] = {}
 
 
-def _worker(program_id: str, pickled: bytes) -> WorkerProgram:
-    """Return the program of this process; a new one replaces that of the topology that was served longest ago."""
-    if program_id not in _programs:
-        if len(_programs) == _PROGRAMS_KEPT:
-            _programs.pop(next(iter(_programs))).cleanup()
-        _programs[program_id] = WorkerProgram(cloudpickle.loads(pickled))
-    _programs[program_id] = _programs.pop(program_id)
-    return _programs[program_id]
+@dataclass(frozen=True)
+class Job:
+    """What all tasks of a Spark job know: the program, by an id that each topology has its own of, and the order."""
+
+    program_id: str
+    pickled: bytes
+    order: Order
+
+    def worker(self) -> WorkerProgram:
+        """Return the program of this process; a new one replaces that of the topology that was served longest ago."""
+        id_ = self.program_id
+        if id_ not in _programs:
+            if len(_programs) == _PROGRAMS_KEPT:
+                _programs.pop(next(iter(_programs))).cleanup()
+            _programs[id_] = cloudpickle.loads(self.pickled).opened()
+        _programs[id_] = _programs.pop(id_)
+        return _programs[id_]
+
+    @property
+    def most(self) -> int:
+        """How many bytes a task may pass on."""
+        known = self.program_id in _programs
+        return _programs[self.program_id].program.most_shipped if known else MOST_SHIPPED
 
 
 def _cleanup() -> None:
@@ -45,40 +70,30 @@ def _cleanup() -> None:
 atexit.register(_cleanup)
 
 
-def run_task(
-    program_id: str, pickled: bytes, attempt: TransactionAttempt, parts: Iterator[tuple[int, Part]]
-) -> Iterator[bytes]:
+def run_task(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[bytes]:
     """Run parts one after the other; each gives the bytes of its output."""
-    for output in _outputs(program_id, pickled, attempt, parts):
-        yield _packed(output, _most(program_id))
+    for output in _outputs(job, parts):
+        yield _packed(output, job.most)
 
 
-def run_parts_task(
-    program_id: str, pickled: bytes, attempt: TransactionAttempt, hop: Hop, task: int, parts: Iterator[tuple[int, Part]]
-) -> Iterator[tuple[int, Sent]]:
+def run_parts_task(job: Job, hop: Hop, task: int, parts: Iterator[tuple[int, Part]]) -> Iterator[tuple[int, Sent]]:
     """Run parts of a batch whose rows are exchanged; give the items for each task of the next stage."""
-    outputs = _outputs(program_id, pickled, attempt, parts)
-    return signed(task, hop, (sent for one in outputs for sent in _sent(one, hop, one.task, _most(program_id))))
+    return signed(task, hop, (sent for one in _outputs(job, parts) for sent in _sent(one, hop, one.task, job.most)))
 
 
-def _outputs(
-    program_id: str, pickled: bytes, attempt: TransactionAttempt, parts: Iterator[tuple[int, Part]]
-) -> Iterator[TaskOutput]:
+def _outputs(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[TaskOutput]:
     try:
-        worker = _worker(program_id, pickled)
+        worker = job.worker()
     except Exception as error:  # noqa: BLE001  an operation's prepare may raise anything; it fails the attempt as data
         list(parts)  # Spark keeps a worker only if it reads all of its input
         yield TaskOutput(failure=failure_of("prepare", error))
         return
     for index, part in parts:
-        yield replace(run_part(worker, attempt, index, *part), task=index)
+        yield replace(run_part(worker, job.order.attempt, index, *part), task=index)
 
 
 def run_level_task(
-    program_id: str,
-    pickled: bytes,
-    attempt: TransactionAttempt,
-    capture: bool,
+    job: Job,
     level: int,
     destinations: list[Destination],
     hop: Hop | None,
@@ -86,28 +101,22 @@ def run_level_task(
     items: Iterator[tuple[int, Sent]],
 ) -> Iterator[Any]:
     """Run one destination of a level, and pass on what goes further; the last stage (no hop) gives the bytes of outputs."""
-    sent = _run_destination(program_id, pickled, attempt, capture, level, destinations[task], hop, task, items)
+    sent = _run_destination(job, level, destinations[task], hop, task, items)
     return (item for _, item in sent) if hop is None else signed(task, hop, sent)
 
 
 def _run_destination(
-    program_id: str,
-    pickled: bytes,
-    attempt: TransactionAttempt,
-    capture: bool,
-    level: int,
-    destination: Destination,
-    hop: Hop | None,
-    task: int,
-    items: Iterator[tuple[int, Sent]],
+    job: Job, level: int, destination: Destination, hop: Hop | None, task: int, items: Iterator[tuple[int, Sent]]
 ) -> Iterator[tuple[int, Item]]:
     frames: list[Frame] = []
     sources: set[Source] = set()
-    passed_on = 0
+    stopped, passed_on = False, 0
     for _, (source, item) in items:
         sources.add(source)
         if isinstance(item, bytes):
             yield task, item
+        elif isinstance(item, Stop):
+            stopped = True
         elif item is not None and (item.target, item.partition) == destination:
             frames.append(item._replace(data=table_of_ipc(item.data)))
         elif item is not None:
@@ -115,20 +124,32 @@ def _run_destination(
                 raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {destination}")
             passed_on += len(item.data)
             yield _address(item, hop, task), item
-    if is_mixed(sources):
-        output = TaskOutput(failure=two_runs(level), level=level)
-    else:
-        try:
-            worker = _worker(program_id, pickled)
-        except Exception as error:  # noqa: BLE001  as above
-            output = TaskOutput(failure=failure_of("prepare", error), level=level)
-        else:
-            output = run_entry(worker, attempt, *destination, frames, capture, level)
+    if stopped:
+        yield from _stops(hop)
+        return
+    output = _output_of(job, level, destination, frames, sources)
     output = replace(output, task=task, sources=digest_of(sources), bytes_shuffled=passed_on)
     if hop is None:
-        yield task, _packed(output, _most(program_id))
+        yield task, _packed(output, job.most)
     else:
-        yield from _sent(output, hop, task, _most(program_id))
+        yield from _sent(output, hop, task, job.most)
+
+
+def _output_of(job: Job, level: int, destination: Destination, frames: list[Frame], sources: Set[Source]) -> TaskOutput:
+    if is_mixed(sources):
+        return TaskOutput(failure=two_runs(level), level=level)
+    try:
+        worker = job.worker()
+    except Exception as error:  # noqa: BLE001  as above
+        return TaskOutput(failure=failure_of("prepare", error), level=level)
+    expected = job.order.sources if level == (worker.program.processing or 0) + 1 else ""
+    if expected and digest_of(sources) != expected:
+        return TaskOutput(failure=two_runs(level), level=level)  # what processing reported is lost
+    return run_entry(worker, job.order, *destination, frames, level)
+
+
+def _stops(hop: Hop | None) -> Iterator[tuple[int, Item]]:
+    return ((to, Stop()) for to in range(0 if hop is None else len(hop.destinations)))
 
 
 def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[int, Item]]:
@@ -145,15 +166,13 @@ def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[
             break
         output.bytes_shuffled += len(data)
         yield _address(frame, hop, task), frame._replace(data=data)
+    if output.failure is not None:
+        yield from _stops(hop)
     yield task, _packed(output if output.failure else replace(output, frames=here), most)
 
 
 def _address(frame: Frame, hop: Hop, task: int) -> int:
     return hop.destinations.get((frame.target, frame.partition), task)
-
-
-def _most(program_id: str) -> int:
-    return _programs[program_id].program.most_shipped if program_id in _programs else MOST_SHIPPED
 
 
 def _packed(output: TaskOutput, most: int) -> bytes:

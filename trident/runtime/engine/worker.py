@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,9 +25,11 @@ from trident.runtime.steps.rows import Run
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
+from trident.state.txid import Txid
 
 __all__ = [
     "NoRows",
+    "Order",
     "Part",
     "Program",
     "WorkerProgram",
@@ -52,7 +54,16 @@ class NoRows:
 class Program:
     """Everything of a topology that a worker needs: fragments, emitters of the spouts, static states, settings, exchanges.
 
-    `most_shipped` says how many bytes a task may pass on to Spark.
+    Attributes
+    ----------
+    most_shipped
+        How many bytes a task may pass on to Spark.
+    processing
+        How many of the levels process; those after them commit. None: all.
+    committed
+        The states that tasks commit, by name.
+    opens
+        What a process makes of the program.
     """
 
     topology: str
@@ -63,6 +74,36 @@ class Program:
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
     most_shipped: int = MOST_SHIPPED
+    processing: int | None = None
+    committed: Mapping[str, StateNode] = field(default_factory=dict)
+    opens: Callable[[Program], WorkerProgram] | None = None
+
+    def opened(self) -> WorkerProgram:
+        """Prepare the program in this process."""
+        return WorkerProgram(self) if self.opens is None else self.opens(self)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the tasks of one Spark job are told about the attempt.
+
+    Attributes
+    ----------
+    capture
+        Whether tuples that raise are left out.
+    txids
+        By state, the batch's txid as each partition must see it; empty if the job commits nothing.
+    now_ms
+        The time of the batch.
+    sources
+        The digest of the runs of tasks whose rows are to be committed; empty: of this very job.
+    """
+
+    attempt: TransactionAttempt
+    capture: bool = False
+    txids: Mapping[str, Sequence[Txid]] = field(default_factory=dict)
+    now_ms: int | None = None
+    sources: str = ""
 
 
 class WorkerProgram:
@@ -95,6 +136,12 @@ class WorkerProgram:
             conf = StateConf(self.program.topology, name, settings=self.program.settings, read_only=True)
             self._states[name] = node.spec.factory.make_state(conf, 0, node.spec.required_num_partitions or 1)
         return self._states[name]
+
+    def gather(
+        self, entry: str, partition: int, frames: Sequence[Frame], run: Run, order: Order, output: TaskOutput
+    ) -> Iterator[pa.Table]:
+        """Give the rows of one partition of an exchange, for what arrived there; add to `output` what else resulted."""
+        yield apply_exchange(self.program.exchanges[entry], frames, run)
 
     def cleanup(self) -> None:
         """End every operation, also if one of them raises."""
@@ -163,23 +210,15 @@ def _put_back(
 
 
 def run_entry(
-    worker: WorkerProgram,
-    attempt: TransactionAttempt,
-    entry: str,
-    partition: int,
-    frames: Sequence[Frame],
-    capture: bool,
-    level: int = 0,
+    worker: WorkerProgram, order: Order, entry: str, partition: int, frames: Sequence[Frame], level: int = 0
 ) -> TaskOutput:
     """Gather one partition of an exchange and run its fragment. A failure comes back as data."""
     output, fragment = TaskOutput(level=level), worker.program.fragments[entry]
     partitions = worker.program.exchanges[entry].partitions or 1
-    run = Run(attempt, TupleErrors(capture, output.captured, worker.bounds, entry, partition, partitions), worker.state)
-
-    def gather() -> Iterator[pa.Table]:
-        yield apply_exchange(worker.program.exchanges[entry], frames, run)
-
-    return _guarded(worker.program, fragment, gather(), run, partition, output, put_backs_of(frames))
+    on_error = TupleErrors(order.capture, output.captured, worker.bounds, entry, partition, partitions)
+    run = Run(order.attempt, on_error, worker.state)
+    tables = worker.gather(entry, partition, frames, run, order, output)
+    return _guarded(worker.program, fragment, tables, run, partition, output, put_backs_of(frames))
 
 
 def _guarded(
@@ -195,7 +234,7 @@ def _guarded(
         with counting() as output.metrics:
             send(fragment, tables, program.exchanges, run, index, output, letters)
     except StepFailed as error:
-        return TaskOutput(failure=error.failure, level=output.level)
+        return TaskOutput(failure=error.failure, level=output.level, fenced=output.fenced)
     except Exception as error:  # noqa: BLE001  whatever a spout or kernel raises fails the attempt, not the process
         return TaskOutput(failure=failure_of(fragment.entry, error), level=output.level)
     return output

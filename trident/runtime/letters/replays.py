@@ -20,7 +20,7 @@ from trident.coordination.letter_records import LETTERS, Ranges, numbers_of, ran
 from trident.coordination.log_state import LogState
 from trident.errors import LogError
 from trident.fields import Fields
-from trident.graph import QueryNode, RepartitionNode
+from trident.graph import PersistNode, QueryNode, RepartitionNode
 from trident.planner import Exchange, Plan
 from trident.runtime.engine.put_back import PutBack
 from trident.runtime.engine.routing import Frame
@@ -226,6 +226,8 @@ def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterat
 def _keys(place: _Place, exchange: Exchange | None) -> tuple[str, ...]:
     """The fields by which an exchange chooses the partition, as far as they are known where the tuples come in."""
     node = None if exchange is None else exchange.node
+    if isinstance(node, (PersistNode, QueryNode)):
+        return ()  # a state's partitions are not chosen by a letter
     if isinstance(node, RepartitionNode):
         return node.routing.fields.names if node.routing.kind == "hash" else ()
     return node.groups[place.port].names if node is not None and place.step == place.entry else ()

@@ -111,7 +111,7 @@ class _Place:
     def view(self, log: ForeignLog, partitions: int, snapshot: Snapshot) -> StateView:
         name = self.node.name
         states = [
-            open_state(self.topology, self.node, self.config, partition, partitions, read_only=True)
+            open_state(self.topology, self.node, self.config.as_mapping(), partition, partitions, read_only=True)
             for partition in range(partitions)
         ]
         check = StoreCheck(name, states, log.now)
@@ -142,7 +142,9 @@ class _Reader(DataSourceReader):
         name = self._place.node.name
         if self._txid > now.txid:
             raise StateError(f"read state {name!r} as of batch {self._txid}: {now.txid} is the last one committed")
-        state = open_state(self._place.topology, self._place.node, self._place.config, 0, 1, read_only=True)
+        state = open_state(
+            self._place.topology, self._place.node, self._place.config.as_mapping(), 0, 1, read_only=True
+        )
         if self._txid < now.txid and not isinstance(state, TimeTravelling):
             raise StateError(
                 f"read state {name!r} as of batch {self._txid}: its store is no Delta table, so only the last batch "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from trident.config import Config
@@ -21,16 +21,21 @@ __all__ = ["make_state", "open_state", "open_view", "view_of"]
 
 def make_state(plan: Plan, config: Config, name: str, partition: int, partitions: int, read_only: bool = False) -> Any:
     """Open one partition of a state of a plan."""
-    return open_state(plan.topology, plan.states[name], config, partition, partitions, read_only)
+    return open_state(plan.topology, plan.states[name], config.as_mapping(), partition, partitions, read_only)
 
 
 def open_state(
-    topology: str, node: StateNode, config: Config, partition: int, partitions: int, read_only: bool = False
+    topology: str,
+    node: StateNode,
+    settings: Mapping[str, Any],
+    partition: int,
+    partitions: int,
+    read_only: bool = False,
 ) -> Any:
     """Open one partition of a declared state."""
     keys = tuple((field, node.key_fields.type_of(field) or "") for field in node.key_fields.names)
     value = node.value.types[0] if len(node.value) else None
-    conf = StateConf(topology, node.name, keys, value, config.as_mapping(), read_only)
+    conf = StateConf(topology, node.name, keys, value, settings, read_only)
     return node.spec.factory.make_state(conf, partition, partitions)
 
 

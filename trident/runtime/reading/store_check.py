@@ -12,7 +12,7 @@ from trident.state.abilities import SentinelReadable, place_of
 from trident.state.reader_check import check_reading
 from trident.state.txid import Txid
 
-__all__ = ["StoreCheck", "check_partitions"]
+__all__ = ["StoreCheck", "check_partition", "check_partitions"]
 
 _AGAIN_S = 0.1
 _ROUNDS = 3
@@ -87,10 +87,15 @@ def check_partitions(name: str, partitions: Sequence[Any], commits: Callable[[],
     """
     before = commits()
     for partition, state in enumerate(partitions):
-        if before[partition].incarnation is None or not isinstance(state, SentinelReadable):
-            continue
-        found, place = state.read_sentinel(), place_of(state)
-        try:
-            check_reading(name, partition, found, before[partition], before[partition], place)
-        except StateReadError:
-            check_reading(name, partition, found, before[partition], commits()[partition], place)
+        check_partition(name, partition, state, before[partition], lambda at=partition: commits()[at])  # type: ignore[misc]
+
+
+def check_partition(name: str, partition: int, state: Any, before: Txid, again: Callable[[], Txid]) -> None:
+    """Compare one partition's sentinel with the log; `before` and `again`: its next commit by the log, then and now."""
+    if before.incarnation is None or not isinstance(state, SentinelReadable):
+        return
+    found, place = state.read_sentinel(), place_of(state)
+    try:
+        check_reading(name, partition, found, before, before, place)
+    except StateReadError:
+        check_reading(name, partition, found, before, again(), place)

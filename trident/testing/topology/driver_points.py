@@ -9,6 +9,7 @@ from trident.coordination.records import CommitRecord, Record
 from trident.errors import TridentError
 from trident.runtime.engine.runners import Part, Runner
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order
 from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.testing.backend.faulty_map import InjectedFault
@@ -65,20 +66,25 @@ class WatchedRunner:
     def __init__(self, runner: Runner, points: FailurePoints, captures: Captures) -> None:
         self._runner, self._points, self._captures = runner, points, captures
         self.parallelism, self.program, self.operations = runner.parallelism, runner.program, runner.operations
+        self.commits = runner.commits
 
     def of_size(self, size: int | None) -> WatchedRunner:
         """Take batches of any size."""
         return self
 
-    def process(self, attempt: TransactionAttempt, parts: Sequence[Part]) -> TaskOutput:
+    def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Process a batch and keep the tuples of its streams."""
         with self._captures.of(attempt):
-            output = self._runner.process(attempt, parts)
+            output = self._runner.process(attempt, parts, order)
         try:
             self._points.reach("process")
         except InjectedFault as fault:
             return TaskOutput(failure=failure_of("process", fault))
         return output
+
+    def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
+        """As the runner."""
+        return self._runner.commit(output, order)
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Do nothing: there is nothing to cancel."""

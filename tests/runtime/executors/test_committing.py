@@ -1,0 +1,86 @@
+"""States that tasks of Spark commit: the same values as those that the driver commits, and refusals by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from spouts import FixedBatchSpout
+from states.redis import RedisState
+from tests.harness.servers import Server
+from tests.harness.sqlite_map import sqlite_state
+from tests.harness.topology_runs import QUICK
+from trident import Config, TridentTopology
+from trident.errors import ConfigError
+from trident.operations import Count, MapGet, ReducerAggregator, Split, Sum
+from trident.tuples import TridentTuple
+
+LINES = [(f"the cow {number % 7} jumped over moon {number}",) for number in range(60)]
+
+
+class Longest(ReducerAggregator[int]):
+    output_type = "int"
+
+    def init(self) -> int:
+        return 0
+
+    def reduce(self, current: int, tuple: TridentTuple) -> int:
+        return max(current, len(tuple[0]))
+
+
+@pytest.fixture
+def url(redis_server: Server) -> str:
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+    return f"redis://127.0.0.1:{redis_server.port}/0"
+
+
+def declare(url: str, name: str, placement: str) -> tuple[TridentTopology, dict[str, Any]]:
+    """Count words; behind that, count counts; beside it a sum, a reducer, and lookups that are counted."""
+    topology = TridentTopology(name)
+    words = topology.new_stream("lines", FixedBatchSpout("line: string", 20, *LINES)).each("line", Split(), "word")
+    state = RedisState.opaque(url)
+    counts = words.group_by("word").persistent_aggregate(state, Count(), "n", state_name="counts").parallelism_hint(3)
+    again = counts.new_values_stream().group_by("n").persistent_aggregate(state, Count(), "times", state_name="again")
+    total = words.persistent_aggregate(state, Count(), "total", state_name="total").parallelism_hint(2)
+    longest = words.group_by("word").persistent_aggregate(state, "word", Longest(), "long", state_name="longest")
+    before = words.state_query(counts, "word", MapGet(), "n")
+    seen = before.group_by("word").persistent_aggregate(state, "n", Sum(), "sum", state_name="seen")
+    states = {"counts": counts, "again": again, "total": total, "longest": longest, "seen": seen}
+    for each in states.values():
+        each.placement(placement)
+    return topology, states
+
+
+def values_of(url: str, name: str, placement: str, pending: int, log: Path) -> dict[str, Any]:
+    topology, states = declare(url, name, placement)
+    config = Config.of(
+        {**QUICK, "engine": "spark", "max_spout_pending": pending, "log_dir": str(log), "parallelism": 2}
+    )
+    with topology.start(config) as running:
+        running.process_all_available()
+        placements = {placed.where for placed in running.placements.values()}
+        assert placements == {placement}
+        found = {name: sorted(running.state(state).get_tuples()) for name, state in states.items() if name != "total"}
+        return {**found, "total": running.state(states["total"]).get()}
+
+
+@pytest.mark.parametrize("pending", [1, 3])
+def test_executors_and_driver_come_to_the_same_values(spark: Any, url: str, tmp_path: Path, pending: int) -> None:
+    by_driver = values_of(url, f"d{pending}", "driver", pending, tmp_path / "d")
+    by_executors = values_of(url, f"e{pending}", "executors", pending, tmp_path / "e")
+    assert by_executors == by_driver
+    assert by_driver["total"] == 6 * len(LINES) + len(LINES)
+
+
+def test_a_store_that_cannot_fence_is_refused_by_name(tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", FixedBatchSpout("word: string", 1, ["a"]))
+    stream.group_by("word").persistent_aggregate(sqlite_state(str(tmp_path / "db")), Count(), "n", state_name="counts")
+    with pytest.raises(
+        ConfigError, match=r"state 'counts' cannot be committed in executors: its store .* cannot refuse"
+    ):
+        topology.start(engine="spark", state_placement="executors", log_dir=str(tmp_path / "log"))

@@ -1,0 +1,177 @@
+"""CommittingProgram: a program whose last levels commit; what a task does to the state partition that is its own.
+
+- E1  A task that is not the first of its kind refuses before it touches a store. Its user code may give other rows than the
+  first run did, and both would write as the same attempt.
+- E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/hops.py`.
+- E7  What goes wrong comes back as data; a store that refuses this driver's writers is told apart from all other failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, overload
+
+import pyarrow as pa
+
+from trident.errors import FencedError
+from trident.graph import PersistNode, QueryNode
+from trident.planner import Plan
+from trident.planner.placing import place
+from trident.runtime.commit.committer import operations_of_commits, update_partition
+from trident.runtime.commit.entries import inputs_of
+from trident.runtime.commit.flow import snapshot_of
+from trident.runtime.commit.garbage import paused_garbage_collection
+from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.worker import Order, Program, WorkerProgram
+from trident.runtime.executors.worker_states import WorkerStates
+from trident.runtime.reading.store_check import check_partition
+from trident.runtime.reading.views import StateView
+from trident.runtime.steps.applying import apply_query
+from trident.runtime.steps.failures import Failure, StepFailed, failing_at
+from trident.runtime.steps.partitions import partition_of
+from trident.runtime.steps.rows import Run
+from trident.state.key_counts import counting_keys
+from trident.state.txid import Txid
+
+__all__ = ["Committing", "CommittingProgram", "committing_program"]
+
+
+class Committing(NamedTuple):
+    """A program for Spark, and the entries that its tasks commit."""
+
+    program: Program
+    commits: Collection[str]
+
+
+def committing_program(program: Program, plan: Plan, states: Collection[str]) -> Committing | None:
+    """Return the program whose tasks also commit these states; None if there are none."""
+    if not states:
+        return None
+    placed = place(plan, states)
+    committed = {name: plan.states[name] for name in states}
+    mine = replace(
+        program, fragments=placed.fragments, exchanges=placed.exchanges, levels=placed.levels,
+        processing=placed.processing, committed=committed, opens=CommittingProgram,
+    )  # fmt: skip
+    return Committing(mine, placed.commits)
+
+
+class CommittingProgram(WorkerProgram):
+    """A program that commits, prepared once in this process."""
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program, operations_of_commits(one.node for one in program.exchanges.values()))
+        self._open = WorkerStates(program.topology, program.committed, program.settings)
+
+    def gather(
+        self, entry: str, partition: int, frames: Sequence[Frame], run: Run, order: Order, output: TaskOutput
+    ) -> Iterator[pa.Table]:
+        """Give the rows of one partition of an exchange, the answers of a query, or the new values of a state."""
+        node = self.program.exchanges[entry].node
+        if not isinstance(node, (PersistNode, QueryNode)):
+            yield from super().gather(entry, partition, frames, run, order, output)
+            return
+        arrived = sorted((frame for frame in frames if not frame.step), key=lambda frame: (frame.port, frame.order))
+        tables = [frame.data for frame in arrived]
+        if isinstance(node, QueryNode):
+            with counting_keys() as keys:
+                answers = list(self._answers(node, tables, order.txids[node.state], run))
+            output.key_counts[node.state] = keys.counts
+            yield from answers
+            return
+        _refuse_second_run(entry)
+        txid = order.txids[node.state][partition]
+        try:
+            with paused_garbage_collection():
+                values = self._updated(node, partition, tables, txid, output)
+        except StepFailed as error:
+            if isinstance(error.__cause__, FencedError):
+                output.fenced = error.__cause__.args
+            raise
+        if values is not None:
+            yield values
+
+    def _updated(
+        self, node: PersistNode, partition: int, tables: list[pa.Table], txid: Txid, output: TaskOutput
+    ) -> pa.Table | None:
+        """Commit one partition; return the new values if a step reads them."""
+        partitions = self.program.exchanges[node.id].partitions or 1
+        if node.aggregation is not None and not node.aggregation.grouped and partition != partition_of((), partitions):
+            return None  # the one value is elsewhere
+        entries = inputs_of(node, tables, 1, columnar=False).get(0)
+        if entries is None:
+            return None
+        fragment = self.program.fragments[node.id]
+        with failing_at(node.id):
+            state = self._open.writer(node.state, partition, partitions)
+        wanted = bool(fragment.sinks or fragment.steps)
+        with counting_keys() as keys:
+            values = update_partition(node, state, txid, entries, wanted, _unobserved, self.bounds)
+        output.touched[node.state], output.keys[node.state] = [partition], len(entries)
+        output.key_counts[node.state] = keys.counts
+        return values
+
+    def _answers(self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], run: Run) -> Iterator[pa.Table]:
+        """Look rows up, as after the batch before or after this one; see `Flow.query`."""
+        if not tables:
+            return
+        readers = _Readers(self._open, node.state, len(txids))
+        snapshot = snapshot_of(txids[0], node.sees_batch)
+        with failing_at(node.id):
+            view = StateView.for_query(readers, lambda: snapshot, node.state)
+        yield apply_query(node.id, node, pa.concat_tables(tables), view, run.on_error)
+        with failing_at(node.id):
+            for partition, reader in readers.opened.items():
+                txid = txids[partition]
+                check_partition(node.state, partition, reader, txid, lambda at=txid: at)  # type: ignore[misc]
+
+    def cleanup(self) -> None:
+        """End the operations and close the states."""
+        super().cleanup()
+        self._open.close()
+
+
+@dataclass
+class _Readers(Sequence[Any]):
+    """The partitions of a state, each opened when it is read."""
+
+    states: WorkerStates
+    name: str
+    partitions: int
+
+    def __post_init__(self) -> None:
+        self.opened: dict[int, Any] = {}
+
+    def __len__(self) -> int:
+        return self.partitions
+
+    @overload
+    def __getitem__(self, at: int) -> Any: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Any]: ...
+    def __getitem__(self, at: int | slice) -> Any:
+        if isinstance(at, slice):
+            return [self[each] for each in range(*at.indices(self.partitions))]
+        if not 0 <= at < self.partitions:
+            raise IndexError(at)
+        if at not in self.opened:
+            self.opened[at] = self.states.reader(self.name, at, self.partitions)
+        return self.opened[at]
+
+
+def _unobserved(point: str, state: str) -> None:
+    """Do nothing at a point of a commit."""
+
+
+def _refuse_second_run(entry: str) -> None:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is not None and context.attemptNumber() > 0:
+        cause = (
+            "Spark ran a task that commits again (its executor was lost, or it was slow and Spark speculates); the first run "
+            "may have written, so the batch is tried again as a whole"
+        )
+        raise StepFailed(Failure(entry, None, cause))
