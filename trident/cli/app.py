@@ -11,7 +11,21 @@ import typer
 
 from trident import __version__
 from trident.cli import dead_letter_commands
-from trident.cli.arguments import AsJson, Conf, Debug, Engine, LogDir, Recovery, Target, Token, local_folder
+from trident.cli.arguments import (
+    AsJson,
+    Conf,
+    Debug,
+    Engine,
+    LogDir,
+    LogFormat,
+    Logs,
+    MetricsHost,
+    MetricsPort,
+    Recovery,
+    Target,
+    Token,
+    local_folder,
+)
 from trident.cli.console import reporting, say
 
 __all__ = ["app", "main"]
@@ -84,6 +98,9 @@ def run_command(
     ] = None,
     drpc_host: Annotated[str, typer.Option(metavar="HOST", help="The address to answer at.")] = "127.0.0.1",
     drpc_token: Token = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
+    log_format: Logs = LogFormat.text,
     debug: Debug = False,
 ) -> None:
     """Run a topology until Ctrl-C, or with --once until all that its sources have is committed.
@@ -97,22 +114,25 @@ def run_command(
     from trident.cli.run import run
     from trident.cli.target import load_topology, settings
 
-    with reporting(debug):
+    as_json = log_format is LogFormat.json
+    with reporting(debug, as_json):
         given = {
             "master": master,
             "engine": None if engine is None else engine.value,
             "takeover": takeover or None,
             "state_recovery": None if state_recovery is None else state_recovery.value,
             "log_dir": log_dir,
+            "metrics_port": metrics_port,
+            "metrics_host": metrics_host,
         }
         config = settings(conf or [], given)
         if drpc_port is None:
-            code = run(load_topology(target), config, once)
+            code = run(load_topology(target), config, once, as_json=as_json)
         else:
             from trident.cli.drpc import Serving
 
             serving = Serving(drpc_host, drpc_port, drpc_token)
-            code = run(load_topology(target), config, once, serving.beside)
+            code = run(load_topology(target), config, once, serving.beside, as_json)
     raise typer.Exit(code)
 
 

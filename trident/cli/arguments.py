@@ -10,7 +10,21 @@ import typer
 
 from trident.config import NO_URL, is_url
 
-__all__ = ["AsJson", "Conf", "Debug", "Engine", "LogDir", "Recovery", "Target", "Token", "local_folder"]
+__all__ = [
+    "AsJson",
+    "Conf",
+    "Debug",
+    "Engine",
+    "LogDir",
+    "LogFormat",
+    "Logs",
+    "MetricsHost",
+    "MetricsPort",
+    "Recovery",
+    "Target",
+    "Token",
+    "local_folder",
+]
 
 
 class Recovery(StrEnum):
@@ -27,6 +41,13 @@ class Engine(StrEnum):
     spark = "spark"
     in_process = "in_process"
     auto = "auto"
+
+
+class LogFormat(StrEnum):
+    """What standard error is made of."""
+
+    text = "text"
+    json = "json"
 
 
 def local_folder(folder: Path | None) -> Path | None:
@@ -60,6 +81,26 @@ LogDir = Annotated[
     typer.Option(metavar="DIR", help="Folder of the transaction log.", show_default="trident-log/TOPOLOGY"),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
+Logs = Annotated[
+    LogFormat,
+    typer.Option(
+        "--log-format",
+        help="Standard error as text, or as lines of JSON: one for each batch, failed attempt and message.",
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option(
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Serve metrics here, in OpenMetrics; 0 takes a free port.",
+        show_default="they are not served",
+    ),
+]
+MetricsHost = Annotated[
+    str | None, typer.Option(metavar="HOST", help="The address to serve metrics at.", show_default="127.0.0.1")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Token = Annotated[
     str | None,

@@ -7,6 +7,7 @@ import os
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TextIO
 
 import typer
 from rich import box
@@ -15,10 +16,13 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from trident.errors import FencedError, TridentError
-from trident.monitoring.event_log import event_of
-from trident.monitoring.events import TopologyTerminated
+from trident.monitoring.event_log import JsonFormatter, event_logger, event_of
+from trident.monitoring.events import AttemptFailed, TopologyTerminated
 
-__all__ = ["INTERRUPTED", "REPLACED", "is_wide", "problems", "reporting", "results", "say", "table"]
+__all__ = ["INTERRUPTED", "REPLACED", "is_wide", "json_line", "problems", "reporting", "results", "say", "table"]
+
+logger = logging.getLogger("trident.cli")
+starting = logging.getLogger("trident.runtime.engine.session")  # says that Spark starts, which takes some seconds
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -62,22 +66,35 @@ def table(console: Console, *columns: str, title: str | None = None) -> Table:
 
 
 @contextmanager
-def reporting(debug: bool = False) -> Iterator[None]:
+def reporting(debug: bool = False, as_json: bool = False) -> Iterator[None]:
     """Turn errors of the framework into a message and exit code 1 (`REPLACED`); with `debug` into a stack trace.
 
-    Log records from WARNING on (from INFO on with `debug`) go to standard error.
+    Log records from WARNING on (from INFO on with `debug`) go to standard error; `as_json`: as JSON, with all events of the
+    topology.
     """
-    _log_to(problems(), logging.INFO if debug else logging.WARNING)
+    level = logging.INFO if debug else logging.WARNING
+    lines = _log_as_json(level) if as_json else None
+    if lines is None:
+        _log_to(problems(), level)
     try:
         yield
     except TridentError as error:
-        if debug:
+        text = str(error) or type(error).__name__
+        if lines is not None:
+            if lines.last_error != text:
+                logger.error("%s", text, exc_info=debug)
+        elif debug:
             traceback.print_exc()
         else:
-            say(f"error: {error}" if str(error) else f"error: {type(error).__name__}", "bold red", problems())
+            say(f"error: {text}", "bold red", problems())
         raise typer.Exit(REPLACED if isinstance(error, FencedError) else 1) from error
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
+
+
+def json_line(text: str) -> str:
+    """Return a message as a line of JSON, without the log."""
+    return JsonFormatter().format(logging.makeLogRecord({"name": logger.name, "levelname": "INFO", "msg": text}))
 
 
 def _console(stderr: bool) -> Console:
@@ -95,12 +112,38 @@ def _log_to(console: Console, level: int) -> None:
         handler, text = logging.StreamHandler(console.file), "%(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
     logging.basicConfig(level=level, format=text, handlers=[handler], force=True)
-    starting = logging.getLogger("trident.runtime.engine.session")  # says that Spark starts, which takes some seconds
     starting.handlers, starting.propagate = [_Plain(console)], False
+    _quiet()
+
+
+def _log_as_json(level: int) -> _JsonLines:
+    handler = _JsonLines()
+    handler.setFormatter(JsonFormatter())
+    logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    event_logger.setLevel(logging.INFO)
+    _quiet()
+    return handler
+
+
+def _quiet() -> None:
     starting.setLevel(logging.INFO)
     logging.getLogger("py4j").setLevel(logging.WARNING)
     # If it cannot connect, the command ends with an error of ours; its own messages are stack traces.
     logging.getLogger("cassandra").setLevel(logging.CRITICAL)
+
+
+class _JsonLines(logging.StreamHandler[TextIO]):
+    """Writes lines of JSON; knows the error that ended a topology, which is raised as well, to tell it once."""
+
+    last_error: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line of a record."""
+        event = event_of(record)
+        if isinstance(event, TopologyTerminated):
+            self.last_error = event.exception
+        super().emit(record)
 
 
 class _Plain(logging.Handler):
@@ -116,5 +159,7 @@ class _Plain(logging.Handler):
 
 
 def _is_no_repetition(record: logging.LogRecord) -> bool:
-    # The error that ended a topology is raised as well, and printed by `reporting`.
-    return not isinstance(event_of(record), TopologyTerminated)
+    # The error that ended a topology, which names the last failure, is raised as well, and printed by `reporting`.
+    event = event_of(record)
+    is_last_failure = isinstance(event, AttemptFailed) and not event.will_retry
+    return not (is_last_failure or (isinstance(event, TopologyTerminated) and event.exception is not None))

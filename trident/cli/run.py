@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from trident.cli.console import problems, say
+from trident.cli.console import json_line, problems, say
 from trident.cli.live_lines import LineDisplay
 from trident.config import Config
 from trident.topology import TridentTopology
@@ -20,7 +20,7 @@ from trident.topology import TridentTopology
 if TYPE_CHECKING:
     from trident.runtime.driver.running import RunningTopology
 
-__all__ = ["Beside", "Display", "Outcome", "drive", "run"]
+__all__ = ["Beside", "Display", "NoDisplay", "Outcome", "drive", "run"]
 
 Beside = Callable[["RunningTopology"], AbstractContextManager[None]]
 """Returns a context that is open while a topology runs."""
@@ -72,12 +72,29 @@ def _nothing(running: RunningTopology) -> AbstractContextManager[None]:
     return nullcontext()
 
 
-def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = _nothing) -> int:
+class NoDisplay:
+    """Shows nothing: the events of the topology are logged."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing to do."""
+
+    def update(self, running: RunningTopology) -> None:
+        """Do nothing."""
+
+
+def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = _nothing, as_json: bool = False) -> int:
     """Run a topology and say how it ended; returns the exit code.
 
-    The first SIGINT or SIGTERM ends it after the running commit, the second one at once.
+    The first SIGINT or SIGTERM ends it after the running commit, the second one at once. `as_json`: what goes to standard
+    error is JSON.
     """
-    outcome = drive(topology, config, once, LineDisplay(problems(), topology.name), beside)
+    display = NoDisplay() if as_json else LineDisplay(problems(), topology.name)
+    outcome = drive(topology, config, once, display, beside, as_json)
     if outcome.signum is not None:
         say(f"stopped after batch {outcome.txid}; the next run continues from there")
     elif outcome.batches == 0:
@@ -91,14 +108,21 @@ def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = 
 
 
 def drive(
-    topology: TridentTopology, config: Config, once: bool, display: Display, beside: Beside = _nothing
+    topology: TridentTopology,
+    config: Config,
+    once: bool,
+    display: Display,
+    beside: Beside = _nothing,
+    as_json: bool = False,
 ) -> Outcome:
     """Start a topology, show its progress, and stop it: when all is committed (`once`), or at a signal.
 
     Raises what ended the topology, if that was an error.
     """
-    with _signals() as signals:
+    with _signals(as_json) as signals:
         running = topology.start(config)
+        if running.metrics_url is not None:
+            say(f"{topology.name}: metrics at {running.metrics_url}")
         with ThreadPoolExecutor(1, thread_name_prefix="trident-wait") as waiter:
             ended = waiter.submit(running.process_all_available if once else running.await_termination)
             try:
@@ -126,20 +150,26 @@ def _watch(running: RunningTopology, ended: Future[Any], signals: _Signals, disp
 class _Signals:
     """Notices SIGINT and SIGTERM. The handler only notes the first: it may run in the middle of anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, as_json: bool) -> None:
         self.received: int | None = None
+        self._as_json = as_json
 
     def handle(self, signum: int, frame: FrameType | None) -> None:
         if self.received is not None:
-            os.write(2, b"\nended at once; what was not recorded is undone and done again by the next run\n")
+            self._say("ended at once; what was not recorded is undone and done again by the next run")
             os._exit(128 + signum)  # a crash like any other: exactness does not depend on a clean end
         self.received = signum
-        os.write(2, b"\nstopping after the commit under way (once more: at once)\n")
+        self._say("stopping after the commit under way (once more: at once)")
+
+    def _say(self, text: str) -> None:
+        # Past the log, whose lock the interrupted code may hold. The line break ends what a terminal shows of Ctrl-C.
+        line = json_line(text) if self._as_json else f"\n{text}"
+        os.write(2, f"{line}\n".encode())
 
 
 @contextmanager
-def _signals() -> Iterator[_Signals]:
-    signals = _Signals()
+def _signals(as_json: bool) -> Iterator[_Signals]:
+    signals = _Signals(as_json)
     before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield signals

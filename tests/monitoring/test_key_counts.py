@@ -1,0 +1,105 @@
+"""How many keys a batch reads from the store, finds in a cache, and writes: counted by the maps of each kind."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.harness.crashing_stores import DictMap
+from tests.harness.topology_runs import dict_state, keep
+from tests.monitoring.watching import Kept, started, word_topology
+from trident import TridentTopology
+from trident.operations import Count, MapGet
+from trident.operations.interfaces import ReducerAggregator
+from trident.state import CachedMap, StateType, map_state
+from trident.state.interfaces import StateSpec
+from trident.state.key_counts import NO_KEYS, KeyCounts, count_keys, counting_keys
+from trident.tuples import TridentTuple
+
+WORDS = "the cow the moon"  # two batches of two
+
+
+def cached_state(kind: str, size: int) -> StateSpec:
+    """Return a state over a dict, behind a cache of so many keys."""
+    entries: dict[Any, Any] = {}
+    return map_state(lambda conf, partition, count: CachedMap(DictMap(entries), size), kind)
+
+
+def counted(topology: TridentTopology, folder: Path, state: str = "count", **conf: Any) -> list[KeyCounts]:
+    """Run a topology; return the keys of a state in each batch."""
+    kept = Kept()
+    with started(topology, kept, max_spout_pending=1, log_dir=folder / "log", **conf) as running:
+        running.process_all_available()
+    return [batch.key_counts.get(state, NO_KEYS) for batch in kept.batches]
+
+
+@pytest.mark.parametrize("kind", [kind.value for kind in StateType])
+def test_each_kind_of_map_counts_what_it_reads_and_writes(kind: str, tmp_path: Path) -> None:
+    topology = word_topology("kinds", 2, WORDS, dict_state({}, kind))
+    assert counted(topology, tmp_path, allow_inexact=True) == [KeyCounts(2, 0, 2)] * 2
+
+
+@pytest.mark.parametrize("kind", [kind.value for kind in StateType])
+def test_a_cache_answers_for_the_store(kind: str, tmp_path: Path) -> None:
+    topology = word_topology("cached", 2, WORDS, cached_state(kind, 10))
+    assert counted(topology, tmp_path, allow_inexact=True) == [KeyCounts(2, 0, 2), KeyCounts(1, 1, 2)]
+
+
+def test_a_state_of_columns_counts_as_one_of_rows(tmp_path: Path) -> None:
+    assert counted(word_topology("columns", 2, WORDS, MemoryMapState()), tmp_path) == [KeyCounts(2, 0, 2)] * 2
+
+
+def test_all_partitions_of_a_state_count(tmp_path: Path) -> None:
+    topology = word_topology("wide", 4, WORDS, dict_state({}, partitions=3))
+    assert counted(topology, tmp_path) == [KeyCounts(3, 0, 3)]
+
+
+def test_a_query_counts_to_the_state_that_it_asks(tmp_path: Path) -> None:
+    topology = TridentTopology("asked")
+    words = topology.new_stream("words", FixedBatchSpout("word: string", 2, *([word] for word in WORDS.split())))
+    counts = words.group_by("word").persistent_aggregate(dict_state({}), Count(), "count")
+    keep(words.state_query(counts, "word", MapGet(), "before"))
+    assert counted(topology, tmp_path) == [KeyCounts(4, 0, 2)] * 2
+
+
+class Longest(ReducerAggregator[str]):
+    """The longest word."""
+
+    output_types = ("string",)
+
+    def init(self) -> str:
+        return ""
+
+    def reduce(self, current: str, tuple: TridentTuple) -> str:
+        return max(current, str(tuple[0]), key=len)
+
+
+def test_a_single_value_is_one_key(tmp_path: Path) -> None:
+    topology = TridentTopology("single")
+    words = topology.new_stream("words", FixedBatchSpout("word: string", 2, *([word] for word in WORDS.split())))
+    words.persistent_aggregate(dict_state({}), "word", Longest(), "longest")
+    assert counted(topology, tmp_path, "longest") == [KeyCounts(1, 0, 1)] * 2
+
+
+def test_a_state_that_does_not_count_has_no_keys(tmp_path: Path) -> None:
+    topology = TridentTopology("own")
+    keep(topology.new_stream("words", FixedBatchSpout("word: string", 2, ["a"])), "kept")
+    assert counted(topology, tmp_path, "kept") == [NO_KEYS]
+
+
+def test_outside_of_a_commit_nothing_is_counted(tmp_path: Path) -> None:
+    with counting_keys() as outer:
+        count_keys(asked=3, written=1)
+        with counting_keys() as inner:
+            count_keys(asked=2, cached=2)
+    count_keys(asked=100)
+    assert (outer.counts, inner.counts) == (KeyCounts(3, 0, 1), KeyCounts(0, 2, 0))
+    topology = word_topology("read", 4, WORDS, dict_state({}))
+    with counting_keys() as here, started(topology, log_dir=tmp_path / "log") as running:
+        running.process_all_available()
+        assert running.state("count").multi_get(["the", "cow"]) == [2, 1]
+    assert here.counts == KeyCounts(2, 0, 0)  # a reader that counts does not count what the commit's thread does

@@ -1,0 +1,264 @@
+"""Metrics over HTTP: a real scrape of a running topology, read by a parser of OpenMetrics; ports that are taken, and freed."""
+
+from __future__ import annotations
+
+import http.client
+import re
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from prometheus_client import parser
+from prometheus_client.openmetrics import parser as openmetrics_parser
+
+from spouts import FeederBatchSpout, FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.harness.topology_runs import WAIT_S, FailTimes, keep
+from tests.monitoring.watching import started, threads_of, word_topology
+from trident import BatchFailedError, TridentTopology
+from trident.errors import ConfigError, EnvironmentProblem
+from trident.monitoring.batch_committed import BatchCommitted, Phases, Read
+from trident.monitoring.open_metrics import BOUNDS_S, OTHER, Metrics
+from trident.operations import Count, Function
+from trident.runtime.driver.running import RunningTopology
+from trident.state.key_counts import KeyCounts
+from trident.tuples import TridentCollector, TridentTuple
+
+openmetrics: Any = openmetrics_parser.text_string_to_metric_families
+prometheus: Any = parser.text_string_to_metric_families
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(running: RunningTopology, accept: str = OPENMETRICS) -> str:
+    """Ask for the metrics of a topology, as Prometheus does."""
+    assert running.metrics_url is not None
+    address = urlsplit(running.metrics_url)
+    connection = http.client.HTTPConnection(address.netloc, timeout=30)
+    try:
+        connection.request("GET", address.path, headers={"Accept": accept})
+        response = connection.getresponse()
+        assert response.status == 200
+        assert response.headers["Content-Type"].startswith(accept.partition(";")[0])
+        return response.read().decode()
+    finally:
+        connection.close()
+
+
+def samples(text: str) -> Samples:
+    """Return the value of each sample of ours, without the label `topology`."""
+    found: Samples = {}
+    for family in openmetrics(text):
+        for sample in family.samples:
+            if sample.name.startswith("trident_"):
+                labels = frozenset((name, value) for name, value in sample.labels.items() if name != "topology")
+                found[sample.name, labels] = sample.value
+    return found
+
+
+def of(found: Samples, name: str, **labels: str) -> float:
+    return found[f"trident_{name}", frozenset(labels.items())]
+
+
+class Skips(Function):
+    """Counts what it passes on."""
+
+    output_types = ("string",)
+
+    def prepare(self, conf: object, context: object) -> None:
+        self.passed = context.register_counter("passed")  # type: ignore[attr-defined]
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        self.passed.incr()
+        collector.emit([tuple[0]])
+
+
+def test_a_scrape_tells_of_a_running_topology(engine: str) -> None:
+    topology, feeder = TridentTopology("scraped"), FeederBatchSpout("word: string")
+    words = topology.new_stream("words", feeder).each("word", Skips(), "w")
+    words.group_by("w").persistent_aggregate(MemoryMapState(), Count(), "count")
+    with started(topology, engine=engine, metrics_port=0, max_spout_pending=1) as running:
+        before = samples(scrape(running))
+        for batch in ([["the"], ["cow"], ["the"]], [["the"]]):
+            feeder.feed(batch)
+        running.process_all_available()
+        after = samples(scrape(running))
+    assert (of(before, "batches_committed_total"), of(before, "last_txid")) == (0, 0)
+    assert (of(after, "batches_committed_total"), of(after, "last_txid")) == (2, 2)
+    assert of(after, "tuples_total", source="words") == 4
+    keys = {op: of(after, "state_keys_total", state="count", op=op) for op in ("read", "cached", "written")}
+    assert keys == {"read": 3, "cached": 0, "written": 3}
+    assert of(after, "operation_count_total", counter="Skips/passed") == 4
+    assert of(after, "throttle_ratio") == 1
+    assert of(after, "state_placement", state="count", placement="driver") == 1
+    assert (of(after, "collected_bytes_total") > 0) == (engine == "spark")
+    for phase in ("define", "process", "wait", "commit", "record", "total"):
+        assert of(after, "batch_seconds_count", phase=phase) == 2
+        assert of(after, "batch_seconds_bucket", phase=phase, le="+Inf") == 2
+    assert of(after, "batch_seconds_sum", phase="total") > 0
+
+
+def test_a_scrape_is_in_the_format_that_is_asked_for() -> None:
+    with started(word_topology("formats", 1, "a b"), metrics_port=0) as running:
+        running.process_all_available()
+        text, older = scrape(running), scrape(running, "text/plain")
+    assert text.endswith("# EOF\n")
+    families = {family.name: family.type for family in openmetrics(text)}
+    assert families["trident_batches_committed"] == "counter"
+    assert families["trident_batch_seconds"] == "histogram"
+    assert families["trident_throttle_ratio"] == "gauge"
+    assert ("process_resident_memory_bytes" in families) == sys.platform.startswith("linux")
+    assert "trident_batches_committed" in {family.name for family in prometheus(older)}
+
+
+def test_the_page_explains_every_metric() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    explained = dict(re.findall(r"^\| `(trident_\w+)` \| (\w+) \|", page, re.MULTILINE))
+    metrics = Metrics("t", lambda: [{"name": "L", "dropped": 1, "errors": 0}])
+    metrics.take(batch(1, 0.1, {}))
+    there = {family.name + ("_total" if family.type == "counter" else ""): family.type for family in metrics.collect()}
+    assert explained == there
+
+
+def test_failed_attempts_and_dead_letters_are_counted(tmp_path: Path) -> None:
+    topology = TridentTopology("failures")
+    stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
+    keep(stream.each("x", FailTimes(tmp_path, "b", 9, ValueError("no b")), "y"))
+    conf: dict[str, Any] = {
+        "on_poison": "dead_letter",
+        "max_batch_attempts": 3,
+        "dead_letter_dir": tmp_path / "letters",
+    }
+    with started(topology, metrics_port=0, max_spout_pending=1, **conf) as running:
+        running.process_all_available()
+        found = samples(scrape(running))
+    assert (of(found, "attempts_failed_total"), of(found, "dead_letters_total")) == (2, 1)
+    assert of(found, "batches_committed_total") == 2
+
+
+def test_two_topologies_of_a_process_have_a_port_each() -> None:
+    first, second = word_topology("first", 1, "a b c"), word_topology("second", 1, "a")
+    with started(first, metrics_port=0) as one, started(second, metrics_port=0) as other:
+        one.process_all_available()
+        other.process_all_available()
+        assert one.metrics_url != other.metrics_url
+        assert of(samples(scrape(one)), "batches_committed_total") == 3
+        assert of(samples(scrape(other)), "batches_committed_total") == 1
+        assert 'topology="first"' in scrape(one)
+        assert 'topology="second"' not in scrape(one)
+
+
+def test_a_port_that_is_taken_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with started(word_topology("holds", 1, "a"), metrics_port=0) as running:
+        port = urlsplit(running.metrics_url or "").port
+        expected = (
+            f"metrics cannot be served at 127.0.0.1:{port}: Address already in use; another program or topology has the "
+            "port, choose another one, or 0 for a free one"
+        )
+        with pytest.raises(ConfigError) as refused:
+            started(word_topology("late", 1, "a"), metrics_port=port, log_dir=tmp_path / "log")
+        assert str(refused.value) == expected
+        assert not (tmp_path / "log").exists()
+        assert running.is_active
+    assert threads_of("late") == []
+
+
+def test_an_address_of_another_machine_is_refused() -> None:
+    with pytest.raises(ConfigError, match="metrics cannot be served at 192.0.2.1:0: Cannot assign requested address$"):
+        started(word_topology("elsewhere", 1, "a"), metrics_port=0, metrics_host="192.0.2.1")
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_what_is_no_port_is_refused(port: int) -> None:
+    with pytest.raises(ConfigError, match=f"metrics_port={port}: must be a port from 0 to 65535"):
+        started(word_topology("port", 1, "a"), metrics_port=port)
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def test_the_port_is_freed_at_the_end_whatever_ends_the_topology(tmp_path: Path) -> None:
+    with started(word_topology("freed", 1, "a"), metrics_port=0) as running:
+        port = urlsplit(running.metrics_url or "").port or 0
+        assert not port_is_free(port)
+        idle = socket.create_connection(("127.0.0.1", port))  # a client that never asks
+    assert port_is_free(port)
+    idle.close()
+    topology = TridentTopology("broken")
+    stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["b"]))
+    keep(stream.each("x", FailTimes(tmp_path, "b", 9, ValueError("no b")), "y"))
+    with pytest.raises(BatchFailedError), started(topology, metrics_port=port, max_batch_attempts=1) as broken:
+        broken.await_termination(WAIT_S)
+    assert port_is_free(port)
+    assert threads_of("freed") + threads_of("broken") == []
+
+
+def test_without_a_port_nothing_is_served() -> None:
+    with started(word_topology("silent", 1, "a")) as running:
+        assert (running.metrics_url, threads_of("silent")) == (None, [])
+
+
+def test_without_the_package_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "prometheus_client", None)
+    with pytest.raises(EnvironmentProblem, match=r"needs the package prometheus-client .*'trident-spark\[metrics\]'"):
+        started(word_topology("without", 1, "a"), metrics_port=0)
+
+
+# ---- the figures themselves --------------------------------------------------------------------------------------------
+
+
+def batch(txid: int, seconds: float, counters: dict[str, int]) -> BatchCommitted:
+    read, phases = Read({"s": 1}, {"s": None}), Phases(0.0, seconds, 0.0, 0.0, 0.0)
+    return BatchCommitted(
+        "t",
+        "run",
+        0,
+        txid,
+        1,
+        1,
+        "spark",
+        read,
+        phases,
+        0.0,
+        1.0,
+        {},
+        {},
+        {"state": KeyCounts(1, 2, 3)},
+        5,
+        7,
+        0,
+        counters,
+    )
+
+
+def told(metrics: Metrics) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *(value for name, value in sample.labels.items() if name != "topology")): sample.value
+        for family in metrics.collect()
+        for sample in family.samples
+    }
+
+
+def test_times_are_in_the_buckets_up_to_their_bound() -> None:
+    metrics = Metrics("t")
+    for txid, seconds in enumerate([0.0005, 0.001, 0.0011, 1e9], 1):
+        metrics.take(batch(txid, seconds, {}))
+    found = told(metrics)
+    counts = [found["trident_batch_seconds_bucket", "process", str(bound)] for bound in BOUNDS_S[:2]]
+    assert (counts, found["trident_batch_seconds_bucket", "process", "+Inf"]) == ([2, 3], 4)
+    assert found["trident_shuffled_bytes_total",] == 20
+
+
+def test_counters_with_ever_new_names_do_not_become_ever_more_metrics() -> None:
+    metrics = Metrics("t")
+    for txid in range(1, 1001):
+        metrics.take(batch(txid, 0.1, {f"Parse/user {txid}": 1}))
+    found = [key for key in told(metrics) if key[0] == "trident_operation_count_total"]
+    assert len(found) == 201
+    assert told(metrics)["trident_operation_count_total", OTHER] == 800
