@@ -7,9 +7,14 @@ partitions. What fires equals a program that was fed each batch once.
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
@@ -19,17 +24,22 @@ from hypothesis import strategies as st
 
 from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import WAYS, CrashingMap, DictMap, Faults
+from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsState, dict_state, keep
+from tests.runtime.windows.join_life import LEFT, RIGHT, SIZE, WITHIN
 from tests.runtime.windows.join_model import JoinModel
+from tests.runtime.windows.moving_life import SLIDING, topology_in
 from tests.runtime.windows.test_windows_model import CONFIGS, Numbers, in_any_order, ordinate, rows
 from tests.runtime.windows.window_model import WindowModel
-from trident import Fields, JoinType, TopologyError, TridentTopology
+from trident import Config, Fields, JoinType, TopologyError, TridentTopology
 from trident.arrow import table_of
+from trident.coordination.transaction_log import LogReader
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations import Count, Sum
 from trident.planner import make_plan
 from trident.runtime.commit.committer import Committer
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
 from trident.runtime.steps.rows import Run
 from trident.runtime.windows import fired_rows, kept_join, kept_windows
@@ -41,8 +51,10 @@ from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
 from trident.state.encoding.codec import decode
 from trident.state.txid import Txid
+from trident.state.values import OpaqueValue
 from trident.state.winners import Winners
 
+ROOT = Path(__file__).parents[3]
 FIELDS = Fields("key: string, n: int, at: bigint")
 MS = timedelta(milliseconds=1)
 COUNTS = st.sampled_from([1, 2, 3])
@@ -57,6 +69,12 @@ class Life:
         self.entries: dict[Any, Any] = {}
         self.faults, self.winners = Faults(), Winners()
         self.txid = self.attempt = self.late = 0
+
+    def take_up(self, entries: dict[Any, Any], txid: int) -> None:
+        """Go on with what a program kept that committed each batch at the first try."""
+        self.entries, self.txid, self.attempt = entries, txid, txid
+        for committed in range(1, txid + 1):
+            self.winners = self.winners.with_winner(committed, committed)
 
     def batch(self, sides: Sequence[Any], partitions: int, failures: Sequence[Any] = (), now_ms: int = 0) -> list[Any]:
         """Commit a batch after attempts that crash at a call of the store, each by a driver of its own; return what fires."""
@@ -283,3 +301,106 @@ def test_the_hint_or_the_state_says_how_many() -> None:
     assert partitions(4, dict_state({}, partitions=2)) == 2
     with pytest.raises(TopologyError, match="insists on 2 partitions, but a window of a whole stream has one"):
         partitions(state=dict_state({}, partitions=2), grouped=False)
+
+
+# ---- what an earlier version kept --------------------------------------------------------------------------------------
+
+GOLDEN = Path(__file__).parent / "golden"
+"""What a window and a join of one partition kept after three batches, written by a program that knew no other number."""
+
+
+def golden(name: str) -> dict[Any, OpaqueValue]:
+    lines = (GOLDEN / f"{name}.v1.txt").read_text("ascii").splitlines()
+    pairs = ([decode(bytes.fromhex(part)) for part in line.split()] for line in lines)
+    return {key: OpaqueValue(*stored) for key, stored in pairs}
+
+
+def golden_batch(number: int) -> list[tuple[str, int, int]]:
+    return [("abcdefg"[n % 7], n, n // 2 + n * 7 % 5) for n in range(number * 10, number * 10 + 10)]
+
+
+@pytest.mark.parametrize("name", ["window", "join"])
+def test_one_partition_keeps_what_it_kept_before_there_were_several(name: str) -> None:
+    life = windowed("sliding event time", sums=True) if name == "window" else joining()
+    for number in range(3):
+        life.batch([golden_batch(number)] * (1 + (name == "join")), 1)
+    assert life.entries == golden(name)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_window_that_an_earlier_version_kept_goes_on(partitions: int) -> None:
+    life, model = windowed("sliding event time", sums=True), WindowModel(CONFIGS["sliding event time"], grouped=True)
+    life.take_up(golden("window"), 3)
+    for number in range(3):
+        model.take(golden_batch(number), 0)
+    for number in range(3, 6):
+        fired = life.batch([golden_batch(number)], partitions, [(9, "middle", 2, None)] if number == 3 else [])
+        found = [(key, ordinate(start), ordinate(end), value) for key, start, end, value in fired]
+        wanted = [(*head, sum(numbers)) for *head, numbers in model.take(golden_batch(number), 0)]
+        assert in_any_order(found) == in_any_order(wanted) != []
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_join_that_an_earlier_version_kept_goes_on(partitions: int) -> None:
+    life, model = joining(), JoinModel(-5, 5, (3, 3), (True, True))
+    life.take_up(golden("join"), 3)
+    came = [model.take([golden_batch(number)] * 2) for number in range(3)]
+    pairs = {row for rows_ in came for row in rows_}
+    for number in range(3, 9):
+        pairs.update(model.take([golden_batch(number)] * 2))
+        found = life.batch([golden_batch(number)] * 2, partitions, [(9, "middle", 2, None)] if number == 3 else [])
+        assert found
+        assert {row for row in found if None not in row} <= pairs
+        pairs -= set(found)
+    assert {row for row in pairs if None not in row} == {row for rows_ in came for row in rows_ if None not in row}
+
+
+# ---- drivers that are killed -------------------------------------------------------------------------------------------
+
+DEATHS = [(1, "batch", 2), (3, "before", 2), (3, "after", 4), (2, "after", 1)]
+"""Partitions, and how the driver dies: most of them while it moves what another number of partitions kept."""
+
+
+@pytest.mark.slow
+def test_drivers_that_are_killed_while_they_move_a_window_leave_it_whole(redis_server: Server, tmp_path: Path) -> None:
+    assert moved_by(DEATHS, f"redis://{redis_server.address}/0", tmp_path) == len(DEATHS)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(12))
+def test_drivers_that_are_killed_anywhere_leave_a_window_whole(
+    seed: int, redis_server: Server, postgres_server: Server, tmp_path: Path
+) -> None:
+    chosen = random.Random(seed)
+    deaths = [(chosen.randint(1, 4), chosen.choice(["before", "after"]), chosen.randint(1, 9)) for _ in range(8)]
+    address = chosen.choice([f"redis://{redis_server.address}/{seed}", postgres_server.address])
+    assert moved_by(deaths, address, tmp_path) > len(deaths) // 2
+
+
+def moved_by(deaths: Sequence[tuple[int, str, int]], address: str, folder: Path) -> int:
+    """Let drivers die one after the other, and the last one end; compare what fired with the models. Return how many died."""
+    died = 0
+    for partitions, *death in [*deaths, (2,)]:
+        command = [sys.executable, "-m", "tests.runtime.windows.moving_life", str(folder), address, str(partitions)]
+        done = subprocess.run([*command, *map(str, death)], cwd=ROOT, check=False, timeout=100)
+        assert done.returncode in ((-signal.SIGKILL, 0) if death else (0,))
+        died += done.returncode != 0
+    state = LogReader(folder / "log").refresh()
+    assert (state.txid, state.layouts["w"]) == (len(LEFT) // SIZE, (2, "opaque"))
+    within = [one // timedelta(milliseconds=1) for one in WITHIN]
+    windows = WindowModel(SLIDING, grouped=True)
+    joins = JoinModel(within[0], within[1], (4, 9), (True, True))
+    sums, times = Counter[tuple[str, int]](), Counter[tuple[Any, Any]]()
+    for at in range(0, len(LEFT), SIZE):
+        for key, _, end, numbers in windows.take(LEFT[at : at + SIZE], 0):
+            sums[key, end] += sum(numbers)
+        times.update((row[1], row[3]) for row in joins.take([LEFT[at : at + SIZE], RIGHT[at : at + SIZE]]))
+    graph = topology_in(address, 2).graph()
+    views = [open_view(graph, Config(), name, partial(state.snapshot, name)) for name in ("sums", "times")]
+    found = [{row[:2]: row[2] for row in view.get_tuples()} for view in views]
+    assert {(key, ordinate(end)): total for (key, end), total in found[0].items()} == dict(sums)
+    assert {pair: count for pair, count in found[1].items() if None not in pair} == {
+        pair: count for pair, count in times.items() if None not in pair
+    }
+    assert set(found[1].values()) == {1}
+    return died
