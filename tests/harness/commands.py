@@ -30,6 +30,7 @@ __all__ = [
 ]
 
 _TIMEOUT_S = 90.0
+_TRIDENT = (sys.executable, "-m", "trident.cli")
 
 # Rows that say how many batches were committed: the count of "the" is twice the txid.
 COUNTS = """
@@ -61,7 +62,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 def trident(*words: str, cwd: Path, timeout_s: float = _TIMEOUT_S, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    command = [sys.executable, "-m", "trident.cli", *words]
+    command = [*_TRIDENT, *words]
     return subprocess.run(
         command, cwd=cwd, env=environment(**changes), capture_output=True, text=True, timeout=timeout_s, check=False
     )
@@ -80,10 +81,10 @@ def write_module(folder: Path, name: str, text: str) -> None:
 class Background:
     """A command that runs, in a session of its own as a shell would give it a process group of its own."""
 
-    def __init__(self, words: tuple[str, ...], cwd: Path) -> None:
+    def __init__(self, words: tuple[str, ...], cwd: Path, program: tuple[str, ...] = _TRIDENT) -> None:
         with interruptible():
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "trident.cli", *words],
+                [*program, *words],
                 cwd=cwd,
                 env=environment(),
                 stdin=subprocess.DEVNULL,
@@ -129,9 +130,9 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def started(*words: str, cwd: Path) -> Iterator[Background]:
+def started(*words: str, cwd: Path, program: tuple[str, ...] = _TRIDENT) -> Iterator[Background]:
     """Run a command in the background; what is left of its session at the end is killed."""
-    background = Background(words, cwd)
+    background = Background(words, cwd, program)
     try:
         yield background
     finally:

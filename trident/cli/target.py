@@ -9,6 +9,7 @@ import typer
 
 from trident.config import Config
 from trident.errors import ConfigError
+from trident.runtime.engine.shipping import ship_modules_of
 from trident.runtime.reading import targets
 from trident.topology import TridentTopology
 
@@ -16,11 +17,16 @@ __all__ = ["load_topology", "settings"]
 
 
 def load_topology(target: str) -> TridentTopology:
-    """Import `MODULE:TOPOLOGY`, see `trident.runtime.reading.targets`; what names nothing is a wrong use of the command."""
+    """Import `MODULE:TOPOLOGY`, see `trident.runtime.reading.targets`; what names nothing is a wrong use of the command.
+
+    The executors of a cluster get what was loaded from the same folder.
+    """
     try:
-        return targets.load_topology(target)
+        topology = targets.load_topology(target)
     except targets.NoSuchTarget as error:
         raise typer.BadParameter(str(error)) from None
+    ship_modules_of(targets.folder_of(target))
+    return topology
 
 
 def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:

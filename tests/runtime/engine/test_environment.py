@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -19,7 +20,7 @@ from spouts import FixedBatchSpout
 from trident import TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.runtime.engine import environment
-from trident.runtime.engine.environment import check_java, pin_worker_python
+from trident.runtime.engine.environment import check_java, check_master, pin_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -412,3 +413,29 @@ def test_ctrl_c_reaches_the_driver_and_spares_the_jvm(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=TIMEOUT_S)
     assert out.splitlines() == ["first 3", "second 4", "interrupts 1"]
     assert (err, process.returncode) == ("", 0)
+
+
+def test_a_master_that_does_not_answer_is_named_before_spark_tries_for_a_minute() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+        with pytest.raises(
+            EnvironmentProblem,
+            match=rf"no Spark master answers at spark://127.0.0.1:{port},host \(127.0.0.1:{port}: .*ref",
+        ):
+            check_master(f"spark://127.0.0.1:{port},host")
+        closed.listen()
+        check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")  # one of several is enough
+
+
+def test_other_masters_are_not_asked() -> None:
+    check_master("local[2]")
+    check_master("k8s://https://127.0.0.1:1")
+
+
+def test_the_python_that_spark_is_told_of_is_that_of_the_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_PYTHON", "of the environment")
+    pin_worker_python()
+    assert os.environ["PYSPARK_PYTHON"] == "of the environment"
+    pin_worker_python("./environment/bin/python")
+    assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"

@@ -268,8 +268,7 @@ def test_a_worker_that_ends_is_told_without_a_stack_trace(topology: TridentTopol
 
 
 def test_frames_of_java_are_left_out_wherever_spark_writes_them() -> None:
-    class Of:
-        java_exception = """org.apache.spark.SparkException: Job aborted: Lost task 0.0 (TID 0): it was so
+    said = """org.apache.spark.SparkException: Job aborted: Lost task 0.0 (TID 0): it was so
 \tat org.apache.spark.rdd.RDD.iterator(RDD.scala:338)
 \t... 1 more
 
@@ -278,8 +277,7 @@ org.apache.spark.api.java.JavaSparkContext.<init>(JavaSparkContext.scala:59)
 java.base/jdk.internal.reflect.NativeConstructorAccessorImpl.newInstance0(Native Method)
 Driver stacktrace:"""
 
-    error: Any = Of()
-    assert str(JobFailed.of(error)) == (
+    assert str(JobFailed.of(said)) == (
         "org.apache.spark.SparkException: Job aborted: Lost task 0.0 (TID 0): it was so "
         "This stopped SparkContext was created at:"
     )

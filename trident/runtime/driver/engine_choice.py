@@ -72,10 +72,12 @@ def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageL
     from pyspark import SparkContext
 
     from trident.runtime.engine.session import spark_session
+    from trident.runtime.engine.shipping import ship_code
 
     # Not "no active session", which depends on the calling thread: a Spark of another thread is not ours to stop.
     owned = SparkContext._active_spark_context is None  # noqa: SLF001  PySpark has no public question
     program = committing.program
     name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
     spark = spark_session(name, config.master, dict(config.spark_conf), memory)
+    ship_code(spark.sparkContext)
     return SparkRunner(spark, program, config.parallelism, owned, loads, committing.commits)

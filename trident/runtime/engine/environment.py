@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -16,10 +17,11 @@ from trident.errors import EnvironmentProblem, describe
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["MINIMUM_JAVA", "JavaVersion", "check_java", "pin_python_of", "pin_worker_python"]
+__all__ = ["MINIMUM_JAVA", "JavaVersion", "check_java", "check_master", "pin_python_of", "pin_worker_python"]
 
 MINIMUM_JAVA = 17
 _ANSWER_TIMEOUT_S = 30.0
+_CONNECT_TIMEOUT_S = 5.0
 _INSTALL = (
     f"Install a Java runtime of version {MINIMUM_JAVA} or newer (Debian and Ubuntu: `apt-get install "
     f"openjdk-{MINIMUM_JAVA}-jre-headless`; Fedora: `dnf install java-{MINIMUM_JAVA}-openjdk-headless`; macOS: "
@@ -72,8 +74,13 @@ def check_java() -> JavaVersion:
     return JavaVersion(major, line.strip(), path)
 
 
-def pin_worker_python() -> None:
-    """Let Spark's workers run the driver's Python, by PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, unless they are set."""
+def pin_worker_python(asked: str | None = None) -> None:
+    """Let Spark's workers run the driver's Python, by PYSPARK_PYTHON and PYSPARK_DRIVER_PYTHON, unless they are set.
+
+    `asked` is the setting spark.pyspark.python, which PySpark heeds in spark-submit only.
+    """
+    if asked:
+        os.environ["PYSPARK_PYTHON"] = asked
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
@@ -85,6 +92,30 @@ def pin_python_of(context: SparkContext) -> None:
     """
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
+
+
+def check_master(master: str) -> None:
+    """Connect to a standalone master; Spark itself would try for a minute, and then fail with something else.
+
+    Raises
+    ------
+    EnvironmentProblem
+        None of the addresses in `spark://host:port,host:port` answers.
+    """
+    if not master.startswith("spark://"):
+        return
+    problems = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S):
+                return
+        except (OSError, ValueError) as error:
+            problems.append(f"{address}: {describe(error)}")
+    raise EnvironmentProblem(
+        f"no Spark master answers at {master} ({'; '.join(problems)}). Is that its address? The master shows it at the top of "
+        "its page, as in spark://host:7077"
+    )
 
 
 def _find_java() -> Path:

@@ -16,7 +16,7 @@ from trident.errors import TopologyError, describe
 from trident.operations.names import operation_name
 from trident.planner.loads import StageLoad
 from trident.runtime.engine.hops import destinations_of, hops_of
-from trident.runtime.engine.job_errors import JobFailed, jvm_gone
+from trident.runtime.engine.job_errors import job_failure, jvm_gone
 from trident.runtime.engine.routing import Frame, with_partitions
 from trident.runtime.engine.spark_resources import most_shipped, profiles_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
@@ -201,13 +201,15 @@ class SparkRunner:
         return merge_outputs([replace(output, kept=None), committed])
 
     def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes]]) -> TaskOutput:
-        """Run a job and put its output together; a job that fails as a whole raises `JobFailed`."""
+        """Run a job and put its output together."""
+        from pyspark.errors import PySparkException
+
         context, tag = self._context, self._tag(attempt)
         try:
             context.addJobTag(tag)
             outputs = collect()
-        except Py4JJavaError as error:
-            raise JobFailed.of(error) from error
+        except (Py4JJavaError, PySparkException) as error:
+            return TaskOutput(failure=job_failure(error, context))
         except (Py4JError, OSError) as error:
             return TaskOutput(failure=failure_of("spark", jvm_gone(error), retry=False))
         finally:

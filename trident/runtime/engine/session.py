@@ -22,10 +22,11 @@ from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
-from pyspark.sql import SparkSession, is_remote
+from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from trident.errors import ConfigError, EnvironmentProblem, describe
-from trident.runtime.engine.environment import check_java, pin_python_of, pin_worker_python
+from trident.runtime.engine.environment import check_java, check_master, pin_python_of, pin_worker_python
 from trident.runtime.engine.jvm_output import JvmOutput
 
 if TYPE_CHECKING:
@@ -57,6 +58,10 @@ _ECHOING_LOGGERS = (
     "org.apache.spark.TaskContextImpl",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
 )
+
+# On a cluster it echoes a failed job in the same way; and only there a job may wait for executors that do not come.
+_ECHOING_SCHEDULER = "org.apache.spark.scheduler.TaskSetManager"
+_WAITING_LOGGER = "org.apache.spark.scheduler.TaskSchedulerImpl"
 
 _jvm_outputs: list[JvmOutput] = []  # the output of this process's JVM, if we read it
 
@@ -175,7 +180,7 @@ def _adapt(active: SparkSession, asked: Mapping[str, str]) -> SparkSession:
 
 
 def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) -> SparkSession:
-    pin_worker_python()
+    pin_worker_python(asked.get("spark.pyspark.python"))
     if "spark.master" not in asked and not any(os.environ.get(name) for name in _OUTSIDE):
         asked["spark.master"] = "local[*]"
     if asked.get("spark.master", "").startswith("local"):
@@ -189,9 +194,12 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) ->
     try:
         with _sigint_handler_kept():
             gateway = running or _launch(asked, output)
-            context = SparkContext(gateway=gateway, conf=_configure(gateway, app_name, asked, defaults))
+            conf = _configure(gateway, app_name, asked, defaults)
+            check_master(conf.get("spark.master") or "")
+            context = SparkContext(gateway=gateway, conf=conf)
             if quiet:
                 _log_errors_only(context, gateway)
+            return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         said = "" if output is None else output.last_lines()
         raise EnvironmentProblem(f"Spark did not start: {_cause(error)}.{said}") from error
@@ -199,7 +207,6 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) ->
         if output is not None:
             output.release()
             _jvm_outputs[:] = [output]
-    return SparkSession.builder.getOrCreate()
 
 
 def _jvm_output(quiet: bool, running: bool) -> JvmOutput | None:
@@ -255,10 +262,12 @@ def _user_configures_logging(asked: Mapping[str, str]) -> bool:
 
 def _log_errors_only(context: SparkContext, gateway: JavaGateway) -> None:
     context.setLogLevel("ERROR")
-    if (context.master or "").startswith("local"):
-        log4j = gateway.jvm.org.apache.logging.log4j
-        for name in _ECHOING_LOGGERS:
-            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    log4j = gateway.jvm.org.apache.logging.log4j
+    local = (context.master or "").startswith("local")
+    for name in _ECHOING_LOGGERS if local else [_ECHOING_SCHEDULER]:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    if not local:
+        log4j.core.config.Configurator.setLevel(_WAITING_LOGGER, log4j.Level.WARN)
 
 
 @contextmanager
@@ -275,4 +284,4 @@ def _sigint_handler_kept() -> Iterator[None]:
 def _cause(error: Exception) -> str:
     """Return an error of the JVM without its stack trace; `from` keeps the whole."""
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else describe(error)
-    return text.rstrip(".")
+    return text.splitlines()[0].rstrip(".")

@@ -13,6 +13,7 @@ from typing import Any
 import cloudpickle
 
 from trident.arrow import ipc_of, table_of_ipc
+from trident.runtime.engine.executor_problems import cannot_import
 from trident.runtime.engine.hops import (
     Destination,
     Hop,
@@ -29,7 +30,7 @@ from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.worker import Order, Part, WorkerProgram, run_entry, run_part
 from trident.runtime.steps.bounds import MOST_SHIPPED, TooManyRows, check_shippable
-from trident.runtime.steps.failures import failure_of
+from trident.runtime.steps.failures import Failure, failure_of
 
 __all__ = ["Job", "gathered", "pack", "run_level_task", "run_parts_task", "run_task", "unpack"]
 
@@ -62,6 +63,12 @@ class Job:
         return _programs[self.program_id].program.most_shipped if known else MOST_SHIPPED
 
 
+def _unprepared(error: Exception) -> Failure:
+    if isinstance(error, ImportError):
+        return failure_of("prepare", cannot_import(error), retry=False)
+    return failure_of("prepare", error)
+
+
 def _cleanup() -> None:
     for worker in _programs.values():
         worker.cleanup()
@@ -86,7 +93,7 @@ def _outputs(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[TaskOutput
         worker = job.worker()
     except Exception as error:  # noqa: BLE001  an operation's prepare may raise anything; it fails the attempt as data
         list(parts)  # Spark keeps a worker only if it reads all of its input
-        yield TaskOutput(failure=failure_of("prepare", error))
+        yield TaskOutput(failure=_unprepared(error))
         return
     for index, part in parts:
         yield replace(run_part(worker, job.order.attempt, index, *part), task=index)
@@ -141,7 +148,7 @@ def _output_of(job: Job, level: int, destination: Destination, frames: list[Fram
     try:
         worker = job.worker()
     except Exception as error:  # noqa: BLE001  as above
-        return TaskOutput(failure=failure_of("prepare", error), level=level)
+        return TaskOutput(failure=_unprepared(error), level=level)
     expected = job.order.sources if level == (worker.program.processing or 0) + 1 else ""
     if expected and digest_of(sources) != expected:
         return TaskOutput(failure=two_runs(level), level=level)  # what processing reported is lost

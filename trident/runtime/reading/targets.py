@@ -15,7 +15,7 @@ from typing import Any
 from trident.errors import TopologyError, TridentError, describe
 from trident.topology import TridentTopology
 
-__all__ = ["NoSuchTarget", "load_topology"]
+__all__ = ["NoSuchTarget", "folder_of", "load_topology"]
 
 
 class NoSuchTarget(TopologyError):
@@ -48,15 +48,18 @@ def load_topology(target: str) -> TridentTopology:
     return _topology(found, name, attribute)
 
 
+def folder_of(target: str) -> Path:
+    """Return the folder that MODULE and what it imports are looked up in first."""
+    path = Path(target.rpartition(":")[0])
+    return path.resolve().parent if path.suffix == ".py" else Path.cwd()
+
+
 def _module(name: str) -> ModuleType:
     path = Path(name)
-    if path.suffix != ".py":
-        _search_in(Path.cwd())
-        return _imported(name, name)
-    if not path.is_file():
+    if path.suffix == ".py" and not path.is_file():
         raise NoSuchTarget(f"there is no file {name!r} (looked in {Path.cwd()})")
-    _search_in(path.resolve().parent)
-    return _imported(name, path.stem, path.resolve())
+    _search_in(folder_of(f"{name}:"))
+    return _imported(name, path.stem, path.resolve()) if path.suffix == ".py" else _imported(name, name)
 
 
 def _search_in(folder: Path) -> None:
