@@ -67,8 +67,8 @@ class Attempts:
             return
         batch.empty, batch.tasks = not parts, len(parts)
         batch.lane = self._execution.lane_of(batch.runner, size, alone)
-        commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
-        batch.lane.process(partial(self.process, batch, parts, _order(batch, txids()) if commits_now else None))
+        batch.commits_now = bool(batch.runner.commits) and alone and batch.undecided is None
+        batch.lane.process(partial(self.process, batch, parts, _order(batch, txids()) if batch.commits_now else None))
 
     def process(self, batch: Batch, parts: Sequence[Part], order: Order | None = None) -> None:
         """Run the stages of an attempt up to the inputs of its states, or, with an order, the states in executors too."""
@@ -94,22 +94,30 @@ class Attempts:
         return _failed(attempt, output) if output.failure is not None else News(attempt, output=output)
 
     def commit(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> None:
-        """Apply a processed attempt to all states."""
-        self._work.begin(batch.attempt, watched=True, commits=True)
-        try:
-            news = self._committed(batch, txids)
-        finally:
-            self._work.end(batch.attempt)
+        """Apply a processed attempt to all states: first those that tasks commit, then those of this process."""
+        news = self._committed_in_tasks(batch, txids) if batch.output.kept is not None else None
+        if news is None:
+            self._work.begin(batch.attempt, watched=True, commits=True)
+            try:
+                news = self._committed(batch, txids)
+            finally:
+                self._work.end(batch.attempt)
         self._tell(news)
+
+    def _committed_in_tasks(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News | None:
+        """Commit what Spark keeps; None if that went well. The loop ends the attempt if this takes too long."""
+        try:
+            batch.output = batch.runner.commit(batch.output, _order(batch, txids))
+        except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            return News(batch.attempt, failure=failure_of("spark", error))
+        except BaseException as error:  # noqa: BLE001  as above
+            return News(batch.attempt, error=error)
+        return _failed(batch.attempt, batch.output) if batch.output.failure is not None else None
 
     def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News:
         attempt = batch.attempt
         try:
             self._observe("committing", attempt)
-            if batch.output.kept is not None:
-                batch.output = batch.runner.commit(batch.output, _order(batch, txids))
-                if batch.output.failure is not None:
-                    return _failed(attempt, batch.output)
             elsewhere, now_ms = batch.runner.commits, now_of(batch.definitions)
             committed = self._committer.commit(txids, batch.output, now_ms, batch.capture, elsewhere)
             self._observe("committed", attempt)
@@ -124,8 +132,7 @@ class Attempts:
 
     def cancel(self, batch: Batch) -> None:
         """Ask the runner to stop with an attempt; its result is ignored in any case."""
-        if batch.output.kept is not None:
-            batch.output.kept.free()
+        batch.output.forget()
         try:
             batch.runner.cancel(batch.attempt)
         except Exception as error:  # noqa: BLE001  what it holds is free once it is done

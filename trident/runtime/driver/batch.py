@@ -147,6 +147,8 @@ class Batch:
         How long processing kept a core of this process busy.
     size, tasks
         About how many bytes it has (None: unknown), and into how many parts it was cut.
+    commits_now
+        Whether the job that processes it commits states too.
     """
 
     attempt: TransactionAttempt
@@ -164,6 +166,7 @@ class Batch:
     cost_s: float = 0.0
     size: int | None = None
     tasks: int = 0
+    commits_now: bool = False
 
     @classmethod
     def of(

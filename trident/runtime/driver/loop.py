@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Iterator
 from functools import partial
 
 from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
@@ -103,11 +104,24 @@ class BatchLoop:
 
     def run(self) -> None:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
-        while not self._stopping.is_set():
-            self._begin()
-            self._handle(self._mail.take(self._starting.wait_s(self._clock.monotonic())))
-        while AttemptStatus.COMMITTING in self._coordinator.active().values():
-            self._handle(self._mail.take(1.0))  # a clean stop leaves no half-done batch
+        try:
+            while not self._stopping.is_set():
+                self._begin()
+                self._handle(self._mail.take(self._starting.wait_s(self._clock.monotonic())))
+            while self._is_committing():  # a clean stop leaves no half-done batch
+                self._handle(self._mail.take(1.0))
+                self._fail_overdue(self._clock.monotonic())
+        finally:
+            for batch in self._batches.values():
+                batch.output.forget()
+
+    def _is_committing(self) -> bool:
+        """Whether a batch is half done; one that a job has committed is recorded."""
+        first = self._batches.get(self._log.state.txid + 1)
+        if first is not None and first.commits_now:
+            self._start_commit()
+            return True
+        return AttemptStatus.COMMITTING in self._coordinator.active().values()
 
     def turn(self) -> bool:
         """In place of `run`, one step: begin what may begin, handle one piece of news; return whether there was one."""
@@ -137,6 +151,8 @@ class BatchLoop:
             raise news.error
         if not self._coordinator.is_live(news.attempt):
             logger.debug("topology %s: ignoring news of dead attempt %s", self._name, news.attempt)
+            if news.output is not None:
+                news.output.forget()
             return
         batch = self._batches[news.attempt.txid]
         try:
@@ -182,8 +198,9 @@ class BatchLoop:
         batch.share = self._sources.throttle.share if asked else None
         self._observe("defined", batch.attempt)
         alone = len(self._batches) == 1
-        if alone and self._tasks_commit:
+        if alone and self._tasks_commit:  # in the job that is about to start
             self._opened.gate.pass_through()
+            self._log.check_owner()
         self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
         self._polling.started(batch, asked, waiting, self._clock.monotonic())
         return True
@@ -252,11 +269,19 @@ class BatchLoop:
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s
-        for attempt in self._coordinator.overdue(now, limit)[:1]:
+        for attempt in [*self._coordinator.overdue(now, limit), *self._overdue_commit(now, limit)][:1]:
             cause = f"not processed within message_timeout_s={limit:g} seconds"
             self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
             self._sources.throttle.timed_out(self._batches[attempt.txid].share)
             self._fail(attempt, self._work.hanging(attempt, cause) or Failure("processing", None, cause))
+
+    def _overdue_commit(self, now: float, limit: float) -> Iterator[TransactionAttempt]:
+        """Give the attempt that tasks have been committing for too long; its writers are fenced by the next attempt's."""
+        batch = self._batches.get(self._log.state.txid + 1)
+        if batch is None or batch.output.kept is None or not batch.times.committing:
+            return
+        if now - batch.times.committing > limit:
+            yield batch.attempt
 
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""

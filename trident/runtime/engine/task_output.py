@@ -81,6 +81,11 @@ class TaskOutput:
     fenced: tuple[Any, ...] = ()
     kept: Kept | None = None
 
+    def forget(self) -> None:
+        """Let Spark forget what it keeps of the batch."""
+        if self.kept is not None:
+            self.kept.free()
+
     @property
     def tuples(self) -> int:
         """How many tuples all spouts emitted."""
