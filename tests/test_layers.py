@@ -108,7 +108,14 @@ LAYERS = (
         (*_rooms("steps", "engine", "reading"), *RUNTIME),
         deferred=("uvicorn", "trident.drpc.http", "trident.drpc.connections"),
     ),
-    Layer(("trident.runtime",), RUNTIME, deferred=("trident.drpc.local",)),  # the driver, on top of all rooms
+    Layer(
+        ("trident.runtime",),
+        RUNTIME,
+        deferred=(
+            "trident.explain",
+            "trident.drpc.local",
+        ),
+    ),  # the driver, on top of all rooms
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     Layer(("trident.spark",), ("trident.runtime.reading",)),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),

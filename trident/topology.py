@@ -204,16 +204,19 @@ class TridentTopology(Declaration):
         self._memory_log = self._memory_log or new_memory_log(self.name)
         return start(self.graph(), Config.of(conf, **settings), self._memory_log, listeners=listeners)
 
-    def explain(self) -> str:
+    def explain(self, placements: Mapping[str, str] | None = None) -> str:
         """Return what runs where, as text: `print(topology.explain())`.
 
         The stages of a batch with what fused in them; of each step whether it is an Arrow kernel or runs row by row in
         Python, and which columns live on behind it; what is exchanged, by what, into how many partitions; the order in
         which queries and states commit; the states with their guarantees. Nothing is opened and no engine is started.
+
+        `placements` says where states are committed, by name (`"driver"` or `"executors"`), in place of what was declared;
+        `running.explain()` shows where they are.
         """
         from trident.explain import explain
 
-        return explain(self.graph())
+        return explain(self.graph(), placements)
 
     def describe(self) -> list[dict[str, Any]]:
         """Return a mapping for each state, as plain data.

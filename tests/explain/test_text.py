@@ -93,3 +93,10 @@ def test_declaring_loads_no_engine_and_explaining_no_spark() -> None:
 if __name__ == "__main__":
     for each in TOPOLOGIES:
         (GOLDEN / f"{each.__name__}.txt").write_text(each().explain(), encoding="utf-8")
+
+
+def test_a_state_that_executors_commit_is_a_stage_of_its_own() -> None:
+    text = TOPOLOGIES[0]().explain({"count": "executors"})
+    assert "\nstage 2, in the workers: commit\n" in text
+    assert "commit, in the driver" not in text
+    assert "      committed by the executors\n" in text

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from trident.planner import Plan
+from trident.planner.placing import place
 
 __all__ = ["Stage", "stages_of"]
 
@@ -28,11 +30,19 @@ class Stage:
     driver: bool = False
 
 
-def stages_of(plan: Plan) -> list[Stage]:
-    """Return the stages of a batch, in order."""
-    levels = [tuple(spout.id for spout in plan.spouts), *plan.levels]
-    stages = [Stage(f"stage {number}, in the workers", entries) for number, entries in enumerate(levels, 1)]
-    if plan.commits:
-        commits = tuple(node.id for node in plan.commits)
+def stages_of(plan: Plan, in_executors: Collection[str] = ()) -> list[Stage]:
+    """Return the stages of a batch, in order, if executors commit these states."""
+    placed = place(plan, in_executors)
+    levels = [tuple(spout.id for spout in plan.spouts), *placed.levels]
+    processing = 1 + placed.processing
+    stages = [
+        Stage(f"stage {number}, in the workers", entries) for number, entries in enumerate(levels[:processing], 1)
+    ]
+    stages += [
+        Stage(f"stage {number}, in the workers: commit", entries)
+        for number, entries in enumerate(levels[processing:], processing + 1)
+    ]
+    commits = tuple(node.id for node in plan.commits if node.id not in placed.commits)
+    if commits:
         stages.append(Stage("commit, in the driver, in this order", commits, driver=True))
     return stages

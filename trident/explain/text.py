@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trident.explain.descriptions import describe
@@ -12,20 +12,45 @@ from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads
+from trident.planner.placing import misplaced
 
 __all__ = ["explain"]
 
 
-def explain(graph: Graph) -> str:
-    """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run."""
+def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> str:
+    """Return what a topology does, stage by stage; `TopologyError` if there is nothing to run.
+
+    Parameters
+    ----------
+    placements
+        Where states are committed, by name; what was declared for a state that is not named.
+    """
     plan = make_plan(graph)
+    placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}
+    in_executors = _in_executors(plan, placed)
     lines = [f"topology {graph.name}"]
     loads = {load.stage: load for load in stage_loads(plan)}
-    for number, stage in enumerate(stages_of(plan), 1):
+    for number, stage in enumerate(stages_of(plan, in_executors), 1):
         lines += ["", stage.title, *_load(loads.get(number)), *_stage(graph, plan, stage)]
     if plan.states:
-        lines += ["", "states", *(line for state in describe(graph) for line in _state(state))]
+        lines += ["", "states"]
+        for state in describe(graph):
+            lines += [*_state(state), *_placement(plan, state["state"], placed, in_executors)]
     return "\n".join(lines) + "\n"
+
+
+def _in_executors(plan: Plan, placements: Mapping[str, str]) -> list[str]:
+    wanted = [name for name, where in placements.items() if where == "executors" and name in plan.partitions]
+    return [name for name in wanted if name not in misplaced(plan, wanted)]
+
+
+def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executors: Sequence[str]) -> Iterator[str]:
+    if name in in_executors:
+        yield "      committed by the executors"
+    elif placements.get(name) == "auto" and not plan.states[name].spec.in_memory:
+        yield "      committed by the driver; on a cluster by the executors, if the store can fence its writers"
+    elif name in placements:
+        yield "      committed by the driver"
 
 
 def _load(load: StageLoad | None) -> Iterator[str]:

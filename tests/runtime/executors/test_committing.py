@@ -64,6 +64,7 @@ def values_of(url: str, name: str, placement: str, pending: int, log: Path) -> d
         running.process_all_available()
         placements = {placed.where for placed in running.placements.values()}
         assert placements == {placement}
+        assert all(f"committed by the {placement}" in running.explain() for placement in placements)
         found = {name: sorted(running.state(state).get_tuples()) for name, state in states.items() if name != "total"}
         return {**found, "total": running.state(states["total"]).get()}
 

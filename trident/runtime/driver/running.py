@@ -110,6 +110,15 @@ class RunningTopology:
         """By state, where it is committed (`"driver"` or `"executors"`), and why there."""
         return self._opened.placements
 
+    def explain(self) -> str:
+        """Return what runs where, as `TridentTopology.explain`, with where each state is committed, and why there."""
+        from trident.explain import explain
+
+        placed = self._opened.placements
+        why = [f"  {name}: {where}, {reason}" for name, (where, reason) in placed.items()]
+        text = explain(self.graph, {name: each.where for name, each in placed.items()})
+        return "\n".join([text, "commits", *why, ""]) if why else text
+
     @property
     def status(self) -> dict[str, Any]:
         """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters.
