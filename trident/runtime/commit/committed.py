@@ -31,8 +31,6 @@ class Committed:
         Tuples behind states that were left out as dead letters.
     key_counts
         How many keys of each state were read, found in a memory, and written.
-    bytes_shuffled, bytes_collected
-        What tasks that commit sent each other, and what they returned to the driver.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
@@ -40,8 +38,6 @@ class Committed:
     metrics: dict[str, int] = field(default_factory=dict)
     captured: list[Failure] = field(default_factory=list)
     key_counts: dict[str, KeyCounts] = field(default_factory=dict)
-    bytes_shuffled: int = 0
-    bytes_collected: int = 0
 
     def add_keys(self, state: str, counts: KeyCounts) -> None:
         """Add what a partition of a state, or a query of it, read and wrote."""

@@ -120,8 +120,8 @@ class Progress:
             self._placements,
             committed.keys,
             committed.key_counts,
-            output.bytes_shuffled + committed.bytes_shuffled,
-            output.bytes_collected + committed.bytes_collected,
+            output.bytes_shuffled,
+            output.bytes_collected,
             outcome.dead_letters,
             counters,
         )
