@@ -33,6 +33,8 @@ class Config(Redacted):
     ----------
     max_spout_pending
         How many batches may be in flight at once. Processing overlaps committing; commits stay one at a time, in order.
+        Default: 3; with `engine="spark"` up to 16 while batches are so small that they
+        [share Spark jobs](performance.md#small-batches-on-spark).
     batch_emit_interval_ms
         At most one batch starts per interval; 0 starts batches as fast as they are committed. This is a limit, not a delay.
     target_batch_s
@@ -106,7 +108,7 @@ class Config(Redacted):
         The address to serve metrics at. Whoever reaches it may read them: names of streams and states, and counts.
     """
 
-    max_spout_pending: int = 3
+    max_spout_pending: int | None = None
     batch_emit_interval_ms: int = 0
     target_batch_s: float = 30.0
     message_timeout_s: float = 600.0
@@ -136,8 +138,9 @@ class Config(Redacted):
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(type(self)).items():
             _check(name, getattr(self, name), hint)
+        if self.max_spout_pending is not None and self.max_spout_pending < 1:
+            raise ConfigError(f"max_spout_pending={self.max_spout_pending}: must be at least 1")
         for name in (
-            "max_spout_pending",
             "max_batch_attempts",
             "max_rows_per_tuple",
             "max_rows_per_step",
@@ -231,4 +234,6 @@ def _check(name: str, value: Any, hint: Any) -> None:
 def _words(hint: Any) -> str:
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    hint = kinds[0] if len(kinds) == 1 else hint
     return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))

@@ -108,6 +108,7 @@ def _figures(corpus: Corpus, steady: float, batches: list[dict[str, Any]]) -> di
         "batch_ms_p50": _round(statistics.median(total)),
         "batch_ms_p99": _round(sorted(total)[min(len(total) - 1, int(len(total) * 0.99))]),
         "phase_ms": phases,
+        "batches_in_job": _round(statistics.mean(batch["batchesInJob"] for batch in warm)),
         "commit_ms_per_1k_keys": _round(statistics.median(_commit_ms_per_1k_keys(batch) for batch in warm)),
         "driver_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
     }

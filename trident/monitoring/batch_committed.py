@@ -108,6 +108,8 @@ class BatchCommitted(NamedTuple):
         How many of its tuples were left out.
     counters
         What operations counted, as `operation/counter`.
+    batches_in_job
+        How many batches, this one included, the Spark job that processed it served; 1 in this process.
     """
 
     topology: str
@@ -128,6 +130,7 @@ class BatchCommitted(NamedTuple):
     bytes_collected: int
     dead_letters: int
     counters: Mapping[str, int]
+    batches_in_job: int = 1
 
     @property
     def tuples(self) -> int:
@@ -159,6 +162,7 @@ class BatchCommitted(NamedTuple):
             "placements": dict(self.placements),
             "stateKeysUpdated": dict(self.keys_updated),
             "stateKeys": {name: counts._asdict() for name, counts in self.key_counts.items()},
+            "batchesInJob": self.batches_in_job,
             "bytesShuffled": self.bytes_shuffled,
             "bytesCollected": self.bytes_collected,
             "numDeadLetters": self.dead_letters,

@@ -10,12 +10,14 @@ from trident.config import Config
 from trident.planner import Plan
 from trident.planner.loads import StageLoad, commit_loads
 from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
-from trident.runtime.engine.runners import InProcessRunner, Runner, SparkRunner
+from trident.runtime.engine.pace import ALONE, MOST_PENDING
+from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner, SparkRunner
+from trident.runtime.engine.shared_jobs import SharingRunner
 from trident.runtime.engine.spark_resources import memory_settings
 from trident.runtime.engine.worker import Program
 from trident.runtime.executors.committing import Committing
 
-__all__ = ["open_runner", "tell_loads"]
+__all__ = ["most_pending", "open_runner", "tell_loads"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,11 @@ def open_runner(
     return (
         _spark_runner(spark, config, loads) if config.engine == "spark" else _auto_runner(program, spark, config, loads)
     )
+
+
+def most_pending(runner: Runner, config: Config) -> int:
+    """Return how many batches may be in flight at once."""
+    return runner.most_pending if isinstance(runner, PacesBatches) else config.max_spout_pending or ALONE
 
 
 def tell_loads(plan: Plan, config: Config) -> None:
@@ -68,7 +75,7 @@ def _auto_runner(program: Program, spark: Committing, config: Config, loads: Seq
     return AutoRunner(InProcessRunner(program, large.parallelism), large, config.auto_bytes)
 
 
-def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageLoad]) -> SparkRunner:
+def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageLoad]) -> Runner:
     from pyspark import SparkContext
 
     from trident.runtime.engine.session import spark_session
@@ -80,4 +87,8 @@ def _spark_runner(committing: Committing, config: Config, loads: Sequence[StageL
     name, memory = f"trident-{program.topology}", memory_settings(loads, config.spark_conf)
     spark = spark_session(name, config.master, dict(config.spark_conf), memory)
     ship_code(spark.sparkContext)
-    return SparkRunner(spark, program, config.parallelism, owned, loads, committing.commits)
+    runner = SparkRunner(spark, program, config.parallelism, owned, loads, committing.commits)
+    # A job that commits has the rows of one batch alone (R2).
+    if committing.commits or config.max_spout_pending == 1:
+        return runner
+    return SharingRunner(runner, config.max_spout_pending or MOST_PENDING)

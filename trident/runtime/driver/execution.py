@@ -14,6 +14,7 @@ from trident.planner import Plan
 from trident.runtime.driver.batch import LOOP, Lane
 from trident.runtime.driver.capabilities import is_all_in_memory
 from trident.runtime.driver.daemon_pool import DaemonPool
+from trident.runtime.driver.engine_choice import most_pending
 from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.engine.runners import Runner
 from trident.runtime.steps.kernels import only_kernels
@@ -79,7 +80,7 @@ class BriefInLoop:
 def execution_of(opened: OpenedTopology) -> Execution:
     """Choose how the batches of a topology are executed, and open the threads for it."""
     pools = _pools(opened)
-    if opened.config.max_spout_pending == 1:
+    if most_pending(opened.runner, opened.config) == 1:
         return OneByOne(pools)
     return BriefInLoop(pools) if _goes_by_size(opened, opened.plan) else Overlapping(pools)
 
@@ -88,7 +89,9 @@ def _pools(opened: OpenedTopology) -> Lane:
     """Open the threads that batches are processed and committed in."""
     name, config = opened.plan.topology, opened.config
     # Each attempt may hang, and the next one needs a thread.
-    processing = DaemonPool(config.max_spout_pending * (config.max_batch_attempts + 1), f"trident-{name}-process")
+    processing = DaemonPool(
+        most_pending(opened.runner, config) * (config.max_batch_attempts + 1), f"trident-{name}-process"
+    )
     committing = DaemonPool(1, f"trident-{name}-commit")
     opened.closers.add("processing", lambda: processing.shutdown(wait=False, cancel_futures=True))
     opened.closers.add("committing", committing.shutdown)

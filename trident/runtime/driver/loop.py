@@ -21,6 +21,7 @@ from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.attempts import Attempts, txids_of
 from trident.runtime.driver.batch import Batch, BatchTimes, Defined, Mail, News, Observer
 from trident.runtime.driver.clock import Clock
+from trident.runtime.driver.engine_choice import most_pending
 from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.opened_topology import OpenedTopology
@@ -69,12 +70,12 @@ class BatchLoop:
         self._work = Work(opened.commit_threads)
         self._sources = Sources(opened, clock, self._work)
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._mail)
-        interval_s = config.batch_emit_interval_ms / 1000
-        self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, config.max_spout_pending, interval_s)
+        most, interval_s = most_pending(opened.runner, config), config.batch_emit_interval_ms / 1000
+        self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         self._retrying = Retrying(config, self._coordinator)
         self._batches: dict[int, Batch] = {}
         self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
-        self._starting = Starting(self._coordinator, self._retrying, self._polling, self._batches)
+        self._starting = Starting(self._coordinator, self._retrying, self._polling, self._batches, opened.runner)
         self._tasks_commit = bool(executors_of(opened.placements))
         self._stopping, self._look_at = threading.Event(), float("-inf")
 

@@ -124,6 +124,7 @@ class Progress:
             output.bytes_collected,
             outcome.dead_letters,
             counters,
+            output.shared,
         )
 
     def failed(

@@ -8,6 +8,7 @@ from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.runtime.driver.batch import Batch
 from trident.runtime.driver.polling import Polling
 from trident.runtime.driver.retrying import Retrying
+from trident.runtime.engine.runners import PacesBatches, Runner
 
 __all__ = ["Starting"]
 
@@ -22,6 +23,8 @@ class Starting:
     ----------
     batches
         Those in flight, by txid; the loop changes them.
+    runner
+        Processes them; one that paces batches says how many it wants.
     """
 
     def __init__(
@@ -30,8 +33,10 @@ class Starting:
         retrying: Retrying,
         polling: Polling,
         batches: Mapping[int, Batch],
+        runner: Runner,
     ) -> None:
         self._coordinator, self._retrying, self._polling, self._batches = coordinator, retrying, polling, batches
+        self._wants = runner.wants if isinstance(runner, PacesBatches) else None
 
     def may_start(self, now: float) -> bool:
         """Whether the spouts may be asked for the next batch."""
@@ -45,9 +50,11 @@ class Starting:
         return max(0.0, wait)
 
     def _is_held(self) -> bool:
-        """Whether the next batch waits: for good, until reading says where it begins, or as all will end in no time."""
+        """Whether the next batch waits: for good, for room, until reading says where it begins, or as all will end soon."""
         # Asked several times for each batch, so there is no call that is not needed.
         if self._retrying.fatal is not None and self._retrying.excludes(self._coordinator.next_txid):
+            return True
+        if self._wants is not None and not self._wants(len(self._batches)):
             return True
         brief = bool(self._batches)
         for batch in self._batches.values():

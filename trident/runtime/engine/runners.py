@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-import cloudpickle
 from py4j.protocol import Py4JError, Py4JJavaError
 
-from trident.errors import TopologyError, describe
-from trident.operations.names import operation_name
+from trident.ability import Ability
 from trident.planner.loads import StageLoad
 from trident.runtime.engine.hops import destinations_of, hops_of
 from trident.runtime.engine.job_errors import job_failure, jvm_gone
+from trident.runtime.engine.pickling import pickled
 from trident.runtime.engine.routing import Frame, with_partitions
+from trident.runtime.engine.shared_tasks import shared_rows
 from trident.runtime.engine.spark_resources import most_shipped, profiles_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
@@ -26,19 +26,20 @@ from trident.runtime.engine.worker import (
     Part,
     Program,
     WorkerProgram,
-    operations_of,
     run_entry,
     run_part,
     with_empty_parts,
 )
-from trident.runtime.steps.failures import failure_of
+from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-__all__ = ["InProcessRunner", "Part", "Runner", "SparkRunner"]
+T = TypeVar("T")
+
+__all__ = ["InProcessRunner", "PacesBatches", "Part", "Runner", "SparkRunner"]
 
 
 class Runner(Protocol):
@@ -83,6 +84,22 @@ class Runner(Protocol):
         """Release what the runner started."""
 
 
+@runtime_checkable
+class PacesBatches(Ability, Protocol):
+    """A runner that says how many batches it wants in flight.
+
+    Attributes
+    ----------
+    most_pending
+        At most so many.
+    """
+
+    most_pending: int
+
+    def wants(self, in_flight: int) -> bool:
+        """Whether another batch is of use, with so many in flight. Asked often, by one thread."""
+
+
 class InProcessRunner:
     """Runs the stages in this process, without Spark."""
 
@@ -92,7 +109,7 @@ class InProcessRunner:
     def __init__(self, program: Program, parallelism: int = 1) -> None:
         self.parallelism = parallelism
         self.program = _of_width(program, self.parallelism)
-        _pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
+        pickled(program)  # refuse what cannot be pickled, so that a test fails as a cluster would
         self._worker = WorkerProgram(self.program)
         self._destinations = destinations_of(self.program)
         self.operations: Sequence[Any] = self._worker.operations
@@ -101,7 +118,7 @@ class InProcessRunner:
         """Run all parts one after the other, then level after level of exchanges, in the caller's thread."""
         parts = with_empty_parts(self.program, parts)
         outputs = [run_part(self._worker, attempt, index, *part) for index, part in enumerate(parts)]
-        order = Order(attempt, any(capture for _, _, capture in parts))
+        order = Order(attempt, _captures(parts))
         for destinations in self._destinations:
             merged = merge_outputs(outputs)
             if merged.failure is not None:
@@ -160,15 +177,14 @@ class SparkRunner:
         self.parallelism = parallelism or self._context.defaultParallelism
         self.program = replace(_of_width(program, self.parallelism), most_shipped=most_shipped(self._context))
         self.operations: Sequence[Any] = ()
-        self._id, self._pickled = uuid.uuid4().hex, _pickled(self.program)
+        self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
         """Run all parts as one job, tagged so that it can be cancelled."""
         parts = with_empty_parts(self.program, parts)
         if not parts and not self.program.levels:
             return TaskOutput()
-        capture = any(capture for _, _, capture in parts)
-        job = Job(self._id, self._pickled, order or Order(attempt, capture))
+        job = Job(self._id, self._pickled, order or Order(attempt, _captures(parts)))
         if order is None and self.commits:
             return self._process_and_keep(job, parts)
         return self._collected(attempt, lambda: self._rows(job, parts, len(self.program.levels)).collect())
@@ -202,20 +218,41 @@ class SparkRunner:
 
     def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes]]) -> TaskOutput:
         """Run a job and put its output together."""
+        try:
+            return gathered(self._collect(f"{attempt.txid}:{attempt.attempt}", collect))
+        except StepFailed as error:
+            return TaskOutput(failure=error.failure)
+
+    def process_together(
+        self, name: str, batches: Sequence[tuple[TransactionAttempt, Sequence[Part]]]
+    ) -> list[list[bytes]]:
+        """Process several attempts in one job; return what the tasks of each give, for `gathered`. `StepFailed` if it fails."""
+        jobs = [Job(self._id, self._pickled, Order(attempt, _captures(parts))) for attempt, parts in batches]
+        outputs: list[list[bytes]] = [[] for _ in batches]
+
+        def collect() -> list[tuple[int, bytes]]:
+            parts = [parts for _, parts in batches]
+            return shared_rows(self._context, self.program, jobs, parts, self.parallelism, self._placed).collect()
+
+        for place, output in self._collect(name, collect):
+            outputs[place].append(output)
+        return outputs
+
+    def _collect(self, name: str, collect: Callable[[], list[T]]) -> list[T]:
+        """Run a job, tagged so that it can be cancelled by its name."""
         from pyspark.errors import PySparkException
 
-        context, tag = self._context, self._tag(attempt)
+        context, tag = self._context, self._tag(name)
         try:
             context.addJobTag(tag)
-            outputs = collect()
+            return collect()
         except (Py4JJavaError, PySparkException) as error:
-            return TaskOutput(failure=job_failure(error, context))
+            raise StepFailed(job_failure(error, context)) from error
         except (Py4JError, OSError) as error:
-            return TaskOutput(failure=failure_of("spark", jvm_gone(error), retry=False))
+            raise StepFailed(failure_of("spark", jvm_gone(error), retry=False)) from error
         finally:
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
-        return gathered(outputs)
 
     def _rows(self, job: Job, parts: Sequence[Part], levels: int) -> RDD[Any]:
         """Return what the stages of the parts and of the first levels give: for a later level, or (after all) outputs."""
@@ -249,7 +286,11 @@ class SparkRunner:
 
     def cancel(self, attempt: TransactionAttempt) -> None:
         """Cancel the attempt's job."""
-        self._context.cancelJobsWithTag(self._tag(attempt))
+        self.cancel_job(f"{attempt.txid}:{attempt.attempt}")
+
+    def cancel_job(self, name: str) -> None:
+        """Cancel a job of several attempts."""
+        self._context.cancelJobsWithTag(self._tag(name))
 
     def close(self) -> None:
         """Stop Spark if this topology started it."""
@@ -258,42 +299,14 @@ class SparkRunner:
 
             stop_session(self._spark)
 
-    def _tag(self, attempt: TransactionAttempt) -> str:
+    def _tag(self, name: str) -> str:
         # Another topology in the same session has attempts of the same number. A tag must not have a comma.
-        return f"{self._id}/{attempt.txid}:{attempt.attempt}"
+        return f"{self._id}/{name}"
+
+
+def _captures(parts: Sequence[Part]) -> bool:
+    return any(capture for _, _, capture in parts)
 
 
 def _of_width(program: Program, parallelism: int) -> Program:
     return replace(program, exchanges=with_partitions(program.exchanges, parallelism))
-
-
-def _pickled(program: Program) -> bytes:
-    """Pickle the program for the workers; the error names an operation that cannot be pickled."""
-    try:
-        return bytes(cloudpickle.dumps(program))
-    except Exception as error:
-        raise TopologyError(_blame(program, error)) from error
-
-
-def _has(node: Any, operation: Any) -> bool:
-    return any(own is operation for own in [*vars(node).values(), *node.operations])
-
-
-def _blame(program: Program, error: Exception) -> str:
-    for fragment in program.fragments.values():
-        for operation in operations_of(program, fragment.entry):
-            step = next((s.id for s in fragment.steps if _has(s.node, operation)), fragment.entry)
-            try:
-                cloudpickle.dumps(operation)
-            except Exception as own:  # noqa: BLE001  pickling runs user code
-                name = operation_name(operation)
-                return (
-                    f"step {step!r}: {name} cannot be sent to Spark workers ({describe(own)}). It or something it closes "
-                    "over holds a lock, a connection or an open file: open such things in prepare(conf, context)"
-                )
-    for name, emitter in program.emitters.items():
-        try:
-            cloudpickle.dumps(emitter)
-        except Exception as own:  # noqa: BLE001  pickling runs user code
-            return f"the spout of stream {name!r} cannot be sent to Spark workers ({describe(own)})"
-    return f"the topology cannot be sent to Spark workers: {describe(error)}"

@@ -61,6 +61,10 @@ class TaskOutput:
         The arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
     kept
         Rows that Spark keeps for the commit.
+    seconds
+        How long tasks worked on it, all together.
+    shared
+        How many attempts shared the Spark job that it comes from.
     """
 
     sinks: dict[str, list[pa.Table]] = field(default_factory=dict)
@@ -80,6 +84,8 @@ class TaskOutput:
     key_counts: dict[str, KeyCounts] = field(default_factory=dict)
     fenced: tuple[Any, ...] = ()
     kept: Kept | None = None
+    seconds: float = 0.0
+    shared: int = 1
 
     def forget(self) -> None:
         """Let Spark forget what it keeps of the batch."""
@@ -103,6 +109,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
         add_counts(merged.metrics, output.metrics)
+        merged.seconds += output.seconds
         merged.bytes_shuffled += output.bytes_shuffled
         merged.bytes_collected += output.bytes_collected
         for spout, read in output.metadata.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 import pyarrow as pa
@@ -230,6 +231,7 @@ def _guarded(
     output: TaskOutput,
     letters: PutBacks | None = None,
 ) -> TaskOutput:
+    began = perf_counter()
     try:
         with counting() as output.metrics:
             send(fragment, tables, program.exchanges, run, index, output, letters)
@@ -237,6 +239,7 @@ def _guarded(
         return TaskOutput(failure=error.failure, level=output.level, fenced=output.fenced)
     except Exception as error:  # noqa: BLE001  whatever a spout or kernel raises fails the attempt, not the process
         return TaskOutput(failure=failure_of(fragment.entry, error), level=output.level)
+    output.seconds = perf_counter() - began
     return output
 
 
