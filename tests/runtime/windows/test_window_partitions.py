@@ -188,7 +188,7 @@ def test_a_join_goes_on_with_any_number_of_partitions(life: Any) -> None:
 
 @pytest.mark.soak
 @given(life=JOINED)
-@settings(max_examples=2000)
+@settings(max_examples=500)
 def test_a_join_goes_on_with_any_number_of_partitions_in_many_lives(life: Any) -> None:
     joined_in_life(life)
 

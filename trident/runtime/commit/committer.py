@@ -178,7 +178,7 @@ class Committer:
             return None
         values = self._in_partitions(node, partial(self._pass, node, txids, shares, moment, run), running, done)
         done.keys[node.state] = moment.given
-        return pa.concat_tables(values)
+        return values[0] if len(values) == 1 else pa.concat_tables(values)
 
     def _in_partitions(
         self, node: PersistNode, update: Callable[[int], Updated], partitions: Sequence[int], done: Committed

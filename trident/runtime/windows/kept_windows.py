@@ -142,9 +142,9 @@ class WindowStore:
     def _read(self, runs: Sequence[Run], place: Place) -> dict[Run, list[pa.RecordBatch]]:
         keys = [run.keys_in(place) for run in runs]
         stored = [key for of_run in keys for key in of_run if key not in self._puts]
-        found = (
-            {**self._puts, **dict(zip(stored, self._state.multi_get(stored), strict=True))} if stored else self._puts
-        )
+        found = dict(zip(stored, self._state.multi_get(stored), strict=True)) if stored else {}
+        if self._puts:
+            found.update(self._puts)  # what this very commit takes over
         return {run: [self._rows(key, found[key]) for key in of_run] for run, of_run in zip(runs, keys, strict=True)}
 
     def _directory(self, place: Place) -> Directory:

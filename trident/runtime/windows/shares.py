@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
@@ -70,14 +69,16 @@ def moment_of(node: OverTime, tables: Iterable[pa.Table], now_ms: int | None = N
     """Return the moment of some tables that workers made."""
     given, panes = 0, set[int]()
     reached: list[int | None] = [None, None]
+    event_time = node.config.event_time if isinstance(node, WindowNode) else None
     for table in tables:
         given += table.num_rows
-        side = MARKS.index(table.column_names[0]) if isinstance(node, JoinWithinNode) else 0
-        column = MARKS[side] if isinstance(node, JoinWithinNode) else AT
-        if table.num_rows and column in table.column_names:
-            reached[side] = _later(reached[side], pc.max(table.column(column)).as_py())
-            if isinstance(node, WindowNode) and node.config.event_time and node.config.event_time.lateness_ms:
-                panes.update(np.unique(panes_of(node, table)).tolist())
+        if not table.num_rows or (isinstance(node, WindowNode) and event_time is None):
+            continue
+        side = 0 if event_time is not None else MARKS.index(table.column_names[0])
+        times = table.column(MARKS[side] if event_time is None else AT).to_numpy()
+        reached[side] = _later(reached[side], int(times.max()))
+        if isinstance(node, WindowNode) and event_time is not None and event_time.lateness_ms:
+            panes.update(np.unique(panes_of(node, table)).tolist())
     return Moment(given, (reached[0], reached[1]), now_ms, tuple(sorted(panes)))
 
 
