@@ -12,7 +12,7 @@ from trident.ability import Ability
 
 if TYPE_CHECKING:
     from trident.state.kinds import Key
-    from trident.state.txid import Sentinel, Snapshot
+    from trident.state.txid import Sentinel, Snapshot, Txid
 
 __all__ = [
     "Closable",
@@ -32,6 +32,7 @@ __all__ = [
     "SnapshotGettable",
     "SnapshotListable",
     "SnapshotReadable",
+    "StagedCommits",
     "TableState",
     "TimeTravelling",
     "Updatable",
@@ -72,6 +73,24 @@ class Fencing(Ability, Protocol):
     @property
     def fences(self) -> bool:
         """Whether it does."""
+
+
+@runtime_checkable
+class StagedCommits(Ability, Protocol):
+    """A state whose store commits a batch as one transaction: tasks of executors stage it, the driver publishes it.
+
+    In a task `begin_commit` compares the sentinel and moves none; the driver's writer of the same partition moves it when it
+    publishes. So a task that was replaced has no effect, whatever it still writes.
+    """
+
+    def stage(self, txid: int) -> bytes:
+        """End a commit in a task, in place of `commit`: write what the store does not show yet; return what `publish` needs.
+
+        The bytes go through the driver, so they name files, and hold no values.
+        """
+
+    def publish(self, txid: Txid, staged: bytes) -> None:
+        """Commit what a task staged for this attempt, in the driver, as one transaction; raise as `commit` does."""
 
 
 @runtime_checkable

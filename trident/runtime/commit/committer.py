@@ -121,9 +121,18 @@ class Committer:
             User code or a store raised; the batch has to be tried again with another attempt.
         """
         with paused_garbage_collection(), counting() as counts:
+            for state, staged in output.staged.items():
+                self._publish(state, txids[state], staged)
             done = self._commit(txids, output, now_ms, capture, elsewhere)
         add_counts(done.metrics, counts)
         return done
+
+    def _publish(self, name: str, txids: Sequence[Txid], staged: Mapping[int, bytes]) -> None:
+        """Commit what tasks staged for the partitions of a state."""
+        (step,) = (node.id for node in self._plan.commits if isinstance(node, PersistNode) and node.state == name)
+        for partition, data in sorted(staged.items()):
+            with failing_at(step):
+                self._states[name][partition].publish(txids[partition], data)
 
     def _commit(
         self,
@@ -236,13 +245,14 @@ def update_partition(
     wanted: bool,
     reach: Reach,
     bounds: Bounds,
+    end: Callable[[Txid], None] | None = None,
 ) -> pa.Table | None:
     """Apply one partition's input between `begin_commit` and `commit`; return the table of new values if `wanted`.
 
     `reach` is called with `"begin_commit"` before anything is written, `"put"` between the update and the commit, `"commit"`
-    when the state has committed; what it raises fails the batch there.
+    when the state has committed; what it raises fails the batch there. `end` is called in place of the state's `commit`.
     """
-    with _committing(node, state, txid, reach):
+    with _committing(node, state, txid, reach, end):
         return _update(node, state, entries, wanted, bounds)
 
 
@@ -274,10 +284,13 @@ def update_time_partition(
 class _committing(failing_at):  # noqa: N801 - used as a function
     """Turn an error in the update of a state partition into a failure of the batch, which is tried again."""
 
-    __slots__ = ("_name", "_reach", "_state", "_txid")
+    __slots__ = ("_end", "_name", "_reach", "_state", "_txid")
 
-    def __init__(self, node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
+    def __init__(
+        self, node: PersistNode, state: Any, txid: Txid, reach: Reach, end: Callable[[Txid], None] | None = None
+    ) -> None:
         super().__init__(node.id)
+        self._end = end or state.commit
         self._name, self._state, self._txid, self._reach = node.state, state, txid, reach
 
     def __enter__(self) -> None:
@@ -291,7 +304,7 @@ class _committing(failing_at):  # noqa: N801 - used as a function
         if raised[1] is None:
             with failing_at(self._step):
                 self._reach("put", self._name)
-                self._state.commit(self._txid)
+                self._end(self._txid)
                 self._reach("commit", self._name)
 
 

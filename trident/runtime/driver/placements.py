@@ -11,7 +11,7 @@ from trident.errors import ConfigError
 from trident.monitoring.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.placing import misplaced
-from trident.state.abilities import Fencing
+from trident.state.abilities import Fencing, StagedCommits
 
 __all__ = ["DRIVER", "EXECUTORS", "PlacedState", "executors_of", "placements_of"]
 
@@ -71,7 +71,7 @@ def _unfit(config: Config, partitions: Sequence[Any]) -> str:
     if config.engine == "in_process":
         return 'engine "in_process" has no executors'
     state = partitions[0]
-    if not isinstance(state, Fencing) or not state.fences:
+    if not isinstance(state, StagedCommits) and not (isinstance(state, Fencing) and state.fences):
         return (
             f"its store ({type(state).__name__}) cannot refuse a task that was replaced and writes late (it has no "
             "read_sentinel and move_sentinel), and such a write would stay"

@@ -57,6 +57,8 @@ class TaskOutput:
         On Spark, a digest of the runs that it read of the tasks before it; it must be equal for all tasks of a level.
     touched, keys, key_counts
         The partitions of each state that tasks have committed, how many keys each state got, and what became of them.
+    staged
+        By state and partition, what the driver has yet to publish; see `StagedCommits`.
     fenced
         The arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
     kept
@@ -82,6 +84,7 @@ class TaskOutput:
     touched: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
     key_counts: dict[str, KeyCounts] = field(default_factory=dict)
+    staged: dict[str, dict[int, bytes]] = field(default_factory=dict)
     fenced: tuple[Any, ...] = ()
     kept: Kept | None = None
     seconds: float = 0.0
@@ -117,6 +120,8 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         for state, partitions in output.touched.items():
             merged.touched[state] = sorted({*merged.touched.get(state, ()), *partitions})
         add_counts(merged.keys, output.keys)
+        for state, staged in output.staged.items():
+            merged.staged.setdefault(state, {}).update(staged)
         for state, counts in output.key_counts.items():
             merged.key_counts[state] = merged.key_counts.get(state, NO_KEYS).plus(counts)
         for target, tables in output.sinks.items():

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
 
@@ -32,6 +32,7 @@ from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import Failure, StepFailed, failing_at
 from trident.runtime.steps.partitions import partition_of
 from trident.runtime.steps.rows import Run
+from trident.state.abilities import StagedCommits
 from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
 
@@ -108,7 +109,8 @@ class CommittingProgram(WorkerProgram):
             state = self._open.writer(node.state, partition, partitions)
         wanted = bool(fragment.sinks or fragment.steps)
         with counting_keys() as keys:
-            values = update_partition(node, state, txid, entries, wanted, _unobserved, self.bounds)
+            end = _staging(state, output.staged, node.state, partition)
+            values = update_partition(node, state, txid, entries, wanted, _unobserved, self.bounds, end)
         output.touched[node.state], output.keys[node.state] = [partition], len(entries)
         output.key_counts[node.state] = keys.counts
         return values
@@ -159,6 +161,19 @@ class _Readers(Sequence[Any]):
         if at not in self.opened:
             self.opened[at] = self.states.reader(self.name, at, self.partitions)
         return self.opened[at]
+
+
+def _staging(
+    state: Any, staged: dict[str, dict[int, bytes]], name: str, partition: int
+) -> Callable[[Txid], None] | None:
+    """Return what ends the commit of a state whose driver publishes what tasks stage; None: the state itself ends it."""
+    if not isinstance(state, StagedCommits):
+        return None
+
+    def end(txid: Txid) -> None:
+        staged.setdefault(name, {})[partition] = state.stage(txid)
+
+    return end
 
 
 def _unobserved(point: str, state: str) -> None:
