@@ -308,6 +308,15 @@ def test_a_listing_must_fit_the_state(state: str, keys: list[str], said: str) ->
         read(_topology(), settings([], {}), state, keys, Listing())
 
 
+@pytest.mark.parametrize("listing", [None, Listing()])
+def test_the_contents_of_a_window_are_no_table(listing: Listing | None) -> None:
+    topology = TridentTopology("windows")
+    stream = topology.new_stream("s", FixedBatchSpout("word", 1, ("a",)))
+    stream.group_by("word").tumbling_window(2, MemoryMapState.opaque(), Count(), "n", state_name="w")
+    with pytest.raises(typer.BadParameter, match="state 'w' keeps the tuples of open windows"):
+        read(topology, settings([], {}), "w", [], listing)
+
+
 def test_a_missing_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="no transaction log in .*nothing, .*--log-dir"):
         read(_topology(), settings([], {"log_dir": str(tmp_path / "nothing")}), "count", ["a"])

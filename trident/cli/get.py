@@ -14,7 +14,7 @@ from rich.table import Table
 from trident.cli.console import results, say, table
 from trident.cli.key_arguments import parse_key, parse_prefix
 from trident.config import Config
-from trident.graph import StateNode
+from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
 from trident.reading import open_state
 from trident.runtime.reading.state_reader import StateReader
 from trident.state.interfaces import Key
@@ -101,7 +101,9 @@ def read(
     StateReadError
         The store does not belong to the log.
     """
-    node = topology.graph().state(name)
+    graph = topology.graph()
+    node = graph.state(name)
+    _refuse_windows(graph, name)
     keys = _keys(node, texts, listing)
     with open_state(topology, name, config) as state:
         if listing is not None:
@@ -117,6 +119,14 @@ def _listed(state: StateReader, node: StateNode, listing: Listing) -> tuple[list
     wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))
     return rows[:limit], limit is not None and len(rows) > limit
+
+
+def _refuse_windows(graph: Graph, name: str) -> None:
+    if any(isinstance(node, (WindowNode, JoinWithinNode)) and node.state == name for node in graph.nodes):
+        raise typer.BadParameter(
+            f"state {name!r} keeps the tuples of open windows, or those that a join still needs, in a form of its own; persist "
+            "what the window or the join gives, and read that state"
+        )
 
 
 def _keys(node: StateNode, texts: Sequence[str], listing: Listing | None) -> list[Key]:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import one_array
-from trident.runtime.steps.partitions import partition_of
+from trident.runtime.steps.partitions import places_in
 
 __all__ = ["Ints", "group_ids", "places_of"]
 
@@ -39,8 +39,7 @@ def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
     """
     ids, firsts = group_ids([table.column(name) for name in names], table.num_rows)
     columns = [_canonical(table.column(name)).take(pa.array(firsts)).to_pylist() for name in names]
-    keys = zip(*columns, strict=True)
-    places = np.fromiter((partition_of(key, partitions) for key in keys), np.int64, len(firsts))
+    places = np.array(places_in(list(zip(*columns, strict=True)), partitions), np.int64)
     return places[ids]
 
 
