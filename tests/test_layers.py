@@ -102,7 +102,7 @@ LAYERS = (
     Layer(("trident.runtime.letters",), (*_rooms("steps", "engine"), *RUNTIME)),
     Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME)),
     Layer(("trident.runtime.commit",), (*_rooms("steps", "windows", "engine", "reading"), *RUNTIME)),
-    Layer(("trident.runtime.executors",), (*_rooms("steps", "engine", "reading", "commit"), *RUNTIME)),
+    Layer(("trident.runtime.executors",), (*_rooms("steps", "windows", "engine", "reading", "commit"), *RUNTIME)),
     Layer(
         ("trident.drpc",),
         (*_rooms("steps", "engine", "reading"), *RUNTIME),

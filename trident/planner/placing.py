@@ -85,7 +85,6 @@ def _placed(plan: Plan, states: Collection[str]) -> set[str]:
     feeders = _feeders(plan)
     for node in plan.commits:
         fits = not isinstance(node, (PersistNode, QueryNode)) or node.state in states
-        fits = fits and not isinstance(node, (WindowNode, JoinWithinNode))
         if fits and feeders.get(node.id, set()) & commits <= here:
             here.add(node.id)
     return here

@@ -21,6 +21,7 @@ from trident.runtime.steps.joins import join
 from trident.runtime.steps.partitions import partitions_of
 from trident.runtime.steps.reducers import multi_reduce
 from trident.runtime.steps.rows import Run, iterate
+from trident.runtime.windows.time_frames import pieces_of
 
 __all__ = ["Frame", "apply_exchange", "route", "with_partitions"]
 
@@ -57,8 +58,13 @@ def route(
     sink: Sink, exchange: Exchange, tables: Sequence[pa.Table], source: tuple[str, int, int], run: Run
 ) -> Iterator[Frame]:
     """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame."""
-    table = pa.concat_tables(tables)
     partitions, routing = exchange.partitions or 1, sink.routing or Routing("global")
+    over_time = sink.window or sink.join
+    if over_time is not None:
+        for partition, port, rows in pieces_of(over_time, tables, partitions):
+            yield Frame(sink.target, port, partition, source, rows)
+        return
+    table = pa.concat_tables(tables)
     if table.num_rows == 0:
         return
     for partition, rows in _cut(sink, table, routing, partitions, source[1], run):

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple, overload
 import pyarrow as pa
 
 from trident.errors import FencedError
-from trident.graph import PersistNode, QueryNode
+from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
 from trident.planner.placing import place
-from trident.runtime.commit.committer import operations_of_commits, update_partition
+from trident.runtime.commit.committer import operations_of_commits, update_partition, update_time_partition
 from trident.runtime.commit.entries import inputs_of
 from trident.runtime.commit.flow import snapshot_of
 from trident.runtime.commit.garbage import paused_garbage_collection
@@ -29,9 +29,11 @@ from trident.runtime.executors.worker_states import WorkerStates
 from trident.runtime.reading.store_check import check_partition
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
-from trident.runtime.steps.failures import Failure, StepFailed, failing_at
+from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.partitions import partition_of
 from trident.runtime.steps.rows import Run
+from trident.runtime.windows.shares import Place, running_partitions
+from trident.runtime.windows.time_frames import MOMENT, moment_told
 from trident.state.abilities import StagedCommits
 from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
@@ -86,7 +88,10 @@ class CommittingProgram(WorkerProgram):
         txid = order.txids[node.state][partition]
         try:
             with paused_garbage_collection():
-                values = self._updated(node, partition, tables, txid, output)
+                if isinstance(node, (WindowNode, JoinWithinNode)):
+                    values = self._fired(node, partition, arrived, txid, run, order.now_ms, output)
+                else:
+                    values = self._updated(node, partition, tables, txid, output)
         except StepFailed as error:
             if isinstance(error.__cause__, FencedError):
                 output.fenced = error.__cause__.args
@@ -114,6 +119,33 @@ class CommittingProgram(WorkerProgram):
         output.touched[node.state], output.keys[node.state] = [partition], len(entries)
         output.key_counts[node.state] = keys.counts
         return values
+
+    def _fired(
+        self,
+        node: WindowNode | JoinWithinNode,
+        partition: int,
+        arrived: Sequence[Frame],
+        txid: Txid,
+        run: Run,
+        now_ms: int | None,
+        output: TaskOutput,
+    ) -> pa.Table | None:
+        """Commit one partition of a window, or of a join over time; return the rows that it gives."""
+        partitions = self.program.exchanges[node.id].partitions or 1
+        moment = moment_told((frame.data for frame in arrived if frame.port == MOMENT), now_ms)
+        tables = [frame.data for frame in arrived if frame.port != MOMENT]
+        if partition not in running_partitions(node, moment, {partition: tables} if tables else {}, partitions):
+            return None
+        with failing_at(node.id):
+            state = self._open.writer(node.state, partition, partitions)
+        run = replace(run, on_error=TupleErrors(bounds=self.bounds))  # its tuples may be of earlier batches
+        place = Place(partition, partitions)
+        with counting_keys() as keys:
+            rows = update_time_partition(node, state, place, txid, tables, moment, run, _unobserved)
+        output.touched[node.state] = [partition]
+        output.keys[node.state] = sum(table.num_rows for table in tables)
+        output.key_counts[node.state] = keys.counts
+        return rows
 
     def _answers(self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], run: Run) -> Iterator[pa.Table]:
         """Look rows up, as after the batch before or after this one; see `Flow.query`."""
