@@ -12,7 +12,6 @@ from states.delta.state import (
     delta_dataframe,
     delta_session_conf,
     delta_state_at,
-    merge_dataframe,
 )
 
 __all__ = [
@@ -24,5 +23,4 @@ __all__ = [
     "delta_dataframe",
     "delta_session_conf",
     "delta_state_at",
-    "merge_dataframe",
 ]

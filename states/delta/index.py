@@ -91,23 +91,31 @@ class Index:
         self.values, self.seq = IndexedValues(layout), 0
         self.sentinel: Sentinel | None = None
         self.version: int | None = None
+        self._inside = ""
 
     def load(self) -> bool:
         """Move to the newest version; return whether it had to be read."""
-        if self._table.refresh() == self.version or self.moved_by_compactions():
+        if (self._table.refresh() == self.version and self._is_here()) or self.moved_by_compactions():
             return False
         self.version = None
         scan = in_order(self._table.scan())
         self.values, self.version = IndexedValues(self._layout, scan), self._table.version
+        self._inside = self._table.inside
         self.sentinel, self.seq = self._layout.end(scan)
         return True
 
     def moved_by_compactions(self) -> bool:
         """Move to the newest version, if there were only compactions since, which change no content."""
-        if self.version in (None, ABSENT) or not moved_by_compactions(self._table, self.version):
+        if self.version in (None, ABSENT) or not self._is_here():
+            return False
+        if not moved_by_compactions(self._table, self.version):
             return False
         self.version = self._table.version
         return True
+
+    def _is_here(self) -> bool:
+        # The version of a table that was moved says nothing about the place where it is now.
+        return self._inside == self._table.inside
 
     def forget(self) -> None:
         """Hold nothing."""

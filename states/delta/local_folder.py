@@ -26,6 +26,7 @@ __all__ = ["TableFolder"]
 
 _LOGGER = logging.getLogger(__name__)
 _LOG = "_delta_log"
+_INSIDE = "_trident"  # where the changes of a state are
 _ENTRY = re.compile(r"(\d{20})\.json$")
 _LOG_FILE = re.compile(r"\d{20}\.(json|checkpoint.*)$")
 # Entries that a killed process may have left unsynced: its last commit, and a compaction beside it.
@@ -65,7 +66,7 @@ class TableFolder:
     def refuse_other_content(self) -> None:
         """Raise `StateError` if there is something here that is not a Delta table."""
         try:
-            names = sorted(found.name for found in self.path.iterdir())
+            names = sorted({found.name for found in self.path.iterdir()} - {_INSIDE})
         except FileNotFoundError:
             return
         # A log without an entry is not other content: a crash during the creation leaves it.

@@ -9,7 +9,7 @@ from states.delta.change_table import ABSENT, VersionMoved
 from states.delta.commit_notes import RESET, CommitNote
 from states.delta.fence import overtaken
 from states.delta.layout import RawKey, RawValue
-from states.delta.map_reads import DeltaReads
+from states.delta.map_publishing import DeltaPublishing
 from states.delta.puts import Puts, commit_puts
 from trident.errors import StateError
 from trident.state.columns.number_columns import NumberColumns
@@ -20,7 +20,7 @@ from trident.storekit import check_move
 __all__ = ["DeltaBackingMap"]
 
 
-class DeltaBackingMap(DeltaReads):
+class DeltaBackingMap(DeltaPublishing):
     """The key-value store in one Delta table: a backing map that keeps its own sentinel. Used by one thread at a time.
 
     Within `begin` … `end` puts and deletions are collected and become one Delta version at `end`; outside, each `multi_put`
@@ -80,6 +80,9 @@ class DeltaBackingMap(DeltaReads):
         if self._claim is None or self._claim != txid.sentinel:
             self._drop_commit()
             self._create_and_load()
+        if not self._move_over(txid):
+            raise self._overtaken(self._claim)
+        self._publish_before(txid)
         self._puts, self._begun = Puts(self._layout), True
 
     def end(self, txid: Txid) -> None:
@@ -98,6 +101,7 @@ class DeltaBackingMap(DeltaReads):
         try:
             if self._puts or self._claim is not None:
                 self._commit(self._puts, self._claim, CommitNote.of_commit(txid))
+                self._publish_newest(txid)
         finally:
             self._drop_commit()
 
@@ -107,12 +111,12 @@ class DeltaBackingMap(DeltaReads):
         """Return the sentinel of the newest version, None if there is none; voids an unfinished commit."""
         self._drop_commit()
         try:
-            found = self._newest_sentinel()
+            found = self._sentinel_alone()
         except StateError:
             # The comparison of sentinels will show whether the torn end of the table was ever acknowledged.
             if not self._table.step_back():
                 raise
-            found = self._newest_sentinel()
+            found = self._sentinel_alone()
         self._seen = (found,)
         return found
 
@@ -140,6 +144,7 @@ class DeltaBackingMap(DeltaReads):
         """Empty the table, sentinel included, in one transaction."""
         self._refuse_read_only("empty the table")
         self._maintenance.close()
+        self._publisher.forget()
         self._drop_commit()
         self._table.mend()
         if self._table.refresh() != ABSENT:
@@ -150,17 +155,20 @@ class DeltaBackingMap(DeltaReads):
             except VersionMoved as moved:
                 raise self._overtaken(None) from moved
             self._load()
+            self._publisher.clear()
         self._seen = (None,)
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 
     def wait_for_maintenance(self) -> None:
-        """Return once no compaction is running."""
+        """Return once no compaction is running, and what may be published is."""
         self._maintenance.wait()
+        self._publisher.finish()
 
     def close(self) -> None:
-        """Forget the index and the puts of an unfinished commit; wait for a running compaction."""
+        """Forget the index and the puts of an unfinished commit; wait for a running compaction, and publish."""
         self._maintenance.close()
+        self._publisher.finish()
         self._drop_commit()
         self._forget()
 
@@ -172,6 +180,7 @@ class DeltaBackingMap(DeltaReads):
                 self._create_and_load()
             note = None if self._claim is None else CommitNote.of_sentinel(self._claim)
             self._commit(Puts(self._layout, rows), self._claim, note)
+            self._publish_newest()
 
     def _commit(self, puts: Puts, sentinel: Sentinel | None, note: CommitNote | None) -> None:
         notes = {} if note is None else note.metadata()
@@ -195,5 +204,6 @@ class DeltaBackingMap(DeltaReads):
         self._table.mend()
         self._load()
         if self._index.version == ABSENT:
+            self._publisher.create()  # first, because a state whose changes are inside no table would be torn
             self._table.create()
             self._load()

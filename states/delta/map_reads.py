@@ -6,7 +6,8 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from states.delta.change_table import ChangeTable
+from states.delta.change_table import ABSENT, ChangeTable
+from states.delta.fence import newest_sentinel
 from states.delta.index import Index
 from states.delta.layout import Layout
 from states.delta.maintenance import Maintenance
@@ -82,6 +83,13 @@ class DeltaReads:
             return self._reader.sentinel()
         self._load()
         return self._index.sentinel
+
+    def _sentinel_alone(self) -> Sentinel | None:
+        """Return the newest sentinel without reading the rows, which a start does not need."""
+        if self._reader is None and self._index.version in (None, ABSENT):
+            self._table.refresh()
+            return newest_sentinel(self._table)
+        return self._newest_sentinel()
 
     def _load(self) -> None:
         if self._index.load():

@@ -16,6 +16,7 @@ from trident.errors import StateError
 __all__ = ["only_data_files", "refuse_nesting"]
 
 _LOG = "_delta_log"
+_INSIDE = "_trident"  # where the changes of this state are
 _DATA_FILE = re.compile(r"part-[\w.=-]+\.parquet")
 
 
@@ -68,4 +69,5 @@ def _tables_below(folder: Path) -> Iterator[str]:
     for at, folders, _ in os.walk(folder):
         if _LOG in folders and Path(at) != folder:
             yield at
-        folders[:] = [name for name in folders if name != _LOG]
+        own = {_LOG, _INSIDE} if Path(at) == folder else {_LOG}
+        folders[:] = [name for name in folders if name not in own]

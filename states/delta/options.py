@@ -35,6 +35,11 @@ class DeltaOptions(StoreOptions):
     checkpoint_interval
         Commits between two checkpoints of the log; bounds what is read to open the table. Other programs that write the
         table use the number that was set when it was created.
+    publish_every_s
+        The table at the path shows a committed batch after at most so many seconds, and when the state is closed. Writing it
+        takes at most a twentieth of the time, so it comes later if the state is large.
+    published_hours
+        Old files of the table at the path are deleted after so many hours: no query on it may take longer.
     fsync
         Sync each commit before it is done (tables on local disks only). Without it a commit
         survives the end of the process, not a power failure.
@@ -48,4 +53,6 @@ class DeltaOptions(StoreOptions):
     vacuum_after_hours: int | None = whole(24, 1, or_none=True)
     log_retention_hours: int = whole(24, 1)
     checkpoint_interval: int = whole(32, 1)
+    publish_every_s: int = whole(5, 1)
+    published_hours: int = whole(1, 1)
     fsync: bool = True

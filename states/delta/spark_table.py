@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.spark_rule import value_at
+from states.delta.table_places import CHANGES
 from trident.errors import EnvironmentProblem, StateError
 from trident.redaction import redacted
 
@@ -97,7 +98,7 @@ def delta_dataframe(
     """
     from pyspark.sql import functions as sf
 
-    table = load(spark, os.fspath(path), version)
+    table = _load_changes(spark, os.fspath(path), version)
     names = [name for name in table.columns if name not in (SEQ_COLUMN, SENTINEL_COLUMN)]
     for columns, value in _COLUMNS.items():
         keys = names[: -len(columns)]
@@ -107,6 +108,22 @@ def delta_dataframe(
             rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*(f"`{key}`" for key in keys)).agg(latest)
             return rows.select(*(f"`{key}`" for key in keys), "_latest.value").where("value IS NOT NULL")
     raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not those of one")
+
+
+def _load_changes(spark: SparkSession, path: str, version: int | None) -> DataFrame:
+    """Return the table of the changes: inside the path, or at it if the table is of an earlier version."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        at_path = load(spark, path)
+    except AnalysisException:  # nothing was published yet
+        return load(spark, f"{path.rstrip('/')}/{CHANGES}", version)
+    if SENTINEL_COLUMN in at_path.columns:
+        return load(spark, path, version)
+    try:
+        return load(spark, f"{path.rstrip('/')}/{CHANGES}", version)
+    except AnalysisException:
+        return at_path
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

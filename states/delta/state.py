@@ -1,8 +1,9 @@
 """A state in a Delta table: one atomic transaction per batch, durable on a local disk, readable by Spark.
 
 What is stored
-    An append-only change table. A state has one partition. A commit appends one file with a row for each key that it wrote:
-    the key columns, the columns of the state's kind
+    At the path, a table that people read: one row per key, published beside the commits (`states/delta/publisher.py`), and
+    never read back. The state itself is an append-only change table in a folder inside. A state has one partition. A commit
+    appends one file with a row for each key that it wrote: the key columns, the columns of the state's kind
     (`txid, attempt, prev, curr`; `txid, value`; `value`), and `_seq`, which rises with every commit. Of the rows
     of one key, the one with the highest `_seq` is valid. Key and value have their own Spark
     types where the topology declares them, else they are binary columns in the codec of `trident.state.encoding.codec`.
@@ -23,6 +24,9 @@ Fencing
     `end` of its successor makes the successor try once more; then its rows are seen with the attempt that lost, and the
     value rule undoes them. Afterwards a paused writer cannot do anything.
 
+Publishing
+    Only batches that the log holds: a writer knows them at its next `begin`, or from `recorded`.
+
 Maintenance
     A thread beside the commits merges files, writes checkpoints and deletes old files. The commit at which it is due
     starts it (`states/delta/maintenance.py`).
@@ -41,7 +45,6 @@ from typing import Any
 
 from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
-from states.delta.spark_commits import merge_dataframe
 from states.delta.spark_table import delta_dataframe, delta_session_conf
 from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
 from trident.errors import ConfigError
@@ -58,7 +61,6 @@ __all__ = [
     "delta_dataframe",
     "delta_session_conf",
     "delta_state_at",
-    "merge_dataframe",
 ]
 
 

@@ -13,7 +13,9 @@ from trident.errors import StateError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["known_schema"]
+__all__ = ["check_mark", "is_marked", "known_schema"]
+
+_MARK = "trident "
 
 
 def known_schema(table: DeltaTable, schemas: Sequence[pa.Schema], name: str, description: str) -> pa.Schema:
@@ -40,9 +42,19 @@ def known_schema(table: DeltaTable, schemas: Sequence[pa.Schema], name: str, des
             f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
             "state a path of its own, or move the old table away"
         )
+    check_mark(table, name, description)
+    return there
+
+
+def is_marked(table: DeltaTable) -> bool:
+    """Tell whether a table is marked as one of a state."""
+    return (table.metadata().description or "").startswith(_MARK)
+
+
+def check_mark(table: DeltaTable, name: str, description: str) -> None:
+    """Refuse the table of a state of another kind."""
     mark = table.metadata().description or ""
-    if mark.startswith("trident ") and mark != description:
+    if mark.startswith(_MARK) and mark != description:
         raise StateError(
             f"open Delta table {name} as {description}: it is marked as {mark}. Give the state a path of its own"
         )
-    return there

@@ -108,8 +108,12 @@ class DeltaMapState(SnapshottableMap):
             return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))
         return delta_dataframe(spark, self._path, found.place.version, found.place.snapshot)
 
+    def recorded(self, snapshot: Snapshot) -> None:
+        """Publish the state after a batch that the log holds; called between two commits."""
+        self._backing.recorded(snapshot)
+
     def wait_for_maintenance(self) -> None:
-        """Return once no compaction is running."""
+        """Return once no compaction is running, and what may be published is."""
         self._backing.wait_for_maintenance()
 
 

@@ -69,8 +69,8 @@ class DemoFolder:
 
     @property
     def delta_log(self) -> Path:
-        """Where the state's Delta table records its commits."""
-        return self.path / "count" / "_delta_log"
+        """Where the Delta table of the state's changes records its commits."""
+        return self.path / "count" / "_trident" / "changes" / "_delta_log"
 
     def clear(self) -> None:
         """Forget an earlier demo; refused if there is none, or if it runs."""

@@ -27,6 +27,7 @@ __all__ = [
     "MultiUpdatable",
     "OverBackingMap",
     "Placed",
+    "Publishing",
     "Resettable",
     "SentinelReadable",
     "SnapshotGettable",
@@ -202,6 +203,17 @@ class TableState(Ability, Protocol):
         """Return the table as a DataFrame of its key columns and `value`: as of a committed batch, or the newest writes.
 
         Raise `EnvironmentProblem` if this session cannot read such tables.
+        """
+
+
+@runtime_checkable
+class Publishing(Ability, Protocol):
+    """A state that shows committed batches to programs of others, and so has to know which these are."""
+
+    def recorded(self, snapshot: Snapshot) -> None:
+        """Learn that the log holds the batches up to `snapshot.txid`; called at start and after each record.
+
+        No commit of the state runs meanwhile. It must return at once, and what fails in it concerns no batch.
         """
 
 

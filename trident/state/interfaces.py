@@ -87,6 +87,8 @@ class StateConf(Redacted, Mapping[str, Any]):
         The configuration of the topology by key.
     read_only
         True for an instance that only answers reads (from any process).
+    value_field
+        Name of the field that the aggregate is; None if it has none.
     """
 
     topology: str = "topology"
@@ -95,6 +97,7 @@ class StateConf(Redacted, Mapping[str, Any]):
     value_type: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     read_only: bool = False
+    value_field: str | None = None
 
     def __getitem__(self, key: str) -> Any:
         return self.settings[key]

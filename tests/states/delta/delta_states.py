@@ -25,12 +25,14 @@ KINDS = {
     StateType.TRANSACTIONAL: DeltaState.transactional,
     StateType.NON_TRANSACTIONAL: DeltaState.non_transactional,
 }
+OPENED: list[Any] = []  # states that a test need not close
 ROOT = Path(__file__).resolve().parents[3]
 
 
 def state_at(path: Path, conf: StateConf = WORDS, kind: StateType = StateType.OPAQUE, **options: Any) -> Any:
     state = KINDS[kind](path, **options).factory.make_state(conf, 0, 1)
     assert isinstance(state, SnapshottableMap)
+    OPENED.append(state)
     return state
 
 
@@ -39,12 +41,17 @@ def reader_at(path: Path, kind: StateType = StateType.OPAQUE) -> Any:
     return state_at(path, conf, kind)
 
 
+def changes(path: Path) -> Path:
+    """The table that holds the changes of a state, beside the one that people read."""
+    return path / "_trident" / "changes"
+
+
 def version_of(path: Path) -> int:
-    return DeltaTable(str(path)).version()
+    return DeltaTable(changes(path)).version()
 
 
 def live_files(path: Path) -> int:
-    return len(DeltaTable(str(path)).file_uris())
+    return len(DeltaTable(changes(path)).file_uris())
 
 
 def spark_with_delta() -> SparkSession:

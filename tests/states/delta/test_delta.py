@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaState
-from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, update, values, version_of
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values, version_of
 from trident.errors import ConfigError, FencedError, StaleTransactionError, StateError, StateMismatchError
 from trident.state.interfaces import FencedMap, Resettable, StateConf, StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
@@ -60,7 +60,7 @@ def test_a_batch_is_one_delta_version_with_the_transaction_id_of_its_attempt(tmp
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 7, {str(n): n for n in range(5000)})
     assert version_of(tmp_path) == 1
-    assert DeltaTable(str(tmp_path)).transaction_version("trident/words/counts/0") == 8
+    assert DeltaTable(changes(tmp_path)).transaction_version("trident/words/counts/0") == 8
     commit(state, log, 2, 7, {"1": 1})
     assert version_of(tmp_path) == 2
 
@@ -191,7 +191,7 @@ def test_rows_copied_from_a_table_of_higher_versions_are_older_than_new_ones(tmp
     state, log = state_at(tmp_path / "t"), Log()
     for number in range(1, 8):
         commit(state, log, number, 1, {"man": 1, f"w{number}": 1})
-    write_deltalake(str(tmp_path / "copy"), DeltaTable(str(tmp_path / "t")).to_pyarrow_table())
+    write_deltalake(str(tmp_path / "copy"), DeltaTable(changes(tmp_path / "t")).to_pyarrow_table())
     for number in range(8, 12):
         copy = state_at(tmp_path / "copy", compact_after_commits=64 if number < 10 else 2)
         commit(copy, log, number, 1, {"man": 1})

@@ -18,7 +18,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from states.delta import DeltaBackingMap, DeltaOptions, DeltaState
 from states.delta.log_entries import is_whole
-from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, reader_at, state_at, values, version_of
+from tests.states.delta.delta_states import ROOT, WORDS, Log, changes, commit, reader_at, state_at, values, version_of
 from trident.errors import BackendError, ConfigError, EnvironmentProblem, StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Txid
@@ -52,20 +52,21 @@ def test_a_directory_of_other_files_is_refused_and_left_alone(tmp_path: Path) ->
 
 
 def test_a_creation_that_was_cut_off_is_taken_up_again(tmp_path: Path) -> None:
-    (tmp_path / "_delta_log").mkdir()
-    commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
-    assert values(state_at(tmp_path), "man") == [1]
+    for number, table in enumerate((tmp_path / "0", changes(tmp_path / "1"))):
+        (table / "_delta_log").mkdir(parents=True)
+        commit(state_at(tmp_path / f"{number}"), Log(), 1, 1, {"man": 1})
+        assert values(state_at(tmp_path / f"{number}"), "man") == [1]
 
 
 def last_entry(path: Path) -> Path:
-    return max((path / "_delta_log").glob("*.json"))
+    return max((changes(path) / "_delta_log").glob("*.json"))
 
 
 def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     for number in (1, 2):
         commit(state, log, number, 1, {"man": 1})
-    (tmp_path / "_delta_log" / f"{1:020}.json").write_text("{garbage")
+    (changes(tmp_path) / "_delta_log" / f"{1:020}.json").write_text("{garbage")
     with pytest.raises(StateError, match="cannot open Delta table .* damaged") as caught:
         values(state_at(tmp_path), "man")
     shown = "".join(traceback.format_exception(caught.value))
@@ -121,19 +122,20 @@ def test_a_creation_that_a_power_failure_cut_off_is_taken_up_again(tmp_path: Pat
     data = last_entry(tmp_path / "a").read_bytes()
     lines = data.splitlines(keepends=True)
     for number, cut in enumerate([b"", data[:40], *(b"".join(lines[:n]) for n in range(1, len(lines)))]):
-        path = tmp_path / f"{number}"
-        (path / "_delta_log").mkdir(parents=True)
-        (path / "_delta_log" / f"{0:020}.json").write_bytes(cut)
-        assert values(reader_at(path), "man") == [None]
-        commit(state_at(path), Log(), 1, 1, {"man": 1})
-        assert values(state_at(path), "man") == [1]
+        for path in (tmp_path / f"{number}", changes(tmp_path / f"{number}-inside")):
+            (path / "_delta_log").mkdir(parents=True)
+            (path / "_delta_log" / f"{0:020}.json").write_bytes(cut)
+        for path in (tmp_path / f"{number}", tmp_path / f"{number}-inside"):
+            assert values(reader_at(path), "man") == [None]
+            commit(state_at(path), Log(), 1, 1, {"man": 1})
+            assert values(state_at(path), "man") == [1]
 
 
 def test_an_entry_of_another_program_is_not_taken_for_damaged(tmp_path: Path) -> None:
     log = Log()
     commit(state_at(tmp_path), log, 1, 1, {"man": 1})
     commit(state_at(tmp_path), log, 2, 1, {"man": 1})
-    DeltaTable(str(tmp_path)).optimize.compact()
+    DeltaTable(changes(tmp_path)).optimize.compact()
     version = version_of(tmp_path)
     assert values(state_at(tmp_path), "man") == [2]
     assert version_of(tmp_path) == version
@@ -147,11 +149,12 @@ def test_each_commit_is_forced_to_the_disk_with_all_that_it_is_built_upon(
     table = tmp_path / "table"
     state, log = state_at(table), Log()
     commit(state, log, 1, 1, {"man": 1})
-    (first,) = (Path(file).name for file in DeltaTable(str(table)).file_uris())
-    created = [f"{0:020}.json", "_delta_log", table.name, tmp_path.name]
-    assert forced == [*created, first, table.name, f"{1:020}.json", "_delta_log"]
+    (first,) = (Path(file).name for file in DeltaTable(changes(table)).file_uris())
+    log_of = [f"{0:020}.json", "_delta_log"]
+    created = [*log_of, table.name, tmp_path.name, *log_of, "changes", "_trident", table.name]
+    assert forced == [*created, first, "changes", f"{1:020}.json", "_delta_log"]
     forced.clear()
-    DeltaTable(str(table)).delete("word = 'nobody'")
+    DeltaTable(changes(table)).delete("word = 'none'")
     commit(state, log, 2, 1, {"man": 1})
     assert f"{version_of(table):020}.json" in forced
     quick = state_at(tmp_path / "quick", fsync=False)
@@ -166,7 +169,7 @@ CUTS = [lambda data: data[: len(data) // 2], lambda data: data[:8] + b"\xff" * 3
 @pytest.mark.parametrize("damage", CUTS, ids=["cut off", "overwritten"])
 def test_a_damaged_data_file_is_refused(tmp_path: Path, damage: Any) -> None:
     commit(state_at(tmp_path), Log(), 1, 1, {f"w{n}": n for n in range(100)})
-    (file,) = map(Path, DeltaTable(str(tmp_path)).file_uris())
+    (file,) = map(Path, DeltaTable(changes(tmp_path)).file_uris())
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(StateError, match="cannot read Delta table .* damaged"):
         values(state_at(tmp_path), "w1")
@@ -174,7 +177,7 @@ def test_a_damaged_data_file_is_refused(tmp_path: Path, damage: Any) -> None:
 
 def test_a_missing_data_file_is_refused(tmp_path: Path) -> None:
     commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
-    for file in DeltaTable(str(tmp_path)).file_uris():
+    for file in DeltaTable(changes(tmp_path)).file_uris():
         Path(file).unlink()
     with pytest.raises(StateError, match="data files are missing"):
         values(state_at(tmp_path), "man")

@@ -8,7 +8,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap
-from tests.states.delta.delta_states import WORDS, Log, commit, state_at, update, values, version_of
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, state_at, update, values, version_of
 from trident.errors import BackendError, FencedError
 from trident.state.interfaces import StateType
 from trident.state.txid import Sentinel
@@ -21,10 +21,10 @@ def test_a_paused_writer_is_fenced_once_its_successor_has_committed(tmp_path: Pa
     old.begin_commit(paused)
     update(old, {"man": 100})
     commit(new, log, 2, 2, {"man": 1})
-    rows, version = DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows, version_of(tmp_path)
+    rows, version = DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows, version_of(tmp_path)
     with pytest.raises(FencedError, match="this writer is batch 2 attempt 1 .* but batch 2 attempt 2"):
         old.commit(paused)
-    assert (DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows, version_of(tmp_path)) == (rows, version)
+    assert (DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows, version_of(tmp_path)) == (rows, version)
     with pytest.raises(FencedError):
         old.begin_commit(paused)
     assert values(state_at(tmp_path), "man") == [2]
@@ -59,7 +59,7 @@ def test_a_batch_is_refused_if_another_program_committed_meanwhile_and_its_repla
     txid = log.txid(3, 1)
     state.begin_commit(txid)
     update(state, {"man": 1})
-    DeltaTable(str(tmp_path)).optimize.compact()
+    DeltaTable(changes(tmp_path)).optimize.compact()
     with pytest.raises(BackendError, match="version 3 was committed meanwhile"):
         state.commit(txid)
     commit(state, log, 3, 2, {"man": 1})
@@ -84,8 +84,8 @@ def test_a_stale_writer_is_refused_after_the_log_was_cleaned(tmp_path: Path) -> 
     update(old, {"man": 100})
     for number in range(2, 6):
         commit(new, log, number, 2, {"man": 1})
-    DeltaTable(str(tmp_path)).create_checkpoint()
-    entries = sorted((tmp_path / "_delta_log").glob("*.json"))
+    DeltaTable(changes(tmp_path)).create_checkpoint()
+    entries = sorted((changes(tmp_path) / "_delta_log").glob("*.json"))
     for entry in entries[:-1]:  # what the clean-up does with entries that a checkpoint holds
         entry.unlink()
     with pytest.raises(FencedError):

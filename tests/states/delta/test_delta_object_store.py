@@ -29,7 +29,7 @@ def storage(bucket: Bucket) -> dict[str, str]:
         "AWS_ENDPOINT_URL": bucket.url,
         "AWS_ALLOW_HTTP": "true",
         "AWS_REGION": "nowhere",
-        "AWS_ACCESS_KEY_ID": "somebody",
+        "AWS_ACCESS_KEY_ID": "a-user",
         "AWS_SECRET_ACCESS_KEY": "secret",
         "AWS_CONDITIONAL_PUT": "etag",
         "max_retries": "0",
@@ -51,7 +51,7 @@ def test_a_state_lives_in_a_bucket_with_the_options_given(
     for number in range(1, 8):
         commit(state, log, number, 1, {"man": 1, f"w{number}": number})
     facts = bucket.facts()
-    assert facts["signers"] == ["somebody"]
+    assert facts["signers"] == ["a-user"]
     assert all(name.startswith("states/words/") for name in facts["names"])
     for one in (state, state_in(bucket), state_in(bucket, read_only=True)):
         assert values(one, "man", "w3", "none") == [7, 3, None]

@@ -15,7 +15,7 @@ from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.delta import local_folder as _delta_folder
 from tests.harness.topology_runs import start
-from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, values, version_of
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, values, version_of
 from trident import TridentTopology
 from trident.coordination.transaction_log import LogReader
 from trident.errors import BackendError, StateError, StateMismatchError
@@ -90,8 +90,8 @@ def test_whenever_power_fails_no_log_entry_is_without_its_data(tmp_path: Path, d
 
 def torn(path: Path, how: str) -> Path:
     """Cut the data of the last commit, as a table that an earlier version wrote may be left; return its entry."""
-    entry = max((path / "_delta_log").glob("*.json"))
-    newest = max(path.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+    entry = max((changes(path) / "_delta_log").glob("*.json"))
+    newest = max(changes(path).glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
     data = newest.read_bytes()
     newest.write_bytes({"empty": b"", "cut": data[: len(data) // 2], "zeros": bytes(len(data))}.get(how, data))
     if how == "missing":
@@ -196,7 +196,7 @@ def test_a_checkpoint_that_a_power_failure_cut_is_set_aside_and_nothing_is_lost(
     state, log = state_at(tmp_path, checkpoint_interval=2, background_maintenance=False), Log()
     for number in (1, 2, 3):
         commit(state, log, number, 1, {"man": 1})
-    (checkpoint,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
+    (checkpoint,) = (changes(tmp_path) / "_delta_log").glob("*.checkpoint.parquet")
     checkpoint.write_bytes(checkpoint.read_bytes()[:left])
     recovered(tmp_path, log, 3)
     assert not checkpoint.exists()
@@ -207,8 +207,8 @@ def test_a_checkpoint_is_forced_to_the_disk_before_the_entries_that_it_holds_are
 ) -> None:
     state, log, forced = state_at(tmp_path, checkpoint_interval=2, background_maintenance=False), Log(), list[str]()
     commit(state, log, 1, 1, {"man": 1})
-    for entry in (tmp_path / "_delta_log").glob("*.json"):
+    for entry in (changes(tmp_path) / "_delta_log").glob("*.json"):
         os.utime(entry, (entry.stat().st_mtime - 48 * 3600,) * 2)
-    disk.before = lambda name: forced.append(f"{name.name} {len(list(tmp_path.rglob('*.json')))}")
+    disk.before = lambda name: forced.append(f"{name.name} {len(list(changes(tmp_path).rglob('*.json')))}")
     commit(state, log, 2, 1, {"man": 1})
     assert forced[-3:] == [f"{2:020}.checkpoint.parquet 3", "_last_checkpoint 3", "_delta_log 3"]

@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap
-from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, reader_at, state_at, values
+from tests.states.delta.delta_states import ROOT, WORDS, Log, changes, commit, reader_at, state_at, values
 from trident.errors import UnsupportedOperation
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Txid
@@ -31,7 +31,7 @@ def test_a_reader_whose_files_were_deleted_moves_on_to_the_newer_version(tmp_pat
     )
     table = reader._table
     before = table.refresh()
-    old = DeltaTable(str(tmp_path)).file_uris()
+    old = DeltaTable(changes(tmp_path)).file_uris()
     commit(state, log, 4, 1, {"man": 1})
     state.wait_for_maintenance()
     for file in old:
@@ -48,7 +48,7 @@ def test_a_reader_asks_the_store_once_per_version(tmp_path: Path) -> None:
     for number in (1, 2):
         commit(state, log, number, 1, {"man": 1})
         assert values(reader, "man", "dog") == [number, None]
-    for file in DeltaTable(str(tmp_path)).file_uris():
+    for file in DeltaTable(changes(tmp_path)).file_uris():
         Path(file).unlink()
     assert values(reader, "man", "dog") == [2, None]
 

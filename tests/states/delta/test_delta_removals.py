@@ -9,7 +9,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta import DeltaBackingMap, DeltaOptions
-from tests.states.delta.delta_states import WORDS, Log, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values
 from trident.errors import BackendError, FencedError, UnsupportedOperation
 from trident.state.interfaces import ListableMap, RemovableMap, StateConf, StateType
 from trident.state.removals import REMOVAL_LAG
@@ -67,7 +67,7 @@ def test_a_deletion_in_a_commit_is_part_of_it_and_loses_no_put(tmp_path: Path, k
     backing.end(Txid(2))
     for one in (backing, map_at(tmp_path, kind)):
         assert one.multi_get([("man",), ("dog",), ("cow",)]) == expected
-    assert DeltaTable(str(tmp_path)).version() == 2
+    assert DeltaTable(changes(tmp_path)).version() == 2
 
 
 def test_a_commit_that_fails_deletes_nothing(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_the_marks_of_deleted_keys_go_with_the_next_compaction_of_all_rows(tmp_p
     keys = [(f"w{n}",) for n in range(10)]
     backing.multi_put(keys, [stored(StateType.OPAQUE, 1)] * 10)
     backing.multi_delete(keys[:9])
-    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 19
+    assert DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows == 19
     backing.multi_put(keys[9:], [stored(StateType.OPAQUE, 2)])
-    assert DeltaTable(str(tmp_path)).to_pyarrow_table().num_rows == 1
+    assert DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows == 1
     assert keys_of(map_at(tmp_path, StateType.OPAQUE)) == keys[9:]
 
 
@@ -110,7 +110,7 @@ def test_a_compaction_of_the_newest_rows_keeps_the_marks(tmp_path: Path) -> None
     backing.multi_put(many, [stored(StateType.OPAQUE, 1)] * 1000)
     for n in range(3):
         backing.multi_delete(many[n : n + 1])
-    assert DeltaTable(str(tmp_path)).history(1)[0]["trident.compaction"] == "files"
+    assert DeltaTable(changes(tmp_path)).history(1)[0]["trident.compaction"] == "files"
     assert keys_of(map_at(tmp_path, StateType.OPAQUE)) == sorted(many[3:])
 
 

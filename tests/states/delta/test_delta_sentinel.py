@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from spouts import FixedBatchSpout
 from states.delta import DeltaBackingMap, DeltaState
 from tests.harness.topology_runs import start
-from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import ROOT, WORDS, Log, changes, commit, reader_at, state_at, update, values
 from trident import TridentTopology
 from trident.errors import FencedError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.operations import Count
@@ -32,7 +32,9 @@ def sentinel(txid: int, attempt: int = 0, place: str = "words/counts") -> Sentin
 def filled(path: Path) -> Path:
     log = Log()
     for number in (1, 2):
-        commit(state_at(path), log, number, 1, {"man": 1})
+        state = state_at(path)
+        commit(state, log, number, 1, {"man": 1})
+        state.close()
     return path
 
 
@@ -45,7 +47,7 @@ def empty(path: Path) -> None:
 
 
 def roll_back(path: Path) -> None:
-    DeltaTable(str(path)).restore(1)
+    DeltaTable(changes(path)).restore(1)
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -85,6 +87,7 @@ def test_a_table_that_is_emptied_within_a_commit_fails_it_as_a_loss(
     txid = log.txid(3, 1)
     state.begin_commit(txid)
     update(state, {"man": 1})
+    state.wait_for_maintenance()
     lose(table)
     with pytest.raises(StateLossDetected, match="its sentinel .* is gone"):
         state.commit(txid)
@@ -103,6 +106,7 @@ def test_a_table_that_is_replaced_by_an_older_copy_within_a_commit_gets_no_entry
     txid = log.txid(5, 1)
     state.begin_commit(txid)
     update(state, {"man": 1})
+    state.wait_for_maintenance()
     shutil.rmtree(table)
     copy.rename(table)
     with pytest.raises(StateLossDetected, match="rolled back from batch 4"):

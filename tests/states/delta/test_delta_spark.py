@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from states.delta import delta_dataframe, merge_dataframe
-from tests.states.delta.delta_states import ROOT, WORDS, Log, commit, state_at
+from states.delta import delta_dataframe
+from tests.states.delta.delta_states import ROOT, Log, commit, state_at
 from trident.errors import EnvironmentProblem
 
 SPARK = """
-import json, sys
+import json, shutil, sys
 from states.delta import delta_dataframe
 from trident.errors import StateError
 from pathlib import Path
@@ -34,20 +34,31 @@ def counts():
 
 say(before=counts())
 files = live_files(path)
-spark.sql(f"OPTIMIZE delta.`{path}`")
+spark.sql(f"OPTIMIZE delta.`{changes(path)}`")
 say(merged=files > live_files(path), optimized=counts()[1])
 state, log = state_at(path), Log()
 log.winners, log.expected = Winners(((1, 1),)), Sentinel("inc", 5, 1)
 commit(state, log, 6, 1, {"man": 1})
 # What a program on Spark's side appends is a write like any other: it has the highest number, so it counts.
-row = spark.createDataFrame([("added", 6, 1, None, 50, 10**6, None)], spark.read.format("delta").load(str(path)).schema)
-row.write.format("delta").mode("append").save(str(path))
+schema = spark.read.format("delta").load(str(changes(path))).schema
+row = spark.createDataFrame([("added", 6, 1, None, 50, 10**6, None)], schema)
+row.write.format("delta").mode("append").save(str(changes(path)))
 say(state=dict(sorted(state.get_tuples())), reader=values(reader_at(path), "added", "man"))
 commit(state, log, 7, 1, {"man": 1, "added": 1})
 say(after=counts()[1], again=dict(sorted(state_at(path).get_tuples())))
 commit(state, log, 8, 1, {"man": 1, "new": 1}, record=False)
+state.close()
 shown = lambda txid: dict(map(tuple, state_at(path).to_dataframe(spark, Snapshot(txid, log.winners)).collect()))
 say(newest=counts()[1]["man"], committed=[(shown(txid)["man"], "new" in shown(txid)) for txid in (7, 6)])
+plain = lambda: spark.read.format("delta").load(str(path))
+last = spark.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT 1").collect()[0].userMetadata
+say(plain=[plain().schema.simpleString(), dict(sorted(map(tuple, plain().collect())))], last=last)
+spark.sql(f"OPTIMIZE delta.`{path}`")
+spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+spark.sql(f"VACUUM delta.`{path}` RETAIN 0 HOURS")
+say(kept=plain().count() == len(plain().collect()) and len(values(reader_at(path), "man")) == 1)
+shutil.copytree(changes(path), other.with_name("old"))
+say(old=dict(sorted(map(tuple, delta_dataframe(spark, other.with_name("old")).collect())))["man"])
 spark.range(3).write.format("delta").save(str(other))
 try:
     delta_dataframe(spark, other)
@@ -64,6 +75,7 @@ def test_spark_reads_what_the_state_wrote_and_the_state_reads_what_spark_wrote(t
     state = state_at(path)
     for number in range(1, 6):
         commit(state, log, number, 1, {"man": 1, f"w{number}": number})
+    state.close()
     run = subprocess.run(
         [sys.executable, "-c", SPARK, str(path), str(tmp_path / "other")], cwd=ROOT, capture_output=True, text=True
     )
@@ -83,6 +95,10 @@ def test_spark_reads_what_the_state_wrote_and_the_state_reads_what_spark_wrote(t
         "after": {"added": 51, "man": 7, **words},
         "again": {"added": 51, "man": 7, **words},
         "newest": 8,
+        "plain": ["struct<word:string,value:bigint>", {"added": 51, "man": 7, **words}],
+        "last": "batch 7 of words/counts",
+        "kept": True,
+        "old": 8,
         "committed": [[7, False], [6, False]],
     }
 
@@ -91,6 +107,3 @@ def test_a_session_without_the_library_of_delta_is_named(tmp_path: Path, spark: 
     commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
     with pytest.raises(EnvironmentProblem, match="started without the library of Delta .*delta_session_conf"):
         delta_dataframe(spark, tmp_path)
-    partials = spark.createDataFrame([("man", 1)], "word string, value bigint")
-    with pytest.raises(EnvironmentProblem, match="delta_session_conf"):
-        merge_dataframe(partials, tmp_path, 2, "count", WORDS)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from spouts import FixedBatchSpout
 from states.delta import DeltaState, DeltaStateAt, delta_state_at
 from tests.harness.topology_runs import start
-from tests.states.delta.delta_states import KINDS, WORDS, Log, add, commit, state_at, update
+from tests.states.delta.delta_states import KINDS, WORDS, Log, add, changes, commit, state_at, update
 from trident import TridentTopology
 from trident.errors import StateError
 from trident.operations import Count
@@ -50,8 +50,8 @@ def test_compactions_in_between_change_nothing_even_when_all_older_files_are_gon
     state, log = state_at(tmp_path, compact_after_commits=4, background_maintenance=False), Log()
     for number in range(1, 9):
         commit(state, log, number, 1, {"man": 1, f"w{number}": 1})
-    live = set(DeltaTable(str(tmp_path)).file_uris())
-    for found in tmp_path.glob("*.parquet"):
+    live = set(DeltaTable(changes(tmp_path)).file_uris())
+    for found in changes(tmp_path).glob("*.parquet"):
         if str(found) not in live:
             found.unlink()
     assert rows_at(state, 8) == {"man": 8} | {f"w{n}": 1 for n in range(1, 9)}
@@ -114,7 +114,7 @@ def test_a_committed_batch_after_the_last_that_touched_the_state_shows_that_one(
     ]
     state.reset()
     with pytest.raises(StateError, match="holds no commit of a batch"):
-        state.at(Snapshot(9, committed))  # it may be of before: nobody noted when the state was emptied
+        state.at(Snapshot(9, committed))  # it may be of before: no commit notes when the state was emptied
 
 
 def test_a_state_that_no_batch_has_touched_for_long_is_found_though_the_log_of_its_table_was_cleaned(
@@ -122,9 +122,9 @@ def test_a_state_that_no_batch_has_touched_for_long_is_found_though_the_log_of_i
 ) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1})
-    table = DeltaTable(str(tmp_path))
+    table = DeltaTable(changes(tmp_path))
     table.create_checkpoint()
-    for entry in (tmp_path / "_delta_log").glob("*.json"):
+    for entry in (changes(tmp_path) / "_delta_log").glob("*.json"):
         entry.unlink()
     assert [state.at(Snapshot(number, log.winners)).multi_get([("man",)]) for number in (1, 7)] == [[1], [1]]
 
@@ -164,8 +164,8 @@ def test_the_retained_range_is_named_once_the_log_was_cleaned(tmp_path: Path) ->
     for number in range(1, 11):
         commit(state, log, number, 1, {"man": 1})
         if number == 6:
-            DeltaTable(str(tmp_path)).create_checkpoint()
-    for entry in sorted((tmp_path / "_delta_log").glob("*.json"))[:6]:
+            DeltaTable(changes(tmp_path)).create_checkpoint()
+    for entry in sorted((changes(tmp_path) / "_delta_log").glob("*.json"))[:6]:
         entry.unlink()
     assert [rows_at(state, number)["man"] for number in (6, 8, 10)] == [6, 8, 10]
     with pytest.raises(StateError, match="as of batch 5: it is no longer retained; batches 6 to 10 are"):
@@ -175,7 +175,7 @@ def test_the_retained_range_is_named_once_the_log_was_cleaned(tmp_path: Path) ->
 def test_a_table_whose_files_are_all_gone_says_so(tmp_path: Path) -> None:
     state, log = state_at(tmp_path), Log()
     commit(state, log, 1, 1, {"man": 1})
-    for found in tmp_path.glob("*.parquet"):
+    for found in changes(tmp_path).glob("*.parquet"):
         found.unlink()
     with pytest.raises(StateError, match="none of its batches can be read any more; its data files are missing"):
         state.at(1)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 
-from tests.states.delta.delta_states import Log, add, commit, state_at, values, version_of
+from tests.states.delta.delta_states import Log, add, changes, commit, state_at, values, version_of
 from trident.errors import CorruptValueError
 from trident.state.interfaces import Key, StateConf
 from trident.state.values import CombinerValueUpdater
@@ -102,7 +102,7 @@ def test_key_columns_that_would_collide_are_renamed(tmp_path: Path) -> None:
     state.multi_put([("a", "b", 1)], [5])
     state.commit(1)
     assert state_at(tmp_path, conf).multi_get([("a", "b", 1)]) == [5]
-    names = DeltaTable(str(tmp_path)).to_pyarrow_table().column_names
+    names = DeltaTable(changes(tmp_path)).to_pyarrow_table().column_names
     assert names[:3] == ["key_key_curr", "key_curr", "key_TXID"]
 
 

@@ -257,6 +257,7 @@ class BatchLoop:
         tries = self._coordinator.failures(attempt.txid) + 1
         self._coordinator.committed(attempt)
         self._observe("recorded", attempt)
+        self._opened.tell_recorded()
         batch.times.recorded = self._clock.monotonic()
         del self._batches[attempt.txid]
         sources = self._sources

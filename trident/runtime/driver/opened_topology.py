@@ -30,7 +30,7 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.open_partitions import make_state, view_of
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.bounds import Bounds
-from trident.state.abilities import Closable
+from trident.state.abilities import Closable, Publishing
 
 __all__ = ["OpenedTopology", "open_topology"]
 
@@ -55,6 +55,8 @@ class OpenedTopology:
         Returns the threads that a commit uses beside its own.
     placements
         By state, where batches that Spark processes are committed.
+    publishing
+        By name, the writers that want to know what is recorded.
     """
 
     plan: Plan
@@ -69,6 +71,7 @@ class OpenedTopology:
     letters: DeadLetters
     commit_threads: Callable[[], Sequence[int]]
     placements: Mapping[str, PlacedState]
+    publishing: Sequence[tuple[str, Publishing]] = ()
     gate: CommitGate = field(default_factory=CommitGate)
     _views: dict[str, StateView] = field(default_factory=dict)
 
@@ -83,6 +86,11 @@ class OpenedTopology:
             self._views[name] = view_of(plan, self.config, name, count, snapshot, lambda: log.state, self.gate)
             self.closers.add("views", self._views[name].close)
         return self._views[name]
+
+    def tell_recorded(self) -> None:
+        """Tell states that publish their contents which batch the log holds."""
+        for name, state in self.publishing:
+            state.recorded(self.log.state.snapshot(name))
 
     def close(self) -> None:
         """Close everything, spouts first and the log last, also if something raises."""
@@ -122,9 +130,24 @@ def open_topology(
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
         identical, letters = needs_identical_replay(plan, states), dead_letters_of(config, plan.topology)
         idents = list if threads is None else threads.idents
-        return OpenedTopology(
-            plan, config, log, states, spouts, runner, committer, closers, identical, letters, idents, placements
+        publishing = [(name, one) for name, each in states.items() for one in each if isinstance(one, Publishing)]
+        opened = OpenedTopology(
+            plan,
+            config,
+            log,
+            states,
+            spouts,
+            runner,
+            committer,
+            closers,
+            identical,
+            letters,
+            idents,
+            placements,
+            publishing,
         )
+        opened.tell_recorded()
+        return opened
     except BaseException:
         closers.close()
         raise

@@ -35,7 +35,8 @@ def open_state(
     """Open one partition of a declared state."""
     keys = tuple((field, node.key_fields.type_of(field) or "") for field in node.key_fields.names)
     value = node.value.types[0] if len(node.value) else None
-    conf = StateConf(topology, node.name, keys, value, settings, read_only)
+    named = node.value.names[0] if len(node.value) else None
+    conf = StateConf(topology, node.name, keys, value, settings, read_only, named)
     return node.spec.factory.make_state(conf, partition, partitions)
 
 

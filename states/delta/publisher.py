@@ -1,0 +1,196 @@
+"""Brings the published table up to date, beside the commits: at most every few seconds, and when the state is closed.
+
+It shows committed batches only. A state learns which these are when its next commit begins, or when the driver says so
+(`recorded`). The rows come from the version of the change table of that moment.
+
+Two writers may publish at once, if one of them was paused and replaced. So a version is based on the one that was read before
+the sentinel of the changes was compared: whoever is late is refused, and a state of the past replaces no later one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import NamedTuple
+
+from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
+from states.delta.fence import newest_sentinel
+from states.delta.layout import Layout
+from states.delta.options import DeltaOptions
+from states.delta.published import PublishedRows
+from states.delta.published_table import PublishedTable, Shown
+from trident.errors import StateError, TridentError
+from trident.state.txid import Snapshot
+
+__all__ = ["Due", "Publisher"]
+
+_LOGGER = logging.getLogger(__name__)
+_TRIES = 5
+_SHARE = 20  # publishing takes at most one part in so many of the time
+_RUNS_PER_CHECKPOINT = 32
+_LOOK_S = 0.2  # how soon the thread notices that the program ends
+
+
+class Due(NamedTuple):
+    """A state that is to be published: what it shows, and who won its batches."""
+
+    shown: Shown
+    snapshot: Snapshot
+
+
+class Publisher:
+    """Publishes one state. It has table objects and a thread of its own, which ends when all is published.
+
+    Parameters
+    ----------
+    changes, table
+        The table of the changes, and the published one.
+    rows, layout, options
+        The columns of both, and the options.
+    name, what
+        The name of the state, and how messages call it.
+    """
+
+    def __init__(
+        self,
+        changes: ChangeTable,
+        table: PublishedTable,
+        rows: PublishedRows,
+        layout: Layout,
+        options: DeltaOptions,
+        name: str,
+        what: str,
+    ) -> None:
+        self._changes, self.table, self._rows, self._layout = changes, table, rows, layout
+        self._options, self._name, self._what = options, name, what
+        self._news = threading.Condition()
+        self._due: Due | None = None
+        self._last: Shown | None = None
+        self._thread: threading.Thread | None = None
+        self._not_before, self._runs, self._at_once = 0.0, 0, False
+
+    def publish(self, due: Due) -> None:
+        """Publish a committed state soon. A later one takes its place if it comes first."""
+        if self._last is not None and self._last.is_same(due.shown):
+            return
+        self._last = due.shown
+        with self._news:
+            self._due = due
+            if self._options.background_maintenance and (self._thread is None or not self._thread.is_alive()):
+                self._at_once = False
+                self._thread = threading.Thread(target=self._run, name=f"{self._what}: publishing")
+                self._thread.start()
+        if not self._options.background_maintenance and time.monotonic() >= self._not_before:
+            self.finish()
+
+    def create(self) -> None:
+        """Make the published table, without rows, if it is absent."""
+        self.finish()
+        self.table.create()
+
+    def finish(self) -> None:
+        """Publish now what is due, and return."""
+        with self._news:
+            thread, self._at_once = self._thread, True
+            self._news.notify()
+        if thread is not None:
+            thread.join()
+        with self._news:
+            due, self._due = self._due, None
+        if due is not None:
+            self._try(due)
+
+    def forget(self) -> None:
+        """Publish nothing that is due; return when nothing is being published."""
+        with self._news:
+            self._due = self._last = None
+        self.finish()
+
+    def clear(self) -> None:
+        """Remove all rows, because the state was emptied."""
+        for left in range(_TRIES - 1, -1, -1):
+            if self.table.refresh() == ABSENT or self.table.is_of_earlier_version:
+                return
+            try:
+                self.table.show(self._rows.schema.empty_table(), Shown(0, None, ABSENT), self._name)
+                return
+            except VersionMoved:
+                if not left:
+                    raise
+
+    # ---- in the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._news:
+                while not self._is_time():
+                    self._news.wait(_LOOK_S)
+                due, self._due = self._due, None
+                if due is None or not threading.main_thread().is_alive():
+                    self._thread = None
+                    return
+            self._try(due)
+
+    def _is_time(self) -> bool:
+        ends = self._at_once or not threading.main_thread().is_alive()
+        return ends or self._due is None or time.monotonic() >= self._not_before
+
+    def _try(self, due: Due) -> None:
+        """Publish; what fails is tried again with the next state, because no batch depends on it."""
+        began = time.monotonic()
+        try:
+            self._publish(due)
+        except (VersionMoved, StateError) as error:
+            self._last = None
+            _LOGGER.warning("the table of %s shows an earlier batch for now: %s", self._what, error)
+        ended = time.monotonic()
+        self._not_before = ended + max(self._options.publish_every_s, (ended - began) * (_SHARE - 1))
+
+    def _publish(self, due: Due) -> None:
+        changes = self._changes.another(read_only=True, at=due.shown.version)
+        for left in range(_TRIES - 1, -1, -1):
+            is_there = self.table.refresh() != ABSENT
+            if self.table.is_of_earlier_version or not self._is_newest(due.shown):
+                return
+            shown = self.table.shown() if is_there else None
+            if shown is not None and (shown.is_same(due.shown) or _is_later(shown, due.shown)):
+                return
+            if changes.refresh() == ABSENT:
+                return
+            rows = self._rows.of(self._layout.reduced(changes.scan(), drop_deleted=True), due.snapshot)
+            try:
+                self.table.create()  # another program may have deleted it
+                self.table.show(rows, due.shown, self._name)
+                break
+            except VersionMoved:
+                if not left:
+                    raise
+        self._keep_small()
+
+    def _is_newest(self, shown: Shown) -> bool:
+        """Whether the changes are still those of this writer, or of one after it that goes on from there."""
+        if shown.sentinel is None:
+            return True
+        changes = self._changes.another(read_only=True)
+        if changes.refresh() == ABSENT:
+            return False
+        found = newest_sentinel(changes)
+        own = shown.sentinel
+        return found is not None and found.incarnation == own.incarnation and found.version >= own.version
+
+    def _keep_small(self) -> None:
+        self._runs += 1
+        if self._runs % _RUNS_PER_CHECKPOINT == 0:
+            try:
+                self.table.checkpoint()
+                self.table.vacuum()
+            except (VersionMoved, TridentError) as error:
+                _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._what, error)
+
+
+def _is_later(shown: Shown, due: Shown) -> bool:
+    """Whether what is shown comes after what is due."""
+    if shown.sentinel is None or due.sentinel is None or shown.sentinel.incarnation != due.sentinel.incarnation:
+        return False
+    return shown.sentinel.version > due.sentinel.version

@@ -1,0 +1,17 @@
+"""Fixtures of the tests of Delta states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.states.delta.delta_states import OPENED
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Close the states of a test, so that none publishes while the next one runs."""
+    yield
+    while OPENED:
+        OPENED.pop().close()

@@ -1,0 +1,257 @@
+"""The table at the path of a Delta state, as programs read it that know nothing of states."""
+
+from __future__ import annotations
+
+import os
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from states.delta.published_table import PublishedTable
+from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
+from trident.errors import BackendError
+from trident.state.interfaces import StateConf, StateType
+from trident.state.txid import Snapshot
+
+DUCKDB_DELTA = next((Path(duckdb.__file__).parent.parent / "duckdb_ext").rglob("delta.duckdb_extension"))
+EVERY_KIND = list(StateType)
+
+
+def read(path: Path) -> dict[Any, Any]:
+    """What a plain reader of the table sees, as it would sum it up."""
+    rows = DeltaTable(path).to_pyarrow_table()
+    assert len(rows.column_names) == 2
+    keys, found = (column.to_pylist() for column in rows.columns)
+    assert len(set(keys)) == len(keys), "a key has two rows"
+    return dict(zip(keys, found, strict=True))
+
+
+def batch_of(path: Path) -> str:
+    return str(DeltaTable(path).history(1)[0]["trident.batch"])
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_plain_reader_sees_one_row_for_each_key(tmp_path: Path, kind: StateType) -> None:
+    state, log, model = state_at(tmp_path, kind=kind), Log(), dict[str, int]()
+    for number in range(1, 30):
+        counts = {f"w{number % 7}": number, "man": 1}
+        commit(state, log, number, 1, counts)
+        model |= {word: model.get(word, 0) + n for word, n in counts.items()}
+    state.recorded(Snapshot(29, log.winners))
+    state.close()
+    assert read(tmp_path) == model
+    assert batch_of(tmp_path) == "29"
+    rows = DeltaTable(tmp_path).to_pyarrow_table()
+    assert rows.schema.names == ["word", "value"]
+    assert rows.schema.types == [pa.string(), pa.int64()]
+    assert DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows > len(model)
+
+
+def test_every_kind_of_reader_agrees(tmp_path: Path) -> None:
+    keys = (("word", "string"), ("day", "date"))
+    state, log = state_at(tmp_path, StateConf("t", "s", keys, "double", {}, False, "sum")), Log()
+    day = datetime(2026, 1, 2, tzinfo=UTC).date()
+    for number in (1, 2):
+        txid = log.txid(number, 1)
+        state.begin_commit(txid)
+        counts: dict[Any, Any] = {("the", day): 1.5, ("a", day): float(number)}
+        update(state, counts)
+        state.commit(txid)
+        log.record(txid)
+    state.recorded(Snapshot(2, log.winners))
+    state.close()
+    wanted = [("a", day, 3.0), ("the", day, 3.0)]
+    frame = DeltaTable(tmp_path).to_pandas().sort_values("word")
+    assert list(frame.columns) == ["word", "day", "sum"]
+    assert [tuple(row) for row in frame.itertuples(index=False)] == wanted
+    files = pd.concat(map(pd.read_parquet, DeltaTable(tmp_path).file_uris()))
+    assert len(files) == 2
+    database = duckdb.connect()
+    database.execute(f"LOAD '{DUCKDB_DELTA}'")
+    query = f"SELECT * FROM delta_scan('{tmp_path}') ORDER BY word"
+    assert database.sql(query).columns == ["word", "day", "sum"]
+    assert database.sql(query).fetchall() == wanted
+    assert database.sql(f"SELECT sum(sum) FROM delta_scan('{tmp_path}')").fetchall() == [(6.0,)]
+
+
+@pytest.mark.parametrize("kind", EVERY_KIND)
+def test_a_batch_that_is_not_recorded_and_a_failed_attempt_are_never_shown(tmp_path: Path, kind: StateType) -> None:
+    state, log = state_at(tmp_path, kind=kind), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    state.recorded(Snapshot(1, log.winners))
+    commit(state, log, 2, 1, {"man": 1, "lost": 1}, record=False)
+    state.wait_for_maintenance()
+    assert read(tmp_path) == {"man": 1}
+    state.close()
+    assert read(tmp_path) == {"man": 1}
+    # The driver comes back. It says what its log holds, then tries the batch again.
+    state = state_at(tmp_path, kind=kind)
+    assert state.read_sentinel().txid == 2
+    state.recorded(Snapshot(1, log.winners))
+    state.wait_for_maintenance()
+    assert read(tmp_path) == {"man": 1}
+    txid = log.txid(2, 2)
+    state.begin_commit(txid)
+    state.wait_for_maintenance()
+    assert read(tmp_path) == {"man": 1}
+    update(state, {"man": 5})
+    state.commit(txid)
+    state.wait_for_maintenance()
+    assert read(tmp_path) == {"man": 1}
+    log.record(txid)
+    state.recorded(Snapshot(2, log.winners))
+    state.wait_for_maintenance()
+    assert read(tmp_path)["man"] == values(state, "man")[0]
+    if kind is StateType.OPAQUE:
+        assert read(tmp_path) == {"man": 6}
+
+
+def test_what_is_committed_is_known_at_the_next_commit_also_without_being_told(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    for number in (1, 2, 3):
+        commit(state, log, number, 1, {"man": 1})
+    state.wait_for_maintenance()
+    assert (read(tmp_path), batch_of(tmp_path)) == ({"man": 2}, "2")
+
+
+def test_a_state_without_a_log_is_published_as_it_is(tmp_path: Path) -> None:
+    state = state_at(tmp_path)
+    for txid in (1, 2):
+        state.begin_commit(txid)
+        update(state, {"man": 1})
+        state.commit(txid)
+    state.close()
+    assert read(tmp_path) == {"man": 2}
+
+
+def test_removed_keys_have_no_row(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {"man": 1, "dog": 1})
+    txid = log.txid(2, 1)
+    state.begin_commit(txid)
+    state.map_state.multi_remove([("dog",)])
+    state.commit(txid)
+    log.record(txid)
+    state.recorded(Snapshot(2, log.winners))
+    state.close()
+    assert read(tmp_path) == {"man": 1}
+
+
+def test_a_key_field_named_like_a_column_of_ours_keeps_its_name(tmp_path: Path) -> None:
+    conf = StateConf("t", "s", (("txid", "string"), ("value", "bigint")), "bigint", {}, False, "Value")
+    state, log = state_at(tmp_path, conf), Log()
+    txid = log.txid(1, 1)
+    state.begin_commit(txid)
+    update(state, {("x", 5): 7})
+    state.commit(txid)
+    log.record(txid)
+    state.recorded(Snapshot(1, log.winners))
+    state.close()
+    assert DeltaTable(tmp_path).to_pyarrow_table().to_pylist() == [{"txid": "x", "value": 5, "Value_": 7}]
+
+
+def test_a_value_that_is_a_struct_or_a_list_is_a_column_of_that_type(tmp_path: Path) -> None:
+    conf = StateConf("t", "s", (("word", "string"),), "struct<n:bigint,tags:array<string>>")
+    state, log = state_at(tmp_path, conf), Log()
+    for number in (1, 2):
+        txid = log.txid(number, 1)
+        state.begin_commit(txid)
+        state.multi_put([("man",), (f"w{number}",)], [{"n": number, "tags": ["a"]}] * 2)
+        state.commit(txid)
+        log.record(txid)
+    state.wait_for_maintenance()
+    assert DeltaTable(tmp_path).to_pyarrow_table()["value"].to_pylist() == [{"n": 1, "tags": ["a"]}] * 2
+
+
+def test_emptying_the_state_empties_what_is_shown(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    state.recorded(Snapshot(1, log.winners))
+    state.wait_for_maintenance()
+    assert read(tmp_path) == {"man": 1}
+    state.reset()
+    assert read(tmp_path) == {}
+
+
+def test_what_others_did_to_the_table_is_undone_with_the_next_batch(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+    commit(state, log, 1, 1, {"man": 1})
+    state.recorded(Snapshot(1, log.winners))
+    state.wait_for_maintenance()
+    write_deltalake(tmp_path, pa.table({"word": ["x"], "value": [5]}), mode="append")
+    commit(state, log, 2, 1, {"man": 1})
+    state.recorded(Snapshot(2, log.winners))
+    state.close()
+    assert read(tmp_path) == {"man": 2}
+    assert values(reader_at(tmp_path), "x", "man") == [None, 2]
+
+
+def test_a_replaced_writer_that_wakes_up_shows_no_earlier_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, log = state_at(tmp_path), state_at(tmp_path), Log()
+    reached, go_on = threading.Event(), threading.Event()
+    show = PublishedTable.show
+
+    def paused(table: PublishedTable, *rest: Any) -> None:
+        reached.set()
+        assert go_on.wait(30)
+        show(table, *rest)
+
+    commit(first, log, 1, 1, {"man": 1})
+    monkeypatch.setattr(PublishedTable, "show", paused)
+    first.recorded(Snapshot(1, log.winners))
+    assert reached.wait(30)
+    monkeypatch.undo()
+    commit(second, log, 2, 2, {"man": 1})
+    second.recorded(Snapshot(2, log.winners))
+    second.close()
+    assert read(tmp_path) == {"man": 2}
+    go_on.set()
+    first.close()
+    assert (read(tmp_path), batch_of(tmp_path)) == ({"man": 2}, "2")
+
+
+def test_publishing_that_fails_fails_no_batch_and_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    state, log = state_at(tmp_path), Log()
+
+    def full(*_: Any) -> None:
+        raise BackendError("no space left")
+
+    monkeypatch.setattr(PublishedTable, "show", full)
+    commit(state, log, 1, 1, {"man": 1})
+    state.recorded(Snapshot(1, log.winners))
+    state.wait_for_maintenance()
+    assert "shows an earlier batch for now: no space left" in caplog.text
+    monkeypatch.undo()
+    commit(state, log, 2, 1, {"man": 1})
+    state.recorded(Snapshot(2, log.winners))
+    state.close()
+    assert read(tmp_path) == {"man": 2}
+
+
+def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path, background_maintenance=False), Log()
+    publisher = state.map_state.backing._publisher
+    for number in range(1, 40):
+        publisher._not_before = 0.0
+        commit(state, log, number, 1, {"man": 1})
+        for file in tmp_path.glob("*.parquet"):
+            os.utime(file, (0, 0))
+    assert DeltaTable(tmp_path).version() >= 38
+    assert any((tmp_path / "_delta_log").glob("*.checkpoint.parquet"))
+    state.recorded(Snapshot(39, log.winners))
+    state.close()
+    assert read(tmp_path) == {"man": 39}
+    assert values(state_at(tmp_path), "man") == [39]
+    assert pc.max(DeltaTable(changes(tmp_path)).to_pyarrow_table()["_seq"]).as_py() == 39
