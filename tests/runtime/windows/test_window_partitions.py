@@ -37,7 +37,7 @@ from trident.coordination.transaction_log import LogReader
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations import Count, Sum
 from trident.planner import make_plan
-from trident.runtime.commit.committer import Committer
+from trident.runtime.commit.committer import Committer, update_time_partition
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors
@@ -102,10 +102,10 @@ class Life:
         ]
         txid = Txid(self.txid, self.attempt, self.winners)
         committer = Committer(self.plan, {"w": states, "kept": [self.kept]}, lambda name: None)
-        done = committer.commit({"w": [txid] * partitions, "kept": [txid]}, self._input(sides), now_ms)
+        done = committer.commit({"w": [txid] * partitions, "kept": [txid]}, self.input(sides), now_ms)
         self.late += done.metrics.get("w/late", 0)
 
-    def _input(self, sides: Sequence[Any]) -> TaskOutput:
+    def input(self, sides: Sequence[Any]) -> TaskOutput:
         """What two tasks send for the batch."""
         run, tables = Run(TransactionAttempt(self.txid, 0), TupleErrors(), lambda name: None), []
         for port, side in enumerate(sides):
@@ -263,6 +263,18 @@ def test_a_count_window_of_each_key_commits_the_partitions_that_have_rows() -> N
     life.batch([[("a", 1, 1)]], 5)
     assert [key for key in life.entries if key[0] != "\x00trident-sentinel"] == [("key", "a")]
     assert [key for *key, _ in life.batch([[("a", 2, 2), ("a", 3, 3)]], 2)] != []
+
+
+def test_the_commit_of_a_partition_ends_as_its_caller_says() -> None:
+    life, ended = windowed("tumbling event time", sums=True), list[Txid]()
+    run = Run(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
+    state, tables = OpaqueMap(DictMap(life.entries)), life.input([[("a", 1, 1), ("a", 2, 9)]]).sinks[life.node.id]
+    moment = moment_of(life.node, tables)
+    rows_ = update_time_partition(
+        life.node, state, Place(), Txid(1), tables, moment, run, lambda *at: None, ended.append
+    )
+    assert (rows_.column("v").to_pylist(), ended) == ([1], [Txid(1)])
+    state.commit(1)  # it had not ended yet
 
 
 # ---- the moment of a batch ---------------------------------------------------------------------------------------------

@@ -265,6 +265,7 @@ def update_time_partition(
     moment: Moment,
     run: Run,
     reach: Reach,
+    end: Callable[[Txid], None] | None = None,
 ) -> pa.Table:
     """Do the same for a partition of a window, or of a join over time; return the rows that it gives.
 
@@ -277,7 +278,7 @@ def update_time_partition(
     moment
         What all partitions must know of the batch, of `moment_of` all of its rows.
     """
-    with _committing(node, state, txid, reach):
+    with _committing(node, state, txid, reach, end):
         return update_over_time(node, state, place, tables, moment, run)
 
 

@@ -141,7 +141,8 @@ class CommittingProgram(WorkerProgram):
         run = replace(run, on_error=TupleErrors(bounds=self.bounds))  # its tuples may be of earlier batches
         place = Place(partition, partitions)
         with counting_keys() as keys:
-            rows = update_time_partition(node, state, place, txid, tables, moment, run, _unobserved)
+            end = _staging(state, output.staged, node.state, partition)
+            rows = update_time_partition(node, state, place, txid, tables, moment, run, _unobserved, end)
         output.touched[node.state] = [partition]
         output.keys[node.state] = sum(table.num_rows for table in tables)
         output.key_counts[node.state] = keys.counts
