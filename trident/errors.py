@@ -26,6 +26,7 @@
     │   │   ├── StatePlaceError      another state keeps its values there
     │   │   └── StateReadError       the same, found by a reader
     │   ├── StateLossDetected        the store lost what it had acknowledged (restart, eviction, expiry)
+    │   ├── SecondRunError           another run of the same Spark task has begun this very commit
     │   ├── CommitOrderError         begin_commit/commit called out of order
     │   ├── CorruptValueError        a stored value cannot be read
     │   ├── UnsupportedOperation     the store cannot do this
@@ -64,6 +65,7 @@ __all__ = [
     "ReplayMismatchError",
     "ReportedFailedException",
     "RetriesUsedUpError",
+    "SecondRunError",
     "SourceAwayError",
     "SpoutError",
     "StaleTransactionError",
@@ -348,6 +350,24 @@ class StatePlaceError(StateMismatchError):
             f"{what}: the place where {own!r} wants to keep its values belongs to {found!r}. Nothing was written. Give each "
             "state a prefix, hash, table or path of its own. If the topology or the state was renamed, and nothing else "
             'writes there, start once with state_recovery="adopt"'
+        )
+
+
+class SecondRunError(StateError):
+    """Spark ran a task that commits twice, and the other run has begun this commit; the batch is tried again as a whole.
+
+    Two runs may have different rows, and both would be of one attempt: what only the other one wrote would count.
+    Nothing was written.
+    """
+
+    def __init__(self, what: str, own: str) -> None:
+        super().__init__(what, own)
+
+    def __str__(self) -> str:
+        what, own = self.args
+        return (
+            f"{what}: another run of the same Spark task has begun {own} and may have written. Spark runs a task again if an "
+            "executor or its output is lost; nothing was written, and the batch is tried again as a whole"
         )
 
 

@@ -14,7 +14,7 @@ from trident.storekit import FieldsCodec, Record, RecordFence, Register
 __all__ = ["RECORD", "Fence"]
 
 _TRIES = 8
-RECORD = FieldsCodec(("incarnation", "txid", "attempt", "floor", "token", "place", "sealed"), encode, decode)
+RECORD = FieldsCodec(("incarnation", "txid", "attempt", "floor", "token", "place", "sealed", "run"), encode, decode)
 """The token distinguishes two runs of the same attempt."""
 
 

@@ -81,7 +81,7 @@ local found = redis.call('HGET', KEYS[1], ARGV[1])
 if not found then return found end
 local own, there = cjson.decode(ARGV[2]), cjson.decode(found)
 for i = 1, 3 do if there[i] ~= own[i] then return found end end
-if there[4] > own[4] or there[5] ~= own[5] then return found end
+if there[4] > own[4] or there[5] ~= own[5] or there[7] ~= own[7] then return found end
 {_LOST}\
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], calls, ARGV[3])
 return 1"""
@@ -165,7 +165,7 @@ class Fence:
         BackendError
             It seals a commit, and Redis has lost writes of it.
         """
-        doing, mine = "move the sentinel", self._own == sentinel
+        doing, mine = "move the sentinel", self._own == sentinel and self._own.run == sentinel.run
         if self._seen is None:
             self.read()
         seen = self._seen or []

@@ -3,8 +3,9 @@
 One string for each key, P being the prefix::
 
     P:<key>              the value; <key> is the key's encoding, whose first byte is a control character
-    P:sentinels          hash: partition number -> JSON [incarnation, txid, attempt, renewal, sealed, place]; and, while
-                         a commit is under way, "<partition>:calls" -> the number of its writes
+    P:sentinels          hash: partition number -> JSON [incarnation, txid, attempt, renewal, sealed, place], and run if it
+                         is of a task of Spark's; and, while a commit is under way, "<partition>:calls" -> the number of
+                         its writes
 
 One hash H for the whole state::
 
@@ -28,7 +29,7 @@ from trident.storekit import FieldsCodec
 
 __all__ = ["SENTINEL", "KeyGroup", "Layout", "default_prefix", "escaped"]
 
-SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place"))
+SENTINEL = FieldsCodec(("incarnation", "txid", "attempt", "renewal", "sealed", "place", "run"))
 """The record of a sentinel, with the number of its renewal as a note."""
 
 _ODD = re.compile(r"[\x00-\x1f%]")

@@ -176,7 +176,7 @@ def test_a_commit_is_sealed_at_its_end(store: type[DictMap]) -> None:
     state.commit(Txid(2, A))
     found = state.read_sentinel()
     assert found is not None
-    assert (*found,) == ("log", 2, A, "t/counts", True)
+    assert (*found,) == ("log", 2, A, "t/counts", True, "")
 
 
 @pytest.mark.parametrize("kept", [(), ("a",), ("a", "begun"), ("a", "complete")])

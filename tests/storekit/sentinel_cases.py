@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trident.errors import BackendError, FencedError, StateLossDetected, StatePlaceError
+from trident.errors import BackendError, FencedError, SecondRunError, StateLossDetected, StatePlaceError
 from trident.state.txid import Sentinel
 
 __all__ = ["SENTINEL_CASES", "SentinelCase"]
@@ -25,12 +25,15 @@ class SentinelCase(NamedTuple):
     force: bool = False
 
 
-def _at(txid: int, attempt: int, incarnation: str = "log", place: str = "", sealed: bool = True) -> Sentinel:
-    return Sentinel(incarnation, txid, attempt, place or "contract/counts", sealed)
+def _at(
+    txid: int, attempt: int, incarnation: str = "log", place: str = "", sealed: bool = True, run: str = ""
+) -> Sentinel:
+    return Sentinel(incarnation, txid, attempt, place or "contract/counts", sealed, run)
 
 
 _READ = _at(3, 5)
 _OPEN = _at(3, 5, sealed=False)
+_RUN = _at(3, 5, run="first", sealed=False)
 _NAMELESS = Sentinel("log", 3, 5)
 
 SENTINEL_CASES = (
@@ -56,5 +59,19 @@ SENTINEL_CASES = (
     SentinelCase("the first, where another writer was quicker", None, _at(1, 1), _at(1, 0), FencedError),
     SentinelCase("over a store that was emptied", _READ, None, _at(4, 5), StateLossDetected),
     SentinelCase("over a store that was emptied, by force", _READ, None, _at(4, 5), StateLossDetected, force=True),
+    SentinelCase("a run of a task over the claim of a start", _READ, _READ, _at(3, 5, run="first", sealed=False)),
+    SentinelCase("the seal of a run", _RUN, _RUN, _at(3, 5, run="first")),
+    SentinelCase("the next attempt over a run", _RUN, _RUN, _at(3, 6, run="second")),
+    SentinelCase("another run of the same commit", _RUN, _RUN, _at(3, 5, run="second"), SecondRunError),
+    SentinelCase("the driver over a run of the same commit", _RUN, _RUN, _at(3, 5), SecondRunError),
+    SentinelCase(
+        "over a run that was complete",
+        _at(3, 5, run="first"),
+        _at(3, 5, run="first"),
+        _at(3, 5, run="second"),
+        SecondRunError,
+    ),
+    SentinelCase("over a run that was quicker", _READ, _at(4, 5, run="first"), _at(4, 5, run="second"), SecondRunError),
+    SentinelCase("over another run, by force", _RUN, _RUN, _at(3, 5, run="second"), force=True),
 )
 """Two sentinels of one case are of the same state unless the case is about that; None: there is no sentinel."""

@@ -59,7 +59,7 @@ class AtomicMap(Ability, Protocol):
 class FencedMap(SentinelReadable, Protocol):
     """A backing map that keeps the sentinel itself, so that a writer that was replaced cannot write (R9).
 
-    All five fields of a `Sentinel` are kept; it is written unsealed when a commit begins and again, sealed, when all
+    All six fields of a `Sentinel` are kept; it is written unsealed when a commit begins and again, sealed, when all
     puts are acknowledged (see `AtomicMap`).
     """
 

@@ -173,8 +173,9 @@ class CommittedMap(ABC):
         return begun
 
     def _lay_sentinel(self, commit: Txid, sealed: bool) -> None:
-        if commit.incarnation is not None:
-            self._guard.move_sentinel(Sentinel(commit.incarnation, int(commit), commit.attempt, self.name, sealed))
+        own = commit.sentinel
+        if own is not None:
+            self._guard.move_sentinel(own._replace(place=self.name, sealed=sealed))
 
     def _begin(self, commit: Txid) -> None:
         if self._offers.lifecycle is not None:

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from trident.errors import BackendError, FencedError, StateError, StateLossDetected, StateMismatchError, StatePlaceError
+from trident.errors import (
+    BackendError,
+    FencedError,
+    SecondRunError,
+    StateError,
+    StateLossDetected,
+    StateMismatchError,
+    StatePlaceError,
+)
 from trident.state.interfaces import AtomicMap, FencedMap, IBackingMap, Key
 from trident.state.txid import Sentinel, Txid, epoch_of
 
@@ -24,6 +32,7 @@ __all__ = [
     "fenced",
     "is_atomic",
     "is_forward",
+    "is_other_run",
     "is_sentinel_key",
     "wanted",
 ]
@@ -47,6 +56,8 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     ------
     FencedError
         The store is at or beyond this commit by a higher attempt: this writer was replaced.
+    SecondRunError
+        Another run of the same task has begun this very commit, and may have written other rows.
     StatePlaceError
         Another state keeps its values there.
     StateMismatchError
@@ -54,6 +65,10 @@ def check_sentinel(state: str, partition: int, found: Sentinel | None, txid: Txi
     """
     if found is not None and place and found.place not in ("", place):
         raise StatePlaceError(f"state {state!r} partition {partition}", place, found.place)
+    own = txid.sentinel
+    if found is not None and found == own and found.run != own.run and (found.run or found != txid.expected):
+        # Asked first: a start may have claimed the place at this very attempt, then the record is also the expected one.
+        raise SecondRunError(f"state {state!r} partition {partition}", str(own))
     if _is_expected(found, txid):
         return
     unknown = ""
@@ -116,7 +131,8 @@ def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel 
     """Raise unless a writer may lay its sentinel: the order of sentinels, as every store keeps it (R9).
 
     The store must have what the writer read or laid last, "none" included. Without `force` the move must also go forward:
-    in the same incarnation, in the place of the same state, and neither txid nor attempt falls.
+    in the same incarnation, in the place of the same state, neither txid nor attempt falls, and not over another run of the
+    same commit.
 
     Parameters
     ----------
@@ -125,13 +141,18 @@ def check_move(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel 
     force
         The sentinel may also go back, to another incarnation, or to the place of another state.
     """
-    if found != seen or (found is not None and seen is not None and found.sealed != seen.sealed):
+    if found != seen or (found is not None and seen is not None and found[4:] != seen[4:]):
         raise displaced(what, own, found, seen)
     if found is None or force:
         return
     is_foreign = own.place and found.place not in ("", own.place)
-    if is_foreign or not is_forward(found, own):
+    if is_foreign or not is_forward(found, own) or is_other_run(found, own):
         raise displaced(what, own, found, seen)
+
+
+def is_other_run(found: Sentinel, own: Sentinel) -> bool:
+    """Whether another run of the same commit has written what is there. A claim of a start is of no run."""
+    return found == own and found.run not in ("", own.run)
 
 
 def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel | None) -> StateError | FencedError:
@@ -152,6 +173,8 @@ def displaced(what: str, own: Sentinel, found: Sentinel | None, seen: Sentinel |
         return StateLossDetected(what, f"its sentinel ({seen}) is gone")
     if own.place and found.place not in ("", own.place):
         return StatePlaceError(what, own.place, found.place)
+    if is_other_run(found, own):
+        return SecondRunError(what, str(own))
     if not is_forward(found, own) or (seen == own and found == own and found.sealed >= seen.sealed):
         return FencedError(what, str(own), f"{found} (another run of it)" if found == own else str(found))
     if seen is not None and is_forward(found, seen) and (found != seen or found.sealed < seen.sealed):

@@ -43,6 +43,8 @@ class Sentinel(NamedTuple):
     sealed
         False from the begin of a commit until the store has acknowledged all of it. A store that commits a batch as one
         transaction never shows False.
+    run
+        Which run of its task wrote the record; "" if the driver did. Of two runs of one attempt only the first may write.
     """
 
     incarnation: str
@@ -50,6 +52,7 @@ class Sentinel(NamedTuple):
     attempt: int
     place: str = ""
     sealed: bool = True
+    run: str = ""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, tuple) and self[:3] == other[:3]
@@ -62,8 +65,8 @@ class Sentinel(NamedTuple):
 
     @property
     def fields(self) -> list[Any]:
-        """What is stored: all five, or the first three where the others say nothing."""
-        return list(self if self.place or not self.sealed else self[:3])
+        """What is stored: all six, or the first five or three where the others say nothing."""
+        return list(self if self.run else self[:5] if self.place or not self.sealed else self[:3])
 
     @property
     def version(self) -> int:
@@ -92,6 +95,8 @@ class Txid(int):
         The sentinel that the log says this partition has (its last committed touch); None if it was never touched.
     epochs
         The epochs of the drivers that may have written before; None: of any.
+    run
+        The id of the run of the task that commits; "" in the driver, which runs a commit once.
     """
 
     attempt: int
@@ -99,6 +104,7 @@ class Txid(int):
     incarnation: str | None
     expected: Sentinel | None
     epochs: Epochs | None
+    run: str
 
     def __new__(
         cls,
@@ -108,15 +114,16 @@ class Txid(int):
         incarnation: str | None = None,
         expected: Sentinel | None = None,
         epochs: Epochs | None = None,
+        run: str = "",
     ) -> Txid:
         """Make the number and what it carries."""
         self = super().__new__(cls, txid)
         self.attempt, self.winners, self.incarnation, self.expected = attempt, winners, incarnation, expected
-        self.epochs = epochs
+        self.epochs, self.run = epochs, run
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (Txid, (int(self), self.attempt, self.winners, self.incarnation, self.expected, self.epochs))
+        return (Txid, (int(self), self.attempt, self.winners, self.incarnation, self.expected, self.epochs, self.run))
 
     @staticmethod
     def of(txid: int) -> Txid:
@@ -126,11 +133,15 @@ class Txid(int):
     @property
     def sentinel(self) -> Sentinel | None:
         """What `begin_commit` leaves in the store; None without a log."""
-        return None if self.incarnation is None else Sentinel(self.incarnation, int(self), self.attempt)
+        return None if self.incarnation is None else Sentinel(self.incarnation, int(self), self.attempt, run=self.run)
 
     def for_partition(self, expected: Sentinel | None) -> Txid:
         """Return the same commit as seen by one partition, with the sentinel that must be found there."""
-        return Txid(int(self), self.attempt, self.winners, self.incarnation, expected, self.epochs)
+        return Txid(int(self), self.attempt, self.winners, self.incarnation, expected, self.epochs, self.run)
+
+    def of_run(self, run: str) -> Txid:
+        """Return the same commit as made by one run of a task."""
+        return Txid(int(self), self.attempt, self.winners, self.incarnation, self.expected, self.epochs, run)
 
 
 @dataclass(frozen=True)

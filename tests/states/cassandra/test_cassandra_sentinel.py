@@ -73,10 +73,10 @@ def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(home: Home) -> None:
     state.begin_commit(txid)
     update(state, {"a": 1})
     begun = looking.read_sentinel()
-    assert tuple(begun or ()) == ("log", 1, EPOCH, conf.prefix, False)
+    assert tuple(begun or ()) == ("log", 1, EPOCH, conf.prefix, False, "")
     state.commit(txid)
     log.record(txid)
-    assert tuple(looking.read_sentinel() or ()) == ("log", 1, EPOCH, conf.prefix, True)
+    assert tuple(looking.read_sentinel() or ()) == ("log", 1, EPOCH, conf.prefix, True, "")
     assert begun is not None
     looking.move_sentinel(begun, force=True)  # as a store that lost the end of that commit
     with pytest.raises(StateMismatchError, match="whose last writes are missing"):

@@ -167,7 +167,7 @@ def test_a_table_of_an_earlier_version_is_read_merged_and_written(tmp_path: Path
     log = Log()
     for number in (1, 2):
         log.record(log.txid(number, 1))
-    assert tuple(reader_at(table).read_sentinel()) == ("inc", 2, 1, "", True)
+    assert tuple(reader_at(table).read_sentinel()) == ("inc", 2, 1, "", True, "")
     state = state_at(table, compact_after_commits=2, background_maintenance=False)
     for number in (3, 4, 5):
         commit(state, log, number, 1, {"man": 1})

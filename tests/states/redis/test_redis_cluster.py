@@ -10,10 +10,11 @@ import redis
 
 from states.redis import RedisBackingMap, RedisOptions, RedisState
 from tests.states.redis.redis_cluster import Cluster, Move
-from trident.errors import BackendError, ConfigError, FencedError, StateLossDetected
+from trident.errors import BackendError, ConfigError, FencedError, SecondRunError, StateLossDetected
+from trident.state import OpaqueMap
 from trident.state.encoding.codec import encode_keys
 from trident.state.interfaces import Key, StateConf
-from trident.state.txid import Sentinel
+from trident.state.txid import Sentinel, Txid
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -74,6 +75,31 @@ def test_another_number_of_buckets_is_refused_by_writers_and_readers(cluster: Cl
             call()
     assert backing.read_sentinel() == SENTINEL
     backing.close()
+
+
+def test_a_run_of_a_task_that_died_while_it_laid_its_sentinel_is_found_by_the_next_run(cluster: Cluster) -> None:
+    before = map_at(cluster)
+    before.move_sentinel(SENTINEL)
+    commit = Txid(2, 5, incarnation="inc", expected=SENTINEL)
+    first, second = OpaqueMap(map_at(cluster), "words/counts"), OpaqueMap(map_at(cluster), "words/counts")
+    first.read_sentinel()
+    fence: Any = first.backing
+    laid = fence._fence._run
+
+    def die_after_the_first_bucket(doing: str, calls: Any) -> None:
+        if doing == "move the sentinel" and len(calls) > 1:
+            raise KeyboardInterrupt
+        laid(doing, calls)
+
+    fence._fence._run = die_after_the_first_bucket
+    with pytest.raises(KeyboardInterrupt):
+        first.begin_commit(commit.of_run("first"))
+    assert second.read_sentinel() == SENTINEL  # the copies in the other buckets
+    with pytest.raises(SecondRunError):
+        second.begin_commit(commit.of_run("second"))
+    second.begin_commit(Txid(2, 6, incarnation="inc", expected=SENTINEL, run="third"))
+    for each in (before, first, second):
+        each.close()
 
 
 def test_a_replaced_writer_is_fenced_in_every_bucket(cluster: Cluster) -> None:

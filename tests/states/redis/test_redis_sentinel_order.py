@@ -56,5 +56,5 @@ def put(backing: RedisBackingMap, sentinel: Sentinel | None) -> None:
 
 
 def fields(sentinel: Sentinel | None) -> tuple[Any, ...] | None:
-    """All five fields: `==` of sentinels compares the commit alone."""
+    """All six fields: `==` of sentinels compares the commit alone."""
     return None if sentinel is None else tuple(sentinel)

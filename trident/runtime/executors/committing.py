@@ -1,13 +1,16 @@
 """CommittingProgram: a program whose last levels commit; what a task does to the state partition that is its own.
 
-- E1  A task that is not the first of its kind refuses before it touches a store. Its user code may give other rows than the
-  first run did, and both would write as the same attempt.
+- E1  Of the runs of a task only one commits. User code may give other rows when Spark runs a task again, and both would write
+  as the same attempt. Each run has an id, which is in the sentinel that it lays: who finds, or meets, that of another run
+  refuses before it writes anything (`trident/state/sentinel.py`). A task that Spark says is not the first of its kind
+  refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so.
 - E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/hops.py`.
 - E7  What goes wrong comes back as data; a store that refuses this driver's writers is told apart from all other failures.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
@@ -85,7 +88,7 @@ class CommittingProgram(WorkerProgram):
             yield from answers
             return
         _refuse_second_run(entry)
-        txid = order.txids[node.state][partition]
+        txid = order.txids[node.state][partition].of_run(secrets.token_hex(8))
         try:
             with paused_garbage_collection():
                 if isinstance(node, (WindowNode, JoinWithinNode)):

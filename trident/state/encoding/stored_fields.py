@@ -4,7 +4,7 @@
 opaque                  `[txid, attempt, prev, curr]`
 transactional           `[txid, value]`
 non-transactional       the bare value
-sentinel, of any kind   `[incarnation, txid, attempt, place, sealed]`, or its first three
+sentinel, of any kind   `[incarnation, txid, attempt, place, sealed, run]`, or its first five or three
 ======================  ===================================================
 """
 
@@ -58,7 +58,7 @@ def from_fields(fields: Any, kind: StateType) -> Any:
     if isinstance(fields, list):
         if len(fields) == form.width and are_ints(fields[: form.ints]):
             return form.stored(*fields)
-        if len(fields) in (3, 5) and isinstance(fields[0], str) and are_ints(fields[1:3]):
+        if len(fields) in (3, 5, 6) and isinstance(fields[0], str) and are_ints(fields[1:3]):
             return Sentinel(*fields)
     raise _misfit(fields, form.text)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trident.errors import BackendError, FencedError, StateLossDetected
+from trident.errors import BackendError, FencedError, SecondRunError, StateLossDetected
 from trident.state.interfaces import FencedMap, IBackingMap, Resettable
 from trident.state.sentinel import fenced, is_atomic
 from trident.testing.backend.contract_map import MapContract, rows
@@ -12,7 +12,7 @@ from trident.testing.checks.expecting import broken, expect, expect_error, promi
 
 __all__ = ["SentinelContract"]
 
-_REFUSED = (FencedError, StateLossDetected, BackendError)
+_REFUSED = (FencedError, SecondRunError, StateLossDetected, BackendError)
 
 
 class SentinelContract(MapContract):
@@ -35,7 +35,7 @@ class SentinelContract(MapContract):
         mover = self._lay("contract/counts", sealed=False)
         found = fenced(self.store.map(), 0).read_sentinel()
         if found is not None and found == sentinel_of(2) and found.sealed:
-            broken("a sentinel that was laid with sealed=False is read with sealed=True: keep all five fields")
+            broken("a sentinel that was laid with sealed=False is read with sealed=True: keep all six fields")
         fenced(mover.backing, 0).move_sentinel(sentinel_of(2)._replace(place="contract/counts"))
         found = fenced(self.store.map(), 0).read_sentinel()
         expect(found and (*found[:2], found.sealed), (*sentinel_of(2)[:2], True), "the sentinel after its seal")
@@ -53,6 +53,19 @@ class SentinelContract(MapContract):
         expect(
             fenced(self.store.map(), 0).read_sentinel(), sentinel_of(2), "the sentinel after a move that was refused"
         )
+
+    @promise(Promise.SENTINEL, "fences")
+    def test_of_two_runs_of_one_commit_the_second_is_refused(self) -> None:
+        """Spark may run a task twice, with other rows; both have read the same sentinel."""
+        if self.claims.fences == "no":
+            return
+        self.store.writer().commit(rows(1), 1)
+        first, second = self._read(), self._read()
+        self._move(first, 2, run="first")
+        with expect_error(*_REFUSED, what="move a sentinel to batch 2 where another run of batch 2 moved it meanwhile"):
+            self._move(second, 2, run="second")
+        found = fenced(self.store.map(), 0).read_sentinel()
+        expect(found and found[:3], sentinel_of(2)[:3], "the sentinel after a second run")
 
     @promise(Promise.SENTINEL, "resets")
     def test_a_store_that_was_emptied_since_the_sentinel_was_read_gets_none(self) -> None:
@@ -91,9 +104,9 @@ class SentinelContract(MapContract):
         late.read_sentinel()
         return late
 
-    def _move(self, late: IBackingMap[object], txid: int, attempt: int = 0) -> None:
+    def _move(self, late: IBackingMap[object], txid: int, attempt: int = 0, run: str = "") -> None:
         assert isinstance(late, FencedMap)
-        late.move_sentinel(sentinel_of(txid, attempt))
+        late.move_sentinel(sentinel_of(txid, attempt)._replace(run=run))
         if self.claims.moves_at_commit:
             writer = Writer(late, self.store.kind)
             writer.start(txid, attempt)
