@@ -12,7 +12,7 @@ import pytest
 from tests.harness.commands import trident
 from trident.cli.log import log as print_log
 from trident.cli.log import report, short
-from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, TopologyRecord
+from trident.coordination.records import CommitRecord, DefineRecord, LayoutRecord, StartRecord, TopologyRecord
 from trident.coordination.transaction_log import FileLog
 from trident.errors import CorruptLogError, LogError
 
@@ -42,7 +42,8 @@ def test_everything_that_a_log_says_is_reported(log: FileLog) -> None:
     assert found["winners"] == [{"from": 1, "attempt": "1.0"}, {"from": 2, "attempt": "1.1"}]
     assert found["totals"] == {"tuples": 20, "batches": 2}
     sentinels = {"0": {"txid": 2, "attempt": "1.1"}}
-    assert found["states"] == {"count": {"partitions": 2, "kind": "opaque", "sentinels": sentinels}}
+    counts = {"partitions": 2, "kind": "opaque", "committedBy": "driver", "sentinels": sentinels}
+    assert found["states"] == {"count": counts}
     assert found["pending"] == [{"txid": 3, "definitions": {"lines": {"start": 3}}}]
     assert [each["txid"] for each in found["commits"]] == [1, 2]
     assert found["commits"][1] == {
@@ -84,7 +85,7 @@ def test_tables_for_people_and_json_for_programs(log: FileLog) -> None:
     assert (shown.returncode, shown.stderr) == (0, "")
     rows = [re.split(" {2,}", line.strip()) for line in shown.stdout.splitlines()]
     for row in (
-        ["count", "opaque", "2", "0: batch 2 (start 1, retry 1)"],
+        ["count", "opaque", "2", "driver", "0: batch 2 (start 1, retry 1)"],
         ["1", "start 1", "2023-11-14 22:13:20.001", "10", "count: [0]", "lines: start=1, at=[<2 bytes>, 1]"],
         ["2", "start 1, retry 1", "2023-11-14 22:13:20.002", "10", "count: [0]", "lines: start=2, at=[<2 bytes>, 1]"],
     ):
@@ -165,3 +166,12 @@ def test_the_time_of_a_batch_is_shown_as_a_time(
     assert "lines: start=3" in shown
     assert "time: 2023-11-14 22:13:20.123" in shown
     assert "defined, not committed: batch 4: time: 2023-11-14 22:13:21.000" in shown
+
+
+def test_the_states_that_executors_commit_are_said(tmp_path: Path) -> None:
+    log = FileLog.open(tmp_path / "log", "words")
+    log.append(StartRecord(1, ["count"]))
+    log.append(LayoutRecord("count", 2, "opaque"))
+    log.append(LayoutRecord("total", 1, "opaque"))
+    states = report(log.path, last=0)["states"]
+    assert {name: state["committedBy"] for name, state in states.items()} == {"count": "executors", "total": "driver"}

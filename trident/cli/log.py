@@ -140,6 +140,7 @@ def _states(state: LogState) -> dict[str, Any]:
         name: {
             "partitions": state.layouts[name][0] if name in state.layouts else None,
             "kind": state.layouts[name][1] if name in state.layouts else None,
+            "committedBy": "executors" if name in state.executors else "driver",
             "sentinels": {
                 str(partition): {"txid": sentinel.txid, "attempt": _attempt(sentinel.attempt)}
                 for partition, sentinel in sorted(state.touched.get(name, {}).items())
@@ -186,13 +187,16 @@ def _print(found: Mapping[str, Any], console: Console) -> None:
 
 
 def _print_states(states: Mapping[str, Any], console: Console) -> None:
-    rows = table(console, "state", "kind", "partitions", "last commit of each partition", title="states")
+    rows = table(
+        console, "state", "kind", "partitions", "committed by", "last commit of each partition", title="states"
+    )
     for name, state in states.items():
         marks = [
             f"{number}: batch {one['txid']} ({_told(one['attempt'])})" for number, one in state["sentinels"].items()
         ]
         shown = ", ".join(marks[:8]) + (f" … ({len(marks)})" if len(marks) > 8 else "")
-        rows.add_row(name, state["kind"] or "?", str(state["partitions"] or "?"), shown or "never touched")
+        partitions = str(state["partitions"] or "?")
+        rows.add_row(name, state["kind"] or "?", partitions, state["committedBy"], shown or "never touched")
     if states:
         console.print(rows, markup=False)
 

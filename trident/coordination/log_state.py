@@ -58,6 +58,8 @@ class LogState:
         The epochs whose drivers may have written to the states; None: any (a log that an earlier version began).
     put_back
         The dead letters that committed batches have put back.
+    executors
+        The states that tasks of Spark commit for the last driver.
     """
 
     incarnation: str
@@ -75,6 +77,7 @@ class LogState:
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
     epochs: Epochs | None = None
     put_back: dict[int, list[list[int]]] = field(default_factory=dict)
+    executors: list[str] = field(default_factory=list)
 
     def check(self, record: Record) -> None:
         """Raise ValueError if `record` cannot come next; nothing is changed."""
@@ -104,6 +107,7 @@ class LogState:
                 self._commit(record)
             case StartRecord():
                 self.epochs = (self.epochs or Epochs(((0, record.epoch),))).with_epoch(record.epoch)
+                self.executors = list(record.executors)
             case LayoutRecord():
                 self._lay_out(record)
             case AdoptRecord():
@@ -190,7 +194,7 @@ class LogState:
             for state, partitions in self.touched.items()
         }
         # Left out if empty, as before there were such records, so that both forms can be read.
-        for name in ("declared", "put_back"):
+        for name in ("declared", "put_back", "executors"):
             if not values[name]:
                 del values[name]
         if self.epochs is None:

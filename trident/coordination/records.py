@@ -77,10 +77,27 @@ class CommitRecord(Record):
 
 @dataclass(frozen=True)
 class StartRecord(Record):
-    """The driver of an epoch has compared log and stores; from now on it may write to the states."""
+    """The driver of an epoch has compared log and stores; from now on it may write to the states.
+
+    Attributes
+    ----------
+    executors
+        The states that tasks of Spark commit for it, by name.
+    """
 
     tag = "start"
     epoch: int
+    executors: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "executors", tuple(self.executors))
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record as plain data, in the form of earlier versions if it says no more."""
+        data = super().to_data()
+        if not self.executors:
+            del data["executors"]
+        return data
 
 
 @dataclass(frozen=True)

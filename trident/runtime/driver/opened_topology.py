@@ -123,7 +123,7 @@ def open_topology(
         placements = placements_of(plan, config, states)
         log = open_log(states)
         closers.add("log", log.close)
-        _bring_together(graph, plan, config, log, states)
+        _bring_together(graph, plan, config, log, states, executors_of(placements))
         spouts, emitters = open_spouts(plan, config, closers)
         runner = _open_runner(plan, config, emitters, placements, closers)
         threads = _open_threads(plan, closers) if in_threads else None
@@ -166,11 +166,13 @@ def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
     return states
 
 
-def _bring_together(graph: Graph, plan: Plan, config: Config, log: TransactionLog, states: States) -> None:
+def _bring_together(
+    graph: Graph, plan: Plan, config: Config, log: TransactionLog, states: States, executors: Sequence[str]
+) -> None:
     """Compare topology, log and stores; nothing is written before all three are known to belong together."""
     meaning = meaning_of(graph)
     check_meaning(graph.name, log, meaning, config.allow_changed_topology)
-    reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which))
+    reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which), executors)
     record_meaning(log, meaning)
 
 

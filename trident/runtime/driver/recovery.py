@@ -60,7 +60,14 @@ class _Found:
     unfinished: bool = False
 
 
-def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any]], policy: str, make: Make) -> None:
+def reconcile(
+    plan: Plan,
+    log: TransactionLog,
+    states: Mapping[str, Sequence[Any]],
+    policy: str,
+    make: Make,
+    executors: Sequence[str] = (),
+) -> None:
     """Bring log and stores together before the first batch.
 
     Parameters
@@ -71,6 +78,8 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
         `"refuse"`, `"adopt"` or `"restart"`, see `Config.state_recovery`.
     make
         `make(state, partition, partitions)` opens a partition of another layout.
+    executors
+        The states that tasks will commit; the log notes them.
 
     Raises
     ------
@@ -85,7 +94,7 @@ def reconcile(plan: Plan, log: TransactionLog, states: Mapping[str, Sequence[Any
             if isinstance(partitions[0], SentinelReadable)
         ]
         _recover(log, founds, policy)
-        log.append(StartRecord(log.epoch))
+        log.append(StartRecord(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
             _lay_out(log, name, kinds[name], partitions, by_name.get(name))
