@@ -13,6 +13,7 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
 from tests.runtime.windows.join_life import DELAYS, LEFT, RIGHT, WITHIN
+from tests.runtime.windows.moving_life import SLIDING
 from tests.runtime.windows.window_life import BY_TIME, ROWS
 from trident import Config, TridentTopology
 from trident.operations import Count, Sum, TumblingCountWindow
@@ -24,6 +25,8 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
     topology, state = TridentTopology(name), RedisState.opaque(url)
     rows = topology.new_stream("s", FixedBatchSpout(FIELDS, 30, *ROWS))
     by_time = rows.group_by("key").window(BY_TIME, state, Count(), "n", state_name="timed").parallelism_hint(partitions)
+    again = rows.group_by("key").window(SLIDING, state, "n", Sum(), "sum", bounds="start, end", state_name="sliding")
+    whole = rows.tumbling_window(7, state, "n", Sum(), "sum", bounds="start, end", state_name="whole")
     counted = rows.group_by("key").window(TumblingCountWindow.of(4), state, "n", Sum(), "sum", state_name="counted")
     left, right = (
         topology.new_stream(side, FixedBatchSpout(FIELDS, 20, *given))
@@ -35,6 +38,10 @@ def declare(name: str, url: str, partitions: int) -> tuple[TridentTopology, list
     ).parallelism_hint(partitions)  # fmt: skip
     return topology, [
         by_time.group_by("key").persistent_aggregate(state, "n", Sum(), "total", state_name="of_timed"),
+        again.parallelism_hint(partitions)
+        .group_by("key", "end")
+        .persistent_aggregate(state, "sum", Sum(), "total", state_name="of_sliding"),
+        whole.group_by("start").persistent_aggregate(state, "sum", Sum(), "total", state_name="of_whole"),
         counted.parallelism_hint(partitions)
         .group_by("key")
         .persistent_aggregate(state, "sum", Sum(), "total", state_name="of_counted"),
