@@ -25,6 +25,7 @@ __all__ = [
     "KeptInMemory",
     "MultiPuttable",
     "MultiUpdatable",
+    "OnceUpdatable",
     "OverBackingMap",
     "Placed",
     "Publishing",
@@ -125,6 +126,14 @@ class MultiUpdatable(Ability, Protocol):
 
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
         """Update distinct keys, each by its `ValueUpdater`; return the new values."""
+
+
+@runtime_checkable
+class OnceUpdatable(Ability, Protocol):
+    """A map state that can update many keys in pieces, in bounded memory."""
+
+    def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
+        """Update distinct keys as `multi_update` does; no other call of the commit updates any of them."""
 
 
 @runtime_checkable

@@ -87,6 +87,14 @@ class CommittedMap(ABC):
     def multi_update(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
         """Update distinct keys by the rule of the kind; return the values that are stored now."""
 
+    def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[ValueUpdater[Any]]) -> list[Any]:
+        """Update keys that no other call of this commit updates, so that they need not be remembered until its end."""
+        remembers = bool(self._written) or self._puts_at_commit
+        values = self.multi_update(keys, updaters)
+        if not remembers:
+            self._written.clear()
+        return values
+
     def multi_put(self, keys: Sequence[Key], values: Sequence[Any]) -> None:
         """Replace the values of distinct keys, by the rule of the kind."""
         self.multi_update(keys, [_Replace(value) for value in values])

@@ -13,6 +13,7 @@ from trident.state.abilities import (
     ColumnarState,
     ITupleCollection,
     KeepsAttempts,
+    OnceUpdatable,
     Resettable,
     SnapshotListable,
     SnapshotReadable,
@@ -51,6 +52,7 @@ class SnapshottableMap:
     commit = passed_on(State.commit)
     multi_get = passed_on(MapState.multi_get)
     multi_update = passed_on(MapState.multi_update)
+    multi_update_once = passed_on(OnceUpdatable.multi_update_once)
     multi_put = passed_on(MapState.multi_put)
     multi_get_at = passed_on(SnapshotReadable.multi_get_at)
     multi_combine = passed_on(ColumnarState.multi_combine)

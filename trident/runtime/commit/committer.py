@@ -13,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
+from trident.graph import Aggregation, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.committed import Committed, Updated
-from trident.runtime.commit.entries import ColumnEntries, Entries, RowEntries, inputs_of, takes_columns
+from trident.runtime.commit.entries import ColumnEntries, Entries, PiecedEntries, RowEntries, inputs_of, takes_columns
 from trident.runtime.commit.flow import Flow
 from trident.runtime.commit.garbage import paused_garbage_collection
 from trident.runtime.engine.task_output import TaskOutput
@@ -27,6 +27,7 @@ from trident.runtime.steps.rows import Emitted, Run, columns_of
 from trident.runtime.windows.over_time import update_over_time
 from trident.runtime.windows.shares import Moment, Place, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
+from trident.state.abilities import OnceUpdatable
 from trident.state.key_counts import counting_keys
 from trident.state.txid import Txid
 from trident.state.values import CombinerUpdates, ReducerValueUpdater
@@ -315,7 +316,14 @@ def _update(node: PersistNode, state: Any, entries: Entries, wanted: bool, bound
         if values is not None:
             return entries.with_values(values) if wanted else None
         entries = entries.rows()
-    rows = _update_rows(node, state, entries, bounds)
+    if isinstance(entries, PiecedEntries):
+        once = state.multi_update_once if isinstance(state, OnceUpdatable) else state.multi_update
+        tables = [_new_values(node, _update_keys(node, once, piece), wanted) for piece in entries.pieces()]
+        return pa.concat_tables(tables) if wanted else None
+    return _new_values(node, _update_rows(node, state, entries, bounds), wanted)
+
+
+def _new_values(node: PersistNode, rows: Sequence[Any], wanted: bool) -> pa.Table | None:
     return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields)) if wanted else None
 
 
@@ -325,13 +333,19 @@ def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bou
         out = Emitted(node.id, node.fields, bounds, len(entries))
         node.updater.update_state(state, entries.keys, out)
         return out.rows
-    aggregator = aggregation.aggregator
-    updaters: Sequence[Any]
-    if aggregation.combines:
-        updaters = CombinerUpdates(aggregator.combine, entries.given)
-    else:
-        updaters = [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in entries.given]
     if not aggregation.grouped:
-        return [(state.update(updaters[0]),)]
-    values = state.multi_update(entries.keys, updaters)
+        return [(state.update(_updaters(aggregation, entries)[0]),)]
+    return _update_keys(node, state.multi_update, entries)
+
+
+def _update_keys(node: PersistNode, update: Callable[..., list[Any]], entries: RowEntries) -> Sequence[Any]:
+    assert node.aggregation is not None, node
+    values = update(entries.keys, _updaters(node.aggregation, entries))
     return [(*key, value) for key, value in zip(entries.keys, values, strict=True)]
+
+
+def _updaters(aggregation: Aggregation, entries: RowEntries) -> Sequence[Any]:
+    aggregator = aggregation.aggregator
+    if aggregation.combines:
+        return CombinerUpdates(aggregator.combine, entries.given)
+    return [ReducerValueUpdater(aggregator.init, aggregator.reduce, rows) for rows in entries.given]

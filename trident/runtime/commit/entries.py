@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from trident.state.abilities import ColumnarState
 from trident.state.interfaces import Key
 from trident.state.values import Combine
 
-__all__ = ["ColumnEntries", "Entries", "RowEntries", "inputs_of", "takes_columns"]
+__all__ = ["PIECE", "ColumnEntries", "Entries", "PiecedEntries", "RowEntries", "inputs_of", "takes_columns"]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,29 @@ class ColumnEntries:
         return RowEntries(*rows_of(self.table, self.aggregation))
 
 
-Entries = RowEntries | ColumnEntries
+@dataclass(frozen=True)
+class PiecedEntries:
+    """Many keys, each with the value to combine, as a table; they become rows one piece after the other.
+
+    As Python objects they would take ten times the memory.
+    """
+
+    table: pa.Table
+    aggregation: Aggregation
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def pieces(self) -> Iterator[RowEntries]:
+        """Give all of them; no key is in two pieces."""
+        for start in range(0, len(self), PIECE):
+            yield RowEntries(*rows_of(self.table.slice(start, PIECE), self.aggregation))
+
+
+Entries = RowEntries | ColumnEntries | PiecedEntries
+
+PIECE = 1 << 17
+"""How many keys are updated at once."""
 
 
 def takes_columns(aggregation: Aggregation | None, states: Sequence[Any]) -> bool:
@@ -90,6 +112,8 @@ def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, column
         entries = _entries(node, tables, columnar)
     if partitions == 1:
         return {0: entries} if len(entries) else {}
+    if isinstance(entries, PiecedEntries):
+        entries = RowEntries(*rows_of(entries.table, entries.aggregation))
     assert isinstance(entries, RowEntries), "columns are for one partition"
     places = partitions_of([tuple(key) for key in entries.keys], partitions)
     return {partition: entries.take(ats) for partition, ats in places.items()}
@@ -104,6 +128,8 @@ def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entri
         return _grouped_rows(aggregation, tables)
     if columnar and (table := merged(aggregation, tables)) is not None:
         return _as_columns(table, aggregation) or RowEntries(*rows_of(table, aggregation))
+    if sum(table.num_rows for table in tables) > PIECE and (table := merged(aggregation, tables)) is not None:
+        return PiecedEntries(table, aggregation)
     keys, values = merge_partials(aggregation, tables)
     if not keys and not aggregation.grouped:
         zero = aggregation.aggregator.zero()  # as in Storm, one value per batch even if it is empty
