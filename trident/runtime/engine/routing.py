@@ -15,6 +15,7 @@ import pyarrow as pa
 from trident.arrow import schema_of
 from trident.graph import JoinNode, MultiReduceNode, RepartitionNode, Routing
 from trident.planner import Exchange, Sink
+from trident.runtime.steps.aggregates import merged
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.runtime.steps.groups import Ints, places_of
 from trident.runtime.steps.joins import join
@@ -64,12 +65,20 @@ def route(
         for partition, port, rows in pieces_of(over_time, tables, partitions):
             yield Frame(sink.target, port, partition, source, rows)
         return
-    table = pa.concat_tables(tables)
-    if table.num_rows == 0:
-        return
-    for partition, rows in _cut(sink, table, routing, partitions, source[1], run):
-        if rows.num_rows:
-            yield Frame(sink.target, sink.port, partition, source, rows)
+    for table in _whole(sink, tables):
+        if table.num_rows == 0:
+            continue
+        for partition, rows in _cut(sink, table, routing, partitions, source[1], run):
+            if rows.num_rows:
+                yield Frame(sink.target, sink.port, partition, source, rows)
+
+
+def _whole(sink: Sink, tables: Sequence[pa.Table]) -> Sequence[pa.Table]:
+    """Put the tables of a part together; of partials only so that no table has a key twice, because one alone is not merged."""
+    if len(tables) > 1 and sink.aggregation is not None and sink.aggregation.combines:
+        table = merged(sink.aggregation, list(tables))
+        return tables if table is None else [table]
+    return [pa.concat_tables(tables)]
 
 
 def _cut(
