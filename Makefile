@@ -7,6 +7,11 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 
 BIN := .venv/bin
+COMPAT := 3.5 4.0 4.1 4.2
+# What depends on Spark: sessions, jobs, clusters, streaming queries, DataFrames.
+COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/executors runtime/reading/test_views.py \
+	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/dataframes/test_dataframe_spout.py \
+	spouts/streaming/test_structured_streaming.py)
 LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka drpc metrics
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
@@ -17,7 +22,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo reach words ledger test quick check lint format types bench soak servers lock clean install java
+.PHONY: help demo reach words ledger test quick compat check lint format types bench soak servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -59,6 +64,25 @@ bench: install java servers ## measure the word count, the stores' commits and D
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)
 	@$(BIN)/python -m tests.benchmarks.commits $(COMMITS)
 	@$(BIN)/python -m tests.benchmarks.drpc $(DRPC)
+
+compat: install java servers $(COMPAT:%=build/compat/%/$(notdir $(STAMP))) ## run tests of what depends on Spark on each supported PySpark, 3.5 to 4.2
+	@for version in $(COMPAT); do \
+		echo "PySpark $$version"; \
+		build/compat/$$version/bin/python -m pytest -q -m spark -k "not kill" $(COMPAT_TESTS) $(ARGS) || failed="$${failed:-} $$version"; \
+	done; \
+	if [ -n "$${failed:-}" ]; then echo "failed with PySpark$$failed" >&2; exit 1; fi
+
+# The versions of the lock, but for Spark's.
+$(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP)): | build/uv.path
+	@uv=$$(cat build/uv.path); python=$$(cat build/python.path); here=build/compat/$*; \
+	echo "installing PySpark $* into $$here" >&2; \
+	$$uv venv --quiet --clear --python "$$python" $$here; \
+	sed -n 's/ *\\$$//; s/^\([a-z][^ =]*\)\[[^]]*\]==/\1==/; /^[a-z].*==/p' requirements.lock \
+		| grep -Ev '^(pyspark|py4j|delta-spark)==' >$$here/constraints.txt; \
+	$$uv pip install --quiet --python $$here/bin/python --constraint $$here/constraints.txt -r pyproject.toml \
+		$(addprefix --extra ,$(LOCK_EXTRAS)) "pyspark==$*.*"; \
+	$$uv pip install --quiet --python $$here/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@
 
 soak: install java servers ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)

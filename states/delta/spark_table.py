@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
     from trident.state.txid import Snapshot
 
-__all__ = ["DELTA_PACKAGE", "delta_dataframe", "delta_session_conf", "load"]
-
-DELTA_PACKAGE = "io.delta:delta-spark_4.2_2.13:4.4.0"
-"""Maven coordinates of the Delta library for the supported Spark."""
+__all__ = ["delta_dataframe", "delta_package", "delta_session_conf", "load"]
 
 # Only the central repository, because Ivy's default chain looks into the local Maven folder first, and stops at a module
 # whose description is there without the jar.
@@ -45,6 +42,14 @@ _PROVIDED = (
 _COLUMNS = {("txid", "attempt", "prev", "curr"): "curr", ("txid", "value"): "value", ("value",): "value"}
 
 
+def delta_package() -> str:
+    """Return the Maven coordinates of the Delta library for the Spark that is installed."""
+    import pyspark
+
+    release = ".".join(pyspark.__version__.split(".")[:2])
+    return "io.delta:delta-spark_2.12:3.3.3" if release == "3.5" else f"io.delta:delta-spark_{release}_2.13:4.4.0"
+
+
 def delta_session_conf(ivy_dir: str | os.PathLike[str] | None = None, jars: Sequence[str] = ()) -> dict[str, str]:
     """Return the Spark settings that make a session read and write Delta tables.
 
@@ -64,7 +69,7 @@ def delta_session_conf(ivy_dir: str | os.PathLike[str] | None = None, jars: Sequ
     }
     if jars:
         return conf | {"spark.jars": ",".join(jars)}
-    conf["spark.jars.packages"] = DELTA_PACKAGE
+    conf["spark.jars.packages"] = delta_package()
     conf["spark.jars.excludes"] = ",".join(f"{group}:*" for group in _PROVIDED)
     if ivy_dir is None:
         return conf

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,11 +17,13 @@ import psutil
 import pyspark
 import pytest
 
-from tests.harness.commands import Background, complaints, last_txid, started, trident, until, write_module
-from tests.harness.servers import Server
+from tests.harness.commands import Background, last_txid, started, trident, until, write_module
+from tests.harness.servers import ROOT, Server
 from tests.harness.spark_cluster import SparkCluster, start_spark_cluster
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+
+_LIMIT_S = 240.0  # on a busy machine two executors take a minute to start
 
 _SUBMIT = str(Path(pyspark.__file__).parent / "bin" / "spark-submit")
 _TOPOLOGIES = """
@@ -92,24 +96,17 @@ def folder(tmp_path: Path, redis_server: Server) -> Path:
     return tmp_path
 
 
-def test_trident_run_ships_the_users_modules_and_itself(
-    spark_cluster: SparkCluster, archive: Path, folder: Path
-) -> None:
-    done = trident(
-        "run", "counting:words", "--once", "--master", spark_cluster.url,
-        "--conf", f"spark.archives={archive}#environment", "--conf", "spark.pyspark.python=./environment/bin/python",
-        cwd=folder,
-    )  # fmt: skip
-    assert (done.returncode, complaints(done.stderr)[-1]) == (0, "starting Spark, which may take up to a minute")
-    assert "complete: 2 batches with 4 tuples" in done.stdout
-    read = trident("get", "counting:words", "count", "the", "cow", "--json", cwd=folder)
-    assert '{"key": ["the"], "value": 4}, {"key": ["cow"], "value": 1}' in read.stdout
-
-
 def test_a_worker_without_packages_is_said_to_lack_them(spark_cluster: SparkCluster, folder: Path) -> None:
     python = make_environment(folder / "bare")
     done = trident(
-        "run", "counting:words", "--once", "--master", spark_cluster.url, cwd=folder, PYSPARK_PYTHON=str(python)
+        "run",
+        "counting:words",
+        "--once",
+        "--master",
+        spark_cluster.url,
+        cwd=folder,
+        timeout_s=_LIMIT_S,
+        PYSPARK_PYTHON=str(python),
     )
     assert done.returncode == 1
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -132,7 +129,7 @@ def test_spark_submit_ends_after_the_running_commit_and_leaves_nothing(
     words = (
         "--master", spark_cluster.url, "--archives", f"{archive}#environment",
         "--conf", "spark.pyspark.python=./environment/bin/python", "--conf", f"spark.pyspark.driver.python={sys.executable}",
-        "run.py", "run", "counting:endless",
+        "run.py", "run", "counting:endless", "--log-format", "json",
     )  # fmt: skip
     log_dir = folder / "trident-log" / f"endless-{folder.name}"
     kept = {
@@ -150,7 +147,29 @@ def test_spark_submit_ends_after_the_running_commit_and_leaves_nothing(
     txid = last_txid(log_dir)
     assert code == 143, problems
     assert f"stopped after batch {txid}; the next run continues from there\n" in out
+    assert '"placements": {"count": "executors"}' in out + problems
     until(lambda: not spark_cluster.status()["activeapps"], "the cluster has freed the executors")
     until(lambda: not any(worker.executors() for worker in spark_cluster.workers), "the executors have ended")
     read = trident("get", "counting:endless", "count", "the", "--json", cwd=folder)
     assert f'"txid": {txid}, "values": [{{"key": ["the"], "value": {2 * txid}}}]' in read.stdout
+
+
+def test_the_example_of_the_page_runs_as_it_is_typed(
+    spark_cluster: SparkCluster, tmp_path: Path, redis_server: Server, archive: Path
+) -> None:
+    page = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
+    program, commands = re.findall(r"^```(?:python|sh)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)[:2]
+    (tmp_path / "word_counts.py").write_text(program.replace("localhost:6379", redis_server.address), encoding="utf-8")
+    run, get = (
+        shlex.split(line) for line in commands.replace("spark://localhost:7077", spark_cluster.url).splitlines()
+    )
+    environment = (
+        "--conf",
+        f"spark.archives={archive}#environment",
+        "--conf",
+        "spark.pyspark.python=./environment/bin/python",
+    )
+    done = trident(*run[1:], *environment, cwd=tmp_path, timeout_s=_LIMIT_S)
+    assert (done.returncode, "complete: 2 batches with 4 tuples" in done.stdout) == (0, True), done.stderr
+    read = trident(*get[1:], "--json", cwd=tmp_path)
+    assert '{"key": ["the"], "value": 4}, {"key": ["moon"], "value": 1}' in read.stdout

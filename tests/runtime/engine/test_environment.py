@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from py4j.protocol import Py4JNetworkError
+from pyspark import SparkContext
 
 from spouts import FixedBatchSpout
 from trident import TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.runtime.engine import environment
-from trident.runtime.engine.environment import check_java, check_master, pin_worker_python
+from trident.runtime.engine.environment import check_java, check_master, master_of, pin_worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -439,3 +440,33 @@ def test_the_python_that_spark_is_told_of_is_that_of_the_workers(monkeypatch: py
     assert os.environ["PYSPARK_PYTHON"] == "of the environment"
     pin_worker_python("./environment/bin/python")
     assert os.environ["PYSPARK_PYTHON"] == "./environment/bin/python"
+
+
+@pytest.mark.parametrize(
+    ("asked", "variables", "master"),
+    [
+        (None, {}, "local[*]"),
+        (
+            "spark://asked:7077",
+            {"PYSPARK_SUBMIT_ARGS": "--master spark://other:7077 pyspark-shell"},
+            "spark://asked:7077",
+        ),
+        (None, {"PYSPARK_SUBMIT_ARGS": "--name x --master spark://other:7077 pyspark-shell"}, "spark://other:7077"),
+        (None, {"SPARK_CONF_DIR": "conf"}, "yarn"),
+        (None, {"SPARK_HOME": ""}, "local[*]"),
+        (None, {"SPARK_HOME": "."}, "yarn"),
+    ],
+)
+def test_the_master_is_known_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, variables: dict[str, str], master: str
+) -> None:
+    (tmp_path / "conf").mkdir()
+    text = "# spark.master local\nspark.executor.memory 2g\nspark.master     yarn\n"
+    (tmp_path / "conf" / "spark-defaults.conf").write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for name in ("MASTER", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    assert master_of(asked) == master

@@ -11,6 +11,7 @@ from trident.errors import ConfigError
 from trident.monitoring.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.placing import misplaced
+from trident.runtime.engine.environment import master_of
 from trident.state.abilities import Fencing, StagedCommits
 
 __all__ = ["DRIVER", "EXECUTORS", "PlacedState", "executors_of", "placements_of"]
@@ -42,7 +43,7 @@ def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]
         A state is to be committed in executors and cannot be; the message says why, and what can be done.
     """
     asked = {name: plan.placements.get(name, config.state_placement) for name in states}
-    cannot = {name: why for name, opened in states.items() if (why := _unfit(config, opened))}
+    cannot = {name: why for name, opened in states.items() if (why := _unfit(plan, config, name, opened))}
     wanted = [name for name in states if asked[name] != DRIVER and name not in cannot]
     cluster = _on_cluster(config)
     wanted = [name for name in wanted if asked[name] == EXECUTORS or cluster]
@@ -66,10 +67,12 @@ def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]
     return found
 
 
-def _unfit(config: Config, partitions: Sequence[Any]) -> str:
+def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[Any]) -> str:
     """Say why a state cannot be committed in executors; empty if it can."""
     if config.engine == "in_process":
         return 'engine "in_process" has no executors'
+    if plan.states[name].spec.in_memory:
+        return "its values are in the memory of this process"
     state = partitions[0]
     if not isinstance(state, StagedCommits) and not (isinstance(state, Fencing) and state.fences):
         return (
@@ -83,8 +86,4 @@ def _on_cluster(config: Config) -> bool:
     """Whether Spark runs, or will run, its tasks in other processes than this one."""
     if config.engine == "in_process":  # without even importing Spark
         return False
-    from pyspark import SparkContext
-
-    active = SparkContext._active_spark_context  # noqa: SLF001  PySpark has no public question
-    master = active.master if active is not None else config.master or config.spark_conf.get("spark.master", "local[*]")
-    return not _LOCAL.match(master or "")
+    return not _LOCAL.match(master_of(config.master or config.spark_conf.get("spark.master")))

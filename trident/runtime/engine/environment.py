@@ -17,11 +17,20 @@ from trident.errors import EnvironmentProblem, describe
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
-__all__ = ["MINIMUM_JAVA", "JavaVersion", "check_java", "check_master", "pin_python_of", "pin_worker_python"]
+__all__ = [
+    "MINIMUM_JAVA",
+    "JavaVersion",
+    "check_java",
+    "check_master",
+    "master_of",
+    "pin_python_of",
+    "pin_worker_python",
+]
 
 MINIMUM_JAVA = 17
 _ANSWER_TIMEOUT_S = 30.0
 _CONNECT_TIMEOUT_S = 5.0
+_MASTER = re.compile(r"^\s*spark\.master[\s=]+(\S+)", re.MULTILINE)
 _INSTALL = (
     f"Install a Java runtime of version {MINIMUM_JAVA} or newer (Debian and Ubuntu: `apt-get install "
     f"openjdk-{MINIMUM_JAVA}-jre-headless`; Fedora: `dnf install java-{MINIMUM_JAVA}-openjdk-headless`; macOS: "
@@ -92,6 +101,29 @@ def pin_python_of(context: SparkContext) -> None:
     """
     if str(context.master).startswith("local") and "PYSPARK_PYTHON" not in os.environ:
         context.pythonExec = sys.executable
+
+
+def master_of(asked: str | None) -> str:
+    """Return the master that Spark runs with, or will run with, if a program asks for that one or (None) for none."""
+    from pyspark import SparkConf, SparkContext
+
+    active = SparkContext._active_spark_context  # noqa: SLF001  PySpark has no public question
+    if active is not None:
+        return active.master or ""
+    if asked:
+        return asked
+    if os.environ.get("PYSPARK_GATEWAY_PORT"):  # under spark-submit the JVM is there, and has read all that may say it
+        SparkContext._ensure_initialized()  # noqa: SLF001  as above
+        return SparkConf(_jvm=SparkContext._jvm).get("spark.master") or ""  # noqa: SLF001  as above
+    said = re.search(r"--master[\s=]+(\S+)", os.environ.get("PYSPARK_SUBMIT_ARGS", "")) or _MASTER.search(_defaults())
+    return said[1] if said else os.environ.get("MASTER") or "local[*]"
+
+
+def _defaults() -> str:
+    folder, home = os.environ.get("SPARK_CONF_DIR"), os.environ.get("SPARK_HOME")
+    where = folder or (Path(home, "conf") if home else None)
+    path = None if where is None else Path(where, "spark-defaults.conf")
+    return path.read_text(encoding="utf-8", errors="replace") if path is not None and path.is_file() else ""
 
 
 def check_master(master: str) -> None:
