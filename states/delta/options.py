@@ -37,7 +37,7 @@ class DeltaOptions(StoreOptions):
         table use the number that was set when it was created.
     publish_every_s
         The table at the path shows a committed batch after at most so many seconds, and when the state is closed. Writing it
-        takes at most a twentieth of the time, so it comes later if the state is large.
+        takes at most a fortieth of the time, so it comes later if the state is large.
     published_hours
         Old files of the table at the path are deleted after so many hours: no query on it may take longer.
     fsync

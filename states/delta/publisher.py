@@ -27,7 +27,7 @@ __all__ = ["Due", "Publisher"]
 
 _LOGGER = logging.getLogger(__name__)
 _TRIES = 5
-_SHARE = 20  # publishing takes at most one part in so many of the time
+_SHARE = 40  # publishing takes at most one part in so many of the time
 _RUNS_PER_CHECKPOINT = 32
 _LOOK_S = 0.2  # how soon the thread notices that the program ends
 

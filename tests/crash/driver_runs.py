@@ -213,7 +213,7 @@ def fingerprint(directory: Path) -> dict[str, str]:
     """Return what the logs say, the topology's own and those of the tables: names, and a digest of what counts."""
     log = list((directory / "log").iterdir())
     newest = max(path for path in log if path.suffix == ".log")  # what stands before it no longer matters
-    files = [newest, *directory.glob("*/_delta_log/[0-9]*.json")]
+    files = [newest, *directory.glob("*/_trident/changes/_delta_log/[0-9]*.json")]
     digests = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     return digests | dict.fromkeys((path.name for path in log), "is there")
 
