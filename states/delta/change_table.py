@@ -76,6 +76,7 @@ class ChangeTable(OpenedTable):
         mode: Literal["append", "overwrite"],
         app: tuple[str, int],
         note: Mapping[str, str],
+        *more: tuple[str, int],
     ) -> int:
         """Commit rows, all of one `_seq`, as the version after the one last seen, whole or not at all; return that version.
 
@@ -86,7 +87,7 @@ class ChangeTable(OpenedTable):
         BackendError
             The store refused. Nothing is visible, unless the store failed after it had accepted the commit.
         """
-        self._append([self._data_file(rows, (seq, seq), True)], mode, app, note)
+        self._append([self._data_file(rows, (seq, seq), True)], mode, app, note, *more)
         return self.version
 
     def copy(self, rows: pa.Table, app: tuple[str, int], note: Mapping[str, str]) -> None:
@@ -149,8 +150,11 @@ class ChangeTable(OpenedTable):
         with self._or_forgotten("commit to"):
             added = write_file(rows, seq, self._schema, self._filesystem(), new_rows)
         if added is not None:
-            self._sync(lambda folder: folder.sync_data(added.path))
+            self._sync_data(added.path)
         return added
+
+    def _sync_data(self, name: str) -> None:
+        self._sync(lambda folder: folder.sync_data(name))
 
     def _append(
         self,
@@ -158,6 +162,7 @@ class ChangeTable(OpenedTable):
         mode: str,
         app: tuple[str, int],
         note: Mapping[str, str],
+        *more: tuple[str, int],
     ) -> None:
         table = self._opened()
         based_on = table.version()
@@ -172,7 +177,7 @@ class ChangeTable(OpenedTable):
                 commit_properties=self._driver.CommitProperties(
                     custom_metadata={TXN_IS_LAST: "true", **note},
                     max_commit_retries=0,
-                    app_transactions=[self._driver.Transaction(*app)],
+                    app_transactions=[self._driver.Transaction(*each) for each in (app, *more)],
                 ),
                 post_commithook_properties=self._driver.PostCommitHookProperties(False, False),
             )

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
@@ -63,9 +64,15 @@ def data_files(table: DeltaTable) -> list[DataFile]:
     return sorted(map(DataFile.of, facts), key=lambda file: file.first)
 
 
-def read_files(files: list[DataFile], schema: pa.Schema, system: FileSystem) -> pa.Table:
-    """Read all rows of some data files."""
-    return ds.dataset([file.path for file in files], schema, "parquet", system).to_table()
+def read_files(
+    files: list[DataFile],
+    schema: pa.Schema,
+    system: FileSystem,
+    columns: list[str] | None = None,
+    filter: pc.Expression | None = None,
+) -> pa.Table:
+    """Read rows of some data files."""
+    return ds.dataset([file.path for file in files], schema, "parquet", system).to_table(columns, filter)
 
 
 def write_file(

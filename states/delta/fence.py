@@ -18,9 +18,14 @@ def newest_sentinel(table: OpenedTable) -> Sentinel | None:
     """Return the sentinel of the version last seen, None if there is none; reads no other rows."""
     if table.version == ABSENT:
         return None
-    marks = table.scan(~pc.field(SENTINEL_COLUMN).is_null(), [SENTINEL_COLUMN, SEQ_COLUMN]).to_pylist()
-    latest = max(marks, key=lambda row: int(row[SEQ_COLUMN]), default=None)
-    return None if latest is None else Sentinel(**latest[SENTINEL_COLUMN])
+    # The newest file has it, unless another program wrote that.
+    newest = max(table.files(), key=lambda file: file.last, default=None)
+    for files in ([] if newest is None else [newest], None):
+        marks = table.scan(~pc.field(SENTINEL_COLUMN).is_null(), [SENTINEL_COLUMN, SEQ_COLUMN], files).to_pylist()
+        latest = max(marks, key=lambda row: int(row[SEQ_COLUMN]), default=None)
+        if latest is not None:
+            return Sentinel(**latest[SENTINEL_COLUMN])
+    return None
 
 
 def moved_by_compactions(table: OpenedTable, since: int) -> bool:

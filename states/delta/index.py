@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from states.delta.fence import moved_by_compactions
+from states.delta.fence import moved_by_compactions, newest_sentinel
+from states.delta.large_index import LargeIndex
 from states.delta.layout import Layout, RawKey, RawValue, in_order
+from states.delta.memory_bounds import MemoryBounds
 from states.delta.number_rows import number_table
 from states.delta.opened_table import ABSENT, OpenedTable
 from trident.state.columns.kept_values import KeptValues
@@ -16,13 +18,13 @@ from trident.state.columns.number_columns import NumberColumns
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
 
-__all__ = ["Index", "IndexedValues"]
+__all__ = ["Beyond", "Index", "IndexedValues"]
 
 
 class IndexedValues:
-    """The raw value of each key. A scan is reduced when it is first asked for: to rows, or at once to columns."""
+    """The raw value of each key. A scan is read and reduced when it is first asked for: to rows, or at once to columns."""
 
-    def __init__(self, layout: Layout, scan: pa.Table | None = None) -> None:
+    def __init__(self, layout: Layout, scan: Callable[[], pa.Table] | None = None) -> None:
         self._layout, self._scan = layout, scan
         self._values = KeptValues(layout.takes_columns)
         self._has_plain_rows = False  # rows of a scan are plain tuples, which no columns take
@@ -31,9 +33,21 @@ class IndexedValues:
         """Return a raw value per key, None for an absent one."""
         return self._reduced().get(keys)
 
+    def __len__(self) -> int:
+        return len(self._reduced())
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the scan was reduced."""
+        return self._scan is None
+
     def keys(self) -> list[RawKey]:
         """Return all keys."""
         return self._reduced().keys()
+
+    def key_pages(self) -> Iterator[list[RawKey]]:
+        """Iterate over all keys, in a single page."""
+        yield self.keys()
 
     def put(self, rows: Mapping[RawKey, RawValue]) -> None:
         """Write raw values."""
@@ -47,7 +61,7 @@ class IndexedValues:
     def find(self, parts: Sequence[Sequence[Any]]) -> NumberColumns | None:
         """Return what is there for keys, given field by field; None where rows are quicker or values are no numbers."""
         if self._scan is not None and self._values.may_be_columns:
-            self._values.columns = number_table(self._layout, self._scan)
+            self._values.columns = number_table(self._layout, self._scan())
             self._drop_scan()
         elif self._has_plain_rows:
             entries = self._values.entries
@@ -65,7 +79,7 @@ class IndexedValues:
 
     def _reduced(self) -> KeptValues:
         if self._scan is not None:
-            self._values.entries.update(self._layout.latest(self._scan))
+            self._values.entries.update(self._layout.latest(self._scan()))
             self._has_plain_rows = self._layout.takes_columns
             self._drop_scan()
         return self._values
@@ -73,6 +87,17 @@ class IndexedValues:
     def _drop_scan(self) -> None:
         self._scan = None
         pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
+
+
+class Beyond(Protocol):
+    """What keeps a state that is too large for memory."""
+
+    def opened(self) -> LargeIndex | None:
+        """Return the values of the version of the table last seen; None if they are not kept in files yet."""
+
+    @property
+    def bounds(self) -> MemoryBounds:
+        """When a state is too large."""
 
 
 class Index:
@@ -84,13 +109,20 @@ class Index:
         The version; `ABSENT` without a table, None while nothing is held.
     values, sentinel, seq
         The latest values, the sentinel, and the highest `_seq` of this version.
+    beyond
+        Says whether the state is too large for memory, and opens one that is; None for a state that is never.
+    size, is_beyond
+        The bytes of the files that were there when the version was loaded, and whether they are too much for memory.
     """
 
     def __init__(self, table: OpenedTable, layout: Layout) -> None:
         self._table, self._layout = table, layout
-        self.values, self.seq = IndexedValues(layout), 0
+        self.values: IndexedValues | LargeIndex = IndexedValues(layout)
+        self.seq = 0
         self.sentinel: Sentinel | None = None
         self.version: int | None = None
+        self.beyond: Beyond | None = None
+        self.size, self.is_beyond = 0, False
         self._inside = ""
 
     def load(self) -> bool:
@@ -98,10 +130,24 @@ class Index:
         if (self._table.refresh() == self.version and self._is_here()) or self.moved_by_compactions():
             return False
         self.version = None
-        scan = in_order(self._table.scan())
-        self.values, self.version = IndexedValues(self._layout, scan), self._table.version
-        self._inside = self._table.inside
-        self.sentinel, self.seq = self._layout.end(scan)
+        if not self._load_beyond():
+            scan = in_order(self._table.scan())
+            self.values = IndexedValues(self._layout, lambda: scan)
+            self.sentinel, self.seq = self._layout.end(scan)
+        self.version, self._inside = self._table.version, self._table.inside
+        return True
+
+    def _load_beyond(self) -> bool:
+        """Read no rows of the version, or only those that are not in files of a base; False if all may be read."""
+        if self.beyond is None:
+            return False
+        files = self._table.files()
+        self.size, self.is_beyond = sum(file.size for file in files), self.beyond.bounds.is_beyond(files)
+        large = self.beyond.opened()
+        if large is None and not self.is_beyond:
+            return False
+        self.values = large or IndexedValues(self._layout, lambda: in_order(self._table.scan()))
+        self.sentinel, self.seq = newest_sentinel(self._table), max((file.last for file in files), default=0)
         return True
 
     def moved_by_compactions(self) -> bool:

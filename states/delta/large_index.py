@@ -1,7 +1,9 @@
 """The latest values of a table whose rows are beyond memory: what `IndexedValues` does, over files in buckets.
 
-The rows of the base are the published ones: of each key the value after a committed batch. To the value rule they are
-values that this batch wrote. Changes since then are in memory, in the columns of the change table.
+The rows of the base are the published ones: of each key the value after a committed batch P. Changes since then are in
+memory, in the columns of the change table. To the value rule of an opaque state the batch after P wrote each row of the
+base and changed nothing: so every reader and every commit after P finds the value, and a reader of a time before P is told
+to take a newer snapshot.
 """
 
 from __future__ import annotations
@@ -19,20 +21,16 @@ from states.delta.buckets.sorted_rows import Found, SortedRows
 from states.delta.layout import Layout, RawKey, RawValue
 from states.delta.number_rows import columns_of, key_column, table_of
 from states.delta.raw_forms import SENTINEL_COLUMN, python_of
-from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, TXID, NumberColumns
+from trident.state.columns.number_columns import ATTEMPT, CURR, HAS_CURR, HAS_PREV, PREV, TXID, NumberColumns
 from trident.state.interfaces import Key, StateType
+from trident.state.values import UNKNOWN_ATTEMPT
 
-__all__ = ["LargeIndex", "Merge", "Publish", "Written"]
+__all__ = ["LargeIndex", "Merge", "Publish"]
+
+_ROWS_AT_ONCE = 1 << 18
 
 Publish = Callable[[pa.Table], tuple[pa.Table, npt.NDArray[np.bool_]]]
 """Of changes, in the columns of the change table: the published rows, and which of them have no value."""
-
-
-class Written(NamedTuple):
-    """The batch that a base shows: to the value rule it wrote all rows of the base."""
-
-    txid: int
-    attempt: int
 
 
 class Merge(NamedTuple):
@@ -40,10 +38,15 @@ class Merge(NamedTuple):
 
     base: BucketedBase
     changes: SortedRows
+    publish: Publish
 
     def rewrites(self) -> Iterator[Rewrite]:
         """Write the buckets that change, one at a time; in any thread. See `BucketedBase.merge`."""
-        return self.base.merge(self.changes)
+        return self.base.merge(self.changes, self._published)
+
+    def _published(self, changes: SortedRows) -> SortedRows:
+        rows, without_value = self.publish(changes.rows)
+        return changes.with_rows(rows, changes.deleted | without_value, self.base.keys)
 
 
 class LargeIndex:
@@ -55,19 +58,23 @@ class LargeIndex:
         The columns of changes.
     base
         The published rows: the key columns, and the value as the last column.
-    written
-        The batch that the base shows.
+    shown
+        The batch P that the base shows.
     """
 
-    def __init__(self, layout: Layout, base: BucketedBase, written: Written) -> None:
-        self._layout, self._written = layout, written
+    def __init__(self, layout: Layout, base: BucketedBase, shown: int) -> None:
+        self._layout, self._shown = layout, shown
         self._columns = [*layout.key_columns, *layout.value_columns]
-        self.values = LargeValues(base, pa.schema([layout.schema.field(name) for name in self._columns]))
+        schema = pa.schema([layout.schema.field(name) for name in self._columns])
+        self.values = LargeValues(base, schema, layout.key_columns)
 
     def load(self, changes: pa.Table) -> None:
         """Take rows of the change table that are later than the base: in the order of `_seq`, a key as often as it comes."""
-        latest = self._layout.reduced(changes, drop_deleted=False)
-        self._put(latest.filter(latest[SENTINEL_COLUMN].is_null()))
+        for first in range(0, changes.num_rows, _ROWS_AT_ONCE):
+            part = changes.slice(first, _ROWS_AT_ONCE)
+            rows = part.filter(part[SENTINEL_COLUMN].is_null())
+            if not self._put(rows, once=True):
+                self._put(self._layout.reduced(rows, drop_deleted=False))
 
     # ---- IndexedValues --------------------------------------------------------------------------------------------
 
@@ -122,13 +129,11 @@ class LargeIndex:
         publish
             Takes each value as of the last committed batch.
         """
-        frozen = self.values.freeze()
-        rows, without_value = publish(frozen.rows)
-        return Merge(self.values.base, frozen.with_rows(rows, frozen.deleted | without_value))
+        return Merge(self.values.base, self.values.freeze(), publish)
 
-    def merged(self, base: BucketedBase, written: Written) -> None:
+    def merged(self, base: BucketedBase, shown: int) -> None:
         """Go on with the base that holds the frozen changes, and the batch that it shows."""
-        self._written = written
+        self._shown = shown
         self.values.merged(base)
 
     def thaw(self) -> None:
@@ -137,28 +142,34 @@ class LargeIndex:
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 
-    def _put(self, changes: pa.Table) -> None:
+    def _put(self, changes: pa.Table, once: bool = False) -> bool:
+        """Write changes; with `once` only if each key comes once, else False."""
         rows = changes.select(self._columns)
-        deleted = rows[self._layout.value_columns[0]].is_null().to_numpy()
-        self.values.put(rows, deleted)
+        run = self.values.sorted(rows, rows[self._layout.value_columns[0]].is_null().to_numpy())
+        if once and (run.hashes[1:] == run.hashes[:-1]).any():
+            return False
+        self.values.put(run)
+        return True
 
     def _found(self, parts: Sequence[Sequence[Any] | pa.Array], names: Any) -> NumberColumns:
         changes, stored = self.values.lookup(self._key_table(parts))
         numbers, flags = np.zeros((len(names), 4), np.int64), np.zeros(len(names), np.uint8)
         new = columns_of(self._layout, changes.rows)
         numbers[changes.places], flags[changes.places] = new.numbers, new.flags
-        numbers[stored.places, TXID], numbers[stored.places, ATTEMPT] = self._written
-        numbers[stored.places, CURR] = _value_column(stored.rows).to_numpy().view(np.int64)
-        flags[stored.places] = HAS_CURR
+        numbers[stored.places, TXID], numbers[stored.places, ATTEMPT] = self._shown + 1, UNKNOWN_ATTEMPT
+        numbers[stored.places, PREV] = numbers[stored.places, CURR] = (
+            _value_column(stored.rows).to_numpy().view(np.int64)
+        )
+        flags[stored.places] = HAS_PREV | HAS_CURR
         return NumberColumns(numbers, flags, new.dtype, None, (names, None, False))
 
     def _raw(self, stored: pa.Table) -> Iterator[RawValue]:
-        txid, attempt = self._written
+        shown = self._shown
         values = python_of(_value_column(stored))
         if self._layout.kind is StateType.OPAQUE:
-            return ((txid, attempt, None, value) for value in values)
+            return ((shown + 1, UNKNOWN_ATTEMPT, value, value) for value in values)
         if self._layout.kind is StateType.TRANSACTIONAL:
-            return ((txid, value) for value in values)
+            return ((shown, value) for value in values)
         return ((value,) for value in values)
 
     def _parts(self, keys: Sequence[RawKey]) -> list[Sequence[Any]]:
@@ -169,7 +180,7 @@ class LargeIndex:
         return pa.table([key_column(*one) for one in zip(names, types, parts, strict=True)], names=list(names))
 
     def _keys_of(self, rows: pa.Table) -> list[Key]:
-        return self._layout.raw_keys([rows[name] for name in self._layout.key_columns])
+        return self._layout.raw_keys(rows.columns[: len(self._layout.key_columns)])
 
 
 def _fill(answers: list[RawValue | None], found: Found, values: Iterator[RawValue]) -> None:

@@ -84,16 +84,20 @@ class Layout(RawForms):
         sentinel = Sentinel(**marks[-1].as_py()) if len(marks) else None
         return sentinel, table[SEQ_COLUMN][-1].as_py() if table.num_rows else 0
 
-    def latest(self, table: pa.Table) -> dict[RawKey, RawValue]:
-        """Reduce a scan in order to the latest raw value of each key."""
+    def latest(self, table: pa.Table, with_deleted: bool = False) -> dict[RawKey, RawValue]:
+        """Reduce a scan in order to the latest raw value of each key, those of deleted keys left out or not."""
         is_mark = pc.is_valid(table[SENTINEL_COLUMN])
         data = table.filter(pc.invert(is_mark)) if pc.any(is_mark).as_py() else table
         keys = self.raw_keys([data[name] for name in self.key_columns])
         values = zip(*(_column(data[name], name) for name in self.value_columns), strict=True)
         latest = dict(zip(keys, values, strict=True))
-        if data[self.value_columns[0]].null_count:
+        if data[self.value_columns[0]].null_count and not with_deleted:
             latest = {key: value for key, value in latest.items() if value[0] is not None}
         return latest
+
+    def without_deleted(self, values: Sequence[RawValue | None]) -> list[RawValue | None]:
+        """Return raw values with None for those that mark a deleted key."""
+        return [None if value is None or value[0] is None else value for value in values]
 
     def reduced(self, table: pa.Table, drop_deleted: bool) -> pa.Table:
         """Return the latest row of each key and the latest sentinel, in the order of `_seq`, without leaving Arrow.

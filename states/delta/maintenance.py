@@ -27,6 +27,7 @@ __all__ = ["Maintenance"]
 _LOGGER = logging.getLogger(__name__)
 _RUNS_PER_VACUUM = 8
 _LARGER_BY = 2
+_MOST_ROWS = 1 << 19
 _APP = "trident-maintenance"
 
 
@@ -46,6 +47,8 @@ class Maintenance:
         self._files = self._entries = self._runs = 0
         self._thread: threading.Thread | None = None
         self._closing = False
+        self.merged: int | None = None
+        """All changes up to this `_seq` are in a base, which deletions must still reach; None without a base."""
 
     def opened(self, files: int) -> None:
         """Note the number of files of a table that was read."""
@@ -95,16 +98,28 @@ class Maintenance:
             _LOGGER.warning("maintenance of %s was postponed: %s", self._what, error)
 
     def _compact(self, table: ChangeTable) -> None:
-        files = table.files()
+        files, has_base = table.files(), self.merged is not None
+        if self.merged is not None:
+            files = last_rows([file for file in files if file.first > self.merged])
         first = first_to_merge(files)
         if first == len(files):
             return
-        everything, at = first == 0, table.version
+        everything, at = first == 0 and not has_base, table.version
         rows = table.scan(None, None, files[first:])
         if table.version != at:
             raise VersionMoved(f"the files of version {at} were deleted meanwhile")
         note = {COMPACTION: "rows" if everything else "files"}
         table.replace(self._layout.reduced(rows, drop_deleted=everything), files[first:], (_APP, at), note)
+
+
+def last_rows(files: list[DataFile]) -> list[DataFile]:
+    """Return the last files, of so few rows together that they are merged in little memory."""
+    rows = 0
+    for number, file in reversed(list(enumerate(files))):
+        rows += file.rows
+        if rows > _MOST_ROWS:
+            return files[number + 1 :]
+    return files
 
 
 def first_to_merge(files: Sequence[DataFile]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from states.delta.base_table import TRIMMED
 from states.delta.change_table import ABSENT, VersionMoved
 from states.delta.commit_notes import RESET, CommitNote
 from states.delta.fence import overtaken
@@ -80,7 +81,7 @@ class DeltaBackingMap(DeltaPublishing):
         if self._claim is None or self._claim != txid.sentinel:
             self._drop_commit()
             self._create_and_load()
-        if not self._move_over(txid):
+        if not (self._move_over(txid) and self._grow(txid)):
             raise self._overtaken(self._claim)
         self._publish_before(txid)
         self._puts, self._begun = Puts(self._layout), True
@@ -145,13 +146,15 @@ class DeltaBackingMap(DeltaPublishing):
         self._refuse_read_only("empty the table")
         self._maintenance.close()
         self._publisher.forget()
+        self._beyond.wait()
+        self._maintenance.merged = None
         self._drop_commit()
         self._table.mend()
         if self._table.refresh() != ABSENT:
             self._index.version = None
             nothing, app = self._layout.table([], [], 0, None), (f"{self._app}/reset", self._table.version)
             try:
-                self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"})
+                self._table.commit(nothing, 0, "overwrite", app, {RESET: "true"}, (TRIMMED, -1))
             except VersionMoved as moved:
                 raise self._overtaken(None) from moved
             self._load()
@@ -163,12 +166,12 @@ class DeltaBackingMap(DeltaPublishing):
     def wait_for_maintenance(self) -> None:
         """Return once no compaction is running, and what may be published is."""
         self._maintenance.wait()
-        self._publisher.finish()
+        self._finish_publishing()
 
     def close(self) -> None:
         """Forget the index and the puts of an unfinished commit; wait for a running compaction, and publish."""
         self._maintenance.close()
-        self._publisher.finish()
+        self._finish_publishing()
         self._drop_commit()
         self._forget()
 

@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from states.delta.base_reads import BaseReads
 from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.fence import newest_sentinel
 from states.delta.index import Index
 from states.delta.layout import Layout
 from states.delta.maintenance import Maintenance
 from states.delta.options import DeltaOptions
+from states.delta.published import PublishedRows
 from states.delta.puts import Puts
 from states.delta.reader import Reader
 from trident.redaction import redacted
@@ -44,7 +46,8 @@ class DeltaReads:
         layout = self._layout
         self._table = ChangeTable(os.fspath(path), layout.schemas, layout.description, options, conf.read_only)
         self._maintenance = Maintenance(self._table, self._layout, options, self._what)
-        self._reader = Reader(self._table, self._layout) if conf.read_only else None
+        base = BaseReads(os.fspath(path), layout, PublishedRows(layout, conf).schema, options)
+        self._reader = Reader(self._table, self._layout, base) if conf.read_only else None
         self._index = Index(self._table, self._layout)
         self._seen: tuple[Sentinel | None] | None = None  # what was read or written last; None: it was not read yet
         # The commit: its claim, whether it began, and its puts.
@@ -69,13 +72,16 @@ class DeltaReads:
         return self._index.values.find_keys(self._layout.pack_keys(keys))
 
     def key_pages(self) -> Iterator[Sequence[Key]]:
-        """Iterate over the keys of the newest version, in a single page."""
+        """Iterate over the keys of the newest version, some at a time."""
         if self._reader is not None:
-            keys = [key for key, raw in self._reader.everything().items() if raw is not None]
+            yield from ([self._layout.unpack_key(key) for key in page] for page in self._reader.key_pages())
+            return
         else:
             self._load_if_free()
             puts, deleted = self._puts.as_rows(), self._layout.deleted
-            keys = [key for key in dict.fromkeys([*self._index.values.keys(), *puts]) if puts.get(key) is not deleted]
+            for page in self._index.values.key_pages():
+                yield [self._layout.unpack_key(key) for key in page if key not in puts]
+            keys = [key for key, raw in puts.items() if raw is not deleted]
         yield [self._layout.unpack_key(key) for key in keys]
 
     def _newest_sentinel(self) -> Sentinel | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["ABSENT", "OpenedTable"]
 
 _READ_TRIES = 5
+_BATCH_ROWS = 1 << 19
 
 
 class OpenedTable(FollowedTable):
@@ -33,7 +34,7 @@ class OpenedTable(FollowedTable):
     ) -> pa.Table:
         """Read the rows of the version last seen, or of a newer one if its files were deleted meanwhile.
 
-        With `files`, all rows of these files of the version.
+        With `files`, only those of these files of the version.
         """
         for left in range(_READ_TRIES - 1, -1, -1):
             if self._table is None:
@@ -41,7 +42,7 @@ class OpenedTable(FollowedTable):
             with reading(self.name, "read"):
                 try:
                     if files is not None:
-                        return read_files(list(files), self._schema, self._filesystem())
+                        return read_files(list(files), self._schema, self._filesystem(), columns, filter)
                     return self._dataset(self._opened()).to_table(columns, filter)
                 except FileNotFoundError as error:
                     if not left or self._at is not None:
@@ -60,6 +61,19 @@ class OpenedTable(FollowedTable):
             return []
         with reading(self.name, "list the files of"):
             return data_files(self._opened())
+
+    def transaction(self, app: str) -> int | None:
+        """Return the version of the last transaction of an application, None if there was none."""
+        if self._table is None:
+            return None
+        with reading(self.name, "read the log of"):
+            return self._opened().transaction_version(app)
+
+    def batches(self) -> Iterator[pa.Table]:
+        """Iterate over all rows of the version last seen, some at a time."""
+        with reading(self.name, "read"):
+            for batch in self._dataset(self._opened()).to_batches(batch_size=_BATCH_ROWS, batch_readahead=1):
+                yield pa.Table.from_batches([batch])
 
     def readable(self) -> bool:
         """Tell whether the version can still be read: its log entries and all of its data files are there."""

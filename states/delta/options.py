@@ -35,6 +35,9 @@ class DeltaOptions(StoreOptions):
     checkpoint_interval
         Commits between two checkpoints of the log; bounds what is read to open the table. Other programs that write the
         table use the number that was set when it was created.
+    max_keys_in_memory, max_mb_in_memory
+        A writer keeps the newest values in memory up to so many keys, and about so many megabytes. A state that has
+        grown beyond either is kept in files from then on: memory then holds what changed since they were written.
     publish_every_s
         The table at the path shows a committed batch after at most so many seconds, and when the state is closed. Writing it
         takes at most a fortieth of the time, so it comes later if the state is large.
@@ -53,6 +56,8 @@ class DeltaOptions(StoreOptions):
     vacuum_after_hours: int | None = whole(24, 1, or_none=True)
     log_retention_hours: int = whole(24, 1)
     checkpoint_interval: int = whole(32, 1)
+    max_keys_in_memory: int = whole(1_000_000, 1)
+    max_mb_in_memory: int = whole(512, 1)
     publish_every_s: int = whole(5, 1)
     published_hours: int = whole(1, 1)
     fsync: bool = True

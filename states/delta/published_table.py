@@ -77,10 +77,18 @@ class PublishedTable(ChangeTable):
         Those of the state.
     """
 
-    def __init__(self, path: str, schema: pa.Schema, description: str, options: DeltaOptions) -> None:
+    def __init__(
+        self,
+        path: str,
+        schema: pa.Schema,
+        description: str,
+        options: DeltaOptions,
+        read_only: bool = False,
+        at: int | None = None,
+    ) -> None:
         hours = options.published_hours
         options = replace(options, vacuum_after_hours=hours, log_retention_hours=hours)
-        super().__init__(path, (schema,), description, options, inside=AT_PATH)
+        super().__init__(path, (schema,), description, options, read_only, at, AT_PATH)
         self.is_alone = True  # the table of the changes has looked for others
 
     @property
@@ -94,6 +102,14 @@ class PublishedTable(ChangeTable):
             return None
         notes = (entry[_SHOWN] for entry in self.notes(_LOOKED_AT) if _SHOWN in entry)
         return next(map(Shown.of, notes), None)
+
+    def version_of(self, shown: Shown) -> int | None:
+        """Return the last version that shows a state that is not later than this; None if the log does not go back so far."""
+        for entry in self.notes():
+            found = Shown.of(entry[_SHOWN]) if _SHOWN in entry else None
+            if found is not None and found.txid <= shown.txid and found.version <= shown.version:
+                return int(entry["version"])
+        return None
 
     def show(self, rows: pa.Table, shown: Shown, name: str) -> None:
         """Replace all rows, as the version after the one last seen; raise `VersionMoved` if that is taken."""

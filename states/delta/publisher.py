@@ -14,16 +14,17 @@ import threading
 import time
 from typing import NamedTuple
 
+from states.delta.base_table import BaseTable
 from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
 from states.delta.fence import newest_sentinel
 from states.delta.layout import Layout
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
-from states.delta.published_table import PublishedTable, Shown
+from states.delta.published_table import Shown
 from trident.errors import StateError, TridentError
 from trident.state.txid import Snapshot
 
-__all__ = ["Due", "Publisher"]
+__all__ = ["Due", "Publisher", "is_newest"]
 
 _LOGGER = logging.getLogger(__name__)
 _TRIES = 5
@@ -55,7 +56,7 @@ class Publisher:
     def __init__(
         self,
         changes: ChangeTable,
-        table: PublishedTable,
+        table: BaseTable,
         rows: PublishedRows,
         layout: Layout,
         options: DeltaOptions,
@@ -113,7 +114,7 @@ class Publisher:
             if self.table.refresh() == ABSENT or self.table.is_of_earlier_version:
                 return
             try:
-                self.table.show(self._rows.schema.empty_table(), Shown(0, None, ABSENT), self._name)
+                self.table.clear(self._name)
                 return
             except VersionMoved:
                 if not left:
@@ -151,7 +152,7 @@ class Publisher:
         changes = self._changes.another(read_only=True, at=due.shown.version)
         for left in range(_TRIES - 1, -1, -1):
             is_there = self.table.refresh() != ABSENT
-            if self.table.is_of_earlier_version or not self._is_newest(due.shown):
+            if self.table.is_of_earlier_version or self.table.holds() or not is_newest(self._changes, due.shown):
                 return
             shown = self.table.shown() if is_there else None
             if shown is not None and (shown.is_same(due.shown) or _is_later(shown, due.shown)):
@@ -168,17 +169,6 @@ class Publisher:
                     raise
         self._keep_small()
 
-    def _is_newest(self, shown: Shown) -> bool:
-        """Whether the changes are still those of this writer, or of one after it that goes on from there."""
-        if shown.sentinel is None:
-            return True
-        changes = self._changes.another(read_only=True)
-        if changes.refresh() == ABSENT:
-            return False
-        found = newest_sentinel(changes)
-        own = shown.sentinel
-        return found is not None and found.incarnation == own.incarnation and found.version >= own.version
-
     def _keep_small(self) -> None:
         self._runs += 1
         if self._runs % _RUNS_PER_CHECKPOINT == 0:
@@ -187,6 +177,18 @@ class Publisher:
                 self.table.vacuum()
             except (VersionMoved, TridentError) as error:
                 _LOGGER.warning("the clean-up of the table of %s was postponed: %s", self._what, error)
+
+
+def is_newest(changes: ChangeTable, shown: Shown) -> bool:
+    """Whether the changes are still those of this writer, or of one after it that goes on from there."""
+    if shown.sentinel is None:
+        return True
+    changes = changes.another(read_only=True)
+    if changes.refresh() == ABSENT:
+        return False
+    found = newest_sentinel(changes)
+    own = shown.sentinel
+    return found is not None and found.incarnation == own.incarnation and found.version >= own.version
 
 
 def _is_later(shown: Shown, due: Shown) -> bool:

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.index import Index, IndexedValues
+from states.delta.large_index import LargeIndex
 from states.delta.layout import Layout, RawKey, RawValue
 from states.delta.number_rows import table_of
 from trident.state.columns.number_columns import NumberColumns
@@ -52,7 +53,7 @@ class Puts:
         found, new = self._columns
         return table_of(self._layout, found.place[0], new, seq, sentinel)
 
-    def go_into(self, index: IndexedValues) -> None:
+    def go_into(self, index: IndexedValues | LargeIndex) -> None:
         """Bring an index up to date, once they are committed."""
         if self._columns is not None:
             index.put_columns(*self._columns)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator
 
+from states.delta.base_reads import BaseReads
 from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.fence import newest_sentinel
 from states.delta.layout import Layout, RawKey, RawValue, in_order
@@ -11,14 +12,15 @@ from trident.state.txid import Sentinel
 
 __all__ = ["Reader"]
 
+_MOST_ANSWERS = 1_000_000
 _FILTERED_KEYS = 20_000  # beyond this many keys, reading all rows is faster
 
 
 class Reader:
     """Follows the newest version of a table, and remembers what it answered of this version."""
 
-    def __init__(self, table: ChangeTable, layout: Layout) -> None:
-        self._table, self._layout = table, layout
+    def __init__(self, table: ChangeTable, layout: Layout, base: BaseReads) -> None:
+        self._table, self._layout, self._base = table, layout, base
         self._answers: dict[RawKey, RawValue | None] = {}
         self._sentinel: tuple[Sentinel | None] | None = None  # None: not read yet
         self._at: tuple[int, int] | None = None  # the version, and which table
@@ -30,20 +32,28 @@ class Reader:
         if missing and self._table.version != ABSENT:
             at = self._table.version
             wanted = self._layout.key_filter(missing) if len(missing) <= _FILTERED_KEYS else None
-            found = self._layout.latest(in_order(self._table.scan(wanted)))
+            found: dict[RawKey, RawValue | None] = {**self._layout.latest(in_order(self._table.scan(wanted)), True)}
+            # After the changes, because a change leaves their table once a base holds it.
+            stored = self._base.get([key for key in missing if key not in found])
             if self._table.version != at:  # its files are gone, so all answers must come from the newer one
                 return self.get(keys)
-            self._answers.update((key, found.get(key)) for key in missing)
-        return [self._answers.get(key) for key in keys]
+            if len(self._answers) > _MOST_ANSWERS:
+                self._answers = {key: self._answers[key] for key in keys if key in self._answers}
+            self._answers.update((key, found[key] if key in found else stored.get(key)) for key in missing)
+        return self._layout.without_deleted([self._answers.get(key) for key in keys])
 
-    def everything(self) -> Mapping[RawKey, RawValue | None]:
-        """Return the raw values of all keys; None, or no entry, for those that are not there."""
+    def key_pages(self) -> Iterator[list[RawKey]]:
+        """Iterate over all keys, some at a time."""
         self._follow()
-        at, values = self._table.version, self._layout.latest(in_order(self._table.scan()))
+        at, changes = self._table.version, in_order(self._table.scan())
+        index = self._base.over(changes)
         if self._table.version != at:
-            return self.everything()
-        self._answers = dict(values)
-        return self._answers
+            yield from self.key_pages()
+        elif index is not None:
+            yield from index.key_pages()
+        else:
+            self._answers = dict(self._layout.latest(changes))
+            yield list(self._answers)
 
     def sentinel(self) -> Sentinel | None:
         """Return the sentinel of the newest version, None if there is none."""

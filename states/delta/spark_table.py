@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from states.delta.buckets.bucket_files import is_bucket
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
 from states.delta.spark_rule import value_at
 from states.delta.table_places import CHANGES
@@ -85,13 +86,16 @@ def delta_dataframe(
     path: str | os.PathLike[str],
     version: int | None = None,
     snapshot: Snapshot | None = None,
+    *,
+    base_version: int | None = None,
 ) -> DataFrame:
     """Return a Delta state as a DataFrame of its key columns and `value`, the latest write of each key.
 
     The session needs `delta_session_conf`. The DataFrame is of the Delta version given or of the newest, which is a
     whole number of batches; of an opaque state that may include one batch that the log has not recorded yet, unless a
     `snapshot` of the log says which batches are committed (`version` must not be more than one batch beyond it). A key whose
-    value is None has no row. A state whose types are not declared has binary columns here, in the codec of
+    value is None has no row. Of a state beyond memory, give with a `version` also that of the table at the path whose rows
+    are behind the changes of this version. A state whose types are not declared has binary columns here, in the codec of
     `trident.state.encoding.codec`.
 
     Raises
@@ -111,8 +115,26 @@ def delta_dataframe(
             shown = sf.col(value) if snapshot is None or value != "curr" else value_at(snapshot)
             latest = sf.max_by(sf.struct(shown.alias("value")), sf.col(SEQ_COLUMN)).alias("_latest")
             rows = table.where(sf.col(SENTINEL_COLUMN).isNull()).groupBy(*(f"`{key}`" for key in keys)).agg(latest)
-            return rows.select(*(f"`{key}`" for key in keys), "_latest.value").where("value IS NOT NULL")
+            rows = rows.select(*(f"`{key}`" for key in keys), "_latest.value")
+            # After the changes, because a change leaves their table once a base holds it.
+            return _over_base(spark, os.fspath(path), rows, keys, base_version).where("value IS NOT NULL")
     raise StateError(f"read Delta table {os.fspath(path)} as a state: its columns {table.columns} are not those of one")
+
+
+def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[str], version: int | None) -> DataFrame:
+    """Return rows, and those of the base behind them that have other keys; the rows alone if there is no base."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as sf
+
+    try:
+        base = load(spark, path, version)
+    except AnalysisException:  # nothing was published yet
+        return rows
+    if SENTINEL_COLUMN in base.columns or not any(map(is_bucket, base.inputFiles())):
+        return rows
+    base = base.toDF(*keys, "value").alias("base")
+    same = [sf.col(f"base.`{key}`").eqNullSafe(sf.col(f"rows.`{key}`")) for key in keys]
+    return rows.unionByName(base.join(rows.alias("rows"), same, "left_anti"))
 
 
 def _load_changes(spark: SparkSession, path: str, version: int | None) -> DataFrame:

@@ -9,12 +9,15 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from states.delta.base_reads import BaseReads
 from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.commit_notes import Place, find_batch, shown_batches
 from states.delta.fence import newest_sentinel
-from states.delta.layout import Layout, RawKey, RawValue, in_order
+from states.delta.index import IndexedValues
+from states.delta.layout import Layout, RawValue, in_order
 from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
+from states.delta.published import PublishedRows
 from states.delta.spark_table import delta_dataframe
 from trident.errors import StateError
 from trident.redaction import redacted
@@ -42,15 +45,17 @@ class DeltaStateAt:
         The version of the Delta table that is read.
     """
 
-    def __init__(self, table: ChangeTable, layout: Layout, snapshot: Snapshot, snapshot_key: Key | str) -> None:
+    def __init__(
+        self, table: ChangeTable, base: BaseReads, layout: Layout, snapshot: Snapshot, snapshot_key: Key | str
+    ) -> None:
         self.txid, self.version = snapshot.txid, table.version
         self._layout, self._snapshot = layout, snapshot
         self._snapshot_key = snapshot_key if isinstance(snapshot_key, tuple) else (snapshot_key,)
-        self._values: dict[RawKey, RawValue] = layout.latest(in_order(table.scan()))
+        self._values = base.at(table, snapshot.txid) or _in_memory(table, layout)
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read many keys: one entry per key, in the order asked, None where absent."""
-        return [self._of(self._values.get(raw)) for raw in self._layout.pack_keys(keys)]
+        return list(map(self._of, self._values.get(self._layout.pack_keys(keys))))
 
     def get(self) -> Any:
         """Return the single value of an ungrouped aggregate, None if never written."""
@@ -58,10 +63,11 @@ class DeltaStateAt:
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows: the fields of each key, then its value; a key whose value is None has no row."""
-        for raw, value in self._values.items():
-            found = self._of(value)
-            if found is not None:
-                yield (*self._layout.unpack_key(raw), found)
+        for page in self._values.key_pages():
+            for raw, value in zip(page, self._values.get(page), strict=True):
+                found = self._of(value)
+                if found is not None:
+                    yield (*self._layout.unpack_key(raw), found)
 
     def _of(self, raw: RawValue | None) -> Any:
         (value,) = self._layout.unpack_values([raw])
@@ -106,7 +112,10 @@ class DeltaMapState(SnapshottableMap):
         if found.place is None:  # nothing was ever committed
             columns = [*self._conf.key_fields, ("value", self._conf.value_type or "")]
             return spark.createDataFrame([], ", ".join(f"`{name}` {type_ or 'binary'}" for name, type_ in columns))
-        return delta_dataframe(spark, self._path, found.place.version, found.place.snapshot)
+        rows = PublishedRows(found.layout, self._conf)
+        base = BaseReads(self._path, found.layout, rows.schema, self._options)
+        at = found.place.version, base.version_at(found.table, snapshot.txid)
+        return delta_dataframe(spark, self._path, at[0], found.place.snapshot, base_version=at[1])
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Publish the state after a batch that the log holds; called between two commits."""
@@ -156,10 +165,16 @@ class _Found(NamedTuple):
 
 def _state_at(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> DeltaStateAt:
     layout, table, place = _found(path, conf, txid, kind, options)
+    base = BaseReads(path, layout, PublishedRows(layout, conf).schema, options)
     if place is None:
         assert isinstance(txid, Snapshot), "a number alone is looked for in the table"
-        return DeltaStateAt(table, layout, txid, options.snapshot_key)
-    return DeltaStateAt(table, layout, place.snapshot, options.snapshot_key)
+        return DeltaStateAt(table, base, layout, txid, options.snapshot_key)
+    return DeltaStateAt(table, base, layout, place.snapshot, options.snapshot_key)
+
+
+def _in_memory(table: ChangeTable, layout: Layout) -> IndexedValues:
+    scan = in_order(table.scan())
+    return IndexedValues(layout, lambda: scan)
 
 
 def _found(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> _Found:

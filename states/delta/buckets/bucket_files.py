@@ -18,9 +18,9 @@ from pyarrow.fs import FileSystem
 
 from states.delta.buckets.key_hashes import HASH_BITS, Hashes, Places, pairs
 
-__all__ = ["HASH_COLUMN", "ROWS_PER_GROUP", "Bucket", "BucketFile", "OpenedBucket", "write_bucket"]
+__all__ = ["HASH_COLUMN", "ROWS_PER_GROUP", "Bucket", "BucketFile", "OpenedBucket", "is_bucket", "write_bucket"]
 
-HASH_COLUMN = "_hash"
+HASH_COLUMN = "_trident_hash"
 
 ROWS_PER_GROUP = 1 << 14
 """A lookup of one key reads so many rows."""
@@ -67,8 +67,17 @@ class BucketFile(NamedTuple):
     @staticmethod
     def of(path: str, size: int, rows: int) -> BucketFile | None:
         """Return the file that a log names; None for a file of another program."""
-        name = _NAME.fullmatch(path.rpartition("/")[2])
+        name = _name(path)
         return None if name is None else BucketFile(path, size, rows, Bucket(int(name[1]), int(name[2], 16)))
+
+
+def is_bucket(path: str) -> bool:
+    """Whether a file is one of a bucket, by its name."""
+    return _name(path) is not None
+
+
+def _name(path: str) -> re.Match[str] | None:
+    return _NAME.fullmatch(path.rpartition("/")[2])
 
 
 def write_bucket(rows: pa.Table, bucket: Bucket, system: FileSystem) -> BucketFile:

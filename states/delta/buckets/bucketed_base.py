@@ -6,7 +6,7 @@ within another. A bucket that grows is split in two as it is rewritten.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -84,15 +84,20 @@ class BucketedBase:
             part = None if changes is None else changes.within(file.bucket)
             yield rows_only(rows if part is None else part.unchanged(rows))
 
-    def merge(self, changes: SortedRows) -> Iterator[Rewrite]:
+    def merge(self, changes: SortedRows, finish: Callable[[SortedRows], SortedRows] | None = None) -> Iterator[Rewrite]:
         """Write the buckets that changes touch, one at a time; no log names the new files yet.
 
         The files of rewrites that are not used are the caller's to delete.
+
+        Parameters
+        ----------
+        finish
+            Gives some of the changes the columns of the base, if they have others.
         """
         for bucket, file in self._cover(_EVERYTHING, list(self.files)):
             part = changes.within(bucket)
             if len(part):
-                yield self._merged(bucket, file, part)
+                yield self._merged(bucket, file, part if finish is None else finish(part))
 
     def moved(self, rewrites: Iterable[Rewrite]) -> BucketedBase:
         """Return the base after rewrites."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,11 @@ _MOST_DEPTH = 8  # one open file to each part
 
 
 def built(
-    tables: Iterable[pa.Table], empty: BucketedBase, rows: int, finish: Callable[[pa.Table], pa.Table]
+    tables: Iterable[pa.Table],
+    empty: BucketedBase,
+    rows: int,
+    finish: Callable[[pa.Table], pa.Table],
+    keys: Sequence[str],
 ) -> Iterator[BucketFile]:
     """Write all rows, a bucket at a time; no log names the files yet.
 
@@ -33,6 +37,8 @@ def built(
         About how many rows there are.
     finish
         Makes rows of the base of all rows of some keys, in the order in which they came; each key once.
+    keys
+        The key columns of the rows; they may have other names in the base.
     """
     depth = 0
     while rows >> depth > empty.limits.rows and depth < _MOST_DEPTH:
@@ -40,7 +46,7 @@ def built(
     parts = [Bucket(depth, prefix) for prefix in range(1 << depth)]
     with TemporaryDirectory(prefix="trident-delta-") as folder:
         names = [Path(folder) / f"{part.prefix}.arrow" for part in parts]
-        _part(tables, parts, names, empty)
+        _part(tables, parts, names, keys)
         for part, name in zip(parts, names, strict=True):
             if name.exists():
                 with pa.OSFile(str(name)) as source, pa.ipc.open_stream(source) as reader:
@@ -49,11 +55,11 @@ def built(
                 yield from empty.written(hashed(finish(together), empty.keys)[0], part)
 
 
-def _part(tables: Iterable[pa.Table], parts: list[Bucket], names: list[Path], empty: BucketedBase) -> None:
+def _part(tables: Iterable[pa.Table], parts: list[Bucket], names: list[Path], keys: Sequence[str]) -> None:
     with ExitStack() as stack:
         writers: dict[Path, pa.ipc.RecordBatchStreamWriter] = {}
         for table in tables:
-            ordered = hashed(table, empty.keys)[0]
+            ordered = hashed(table, keys)[0]
             hashes = hashes_in(ordered)
             for part, name in zip(parts, names, strict=True):
                 inside = part.within(hashes)

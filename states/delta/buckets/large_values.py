@@ -26,8 +26,8 @@ class LargeValues:
     ----------
     base
         The rows on the disk.
-    schema
-        The columns of changes: key columns as in the base, and any others.
+    schema, keys
+        The columns of changes, and which of them are the key columns; they may have other names in the base.
 
     Attributes
     ----------
@@ -35,8 +35,8 @@ class LargeValues:
         The rows on the disk.
     """
 
-    def __init__(self, base: BucketedBase, schema: pa.Schema) -> None:
-        self.base, self._schema = base, schema
+    def __init__(self, base: BucketedBase, schema: pa.Schema, keys: Sequence[str]) -> None:
+        self.base, self._schema, self._keys = base, schema, keys
         self._runs: list[SortedRows] = []  # the newest last, each at most half as long as the one before
         self._frozen: SortedRows | None = None
 
@@ -67,14 +67,17 @@ class LargeValues:
 
     def together(self) -> tuple[pa.Table, Iterator[pa.Table]]:
         """Return everything: the changes that are no deletions, and the other rows of the base, a bucket at a time."""
-        changes = _together(self._in_memory(), self._schema, self.base.keys)
+        changes = _together(self._in_memory(), self._schema, self._keys)
         return changes.rows.filter(pa.array(~changes.deleted)), self.base.rows(changes)
 
-    def put(self, rows: pa.Table, deleted: npt.NDArray[np.bool_] | None = None) -> None:
-        """Write rows of distinct keys; of a deletion only the key counts."""
-        if not rows.num_rows:
+    def sorted(self, rows: pa.Table, deleted: npt.NDArray[np.bool_] | None = None) -> SortedRows:
+        """Return rows of distinct keys as changes; of a deletion only the key counts."""
+        return SortedRows.of(rows, self._keys, deleted)
+
+    def put(self, run: SortedRows) -> None:
+        """Write changes."""
+        if not len(run):
             return
-        run = SortedRows.of(rows, self.base.keys, deleted)
         # A row is copied a few times at most, and a lookup asks few tables.
         while self._runs and len(self._runs[-1]) < 2 * len(run):
             run = run.after(self._runs.pop())
@@ -83,7 +86,7 @@ class LargeValues:
     def freeze(self) -> SortedRows:
         """Return all changes; those that are put from now on are not among them. `merged` or `thaw` ends it."""
         assert self._frozen is None, "one merge at a time"
-        self._frozen, self._runs = _together(self._runs, self._schema, self.base.keys), []
+        self._frozen, self._runs = _together(self._runs, self._schema, self._keys), []
         return self._frozen
 
     def merged(self, base: BucketedBase) -> None:
@@ -93,7 +96,7 @@ class LargeValues:
     def thaw(self) -> None:
         """Take the frozen changes back, because their merge failed."""
         if self._frozen is not None:
-            self._runs, self._frozen = [_together([self._frozen, *self._runs], self._schema, self.base.keys)], None
+            self._runs, self._frozen = [_together([self._frozen, *self._runs], self._schema, self._keys)], None
 
     def _in_memory(self) -> list[SortedRows]:
         return self._runs if self._frozen is None else [self._frozen, *self._runs]

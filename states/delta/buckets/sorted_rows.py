@@ -114,9 +114,9 @@ class SortedRows:
         """The rows, without their hashes."""
         return rows_only(self._rows)
 
-    def with_rows(self, rows: pa.Table, deleted: npt.NDArray[np.bool_]) -> SortedRows:
+    def with_rows(self, rows: pa.Table, deleted: npt.NDArray[np.bool_], keys: Sequence[str]) -> SortedRows:
         """Return changes of the same keys, in the same order, with other columns and deletions."""
-        return SortedRows(rows.add_column(0, HASH_COLUMN, self._rows[HASH_COLUMN]), deleted, self._keys)
+        return SortedRows(rows.add_column(0, HASH_COLUMN, self._rows[HASH_COLUMN]), deleted, keys)
 
     @property
     def nbytes(self) -> int:
@@ -150,15 +150,19 @@ class SortedRows:
         return in_hash_order(pa.concat_tables([kept, self._rows.filter(pa.array(~self.deleted))]))[0]
 
     def unchanged(self, stored: pa.Table) -> pa.Table:
-        """Return those of some stored rows, with their hashes and in order, whose keys do not change here."""
-        older = SortedRows(stored, np.zeros(stored.num_rows, np.bool_), self._keys)
+        """Return those of some stored rows, with their hashes and in order, whose keys do not change here.
+
+        The key columns of both come first; they may have other names.
+        """
+        keys = stored.column_names[1 : 1 + len(self._keys)]
+        older = SortedRows(stored, np.zeros(stored.num_rows, np.bool_), keys)
         return stored.filter(pa.array(older._unchanged(self)))
 
     def _unchanged(self, newer: SortedRows) -> npt.NDArray[np.bool_]:
         at, of_newer = pairs(self.hashes, newer.hashes)
         left, right = (
             comparable(rows.take(pa.array(places)).columns)
-            for rows, places in ((self._rows.select(self._keys), at), (newer._rows.select(self._keys), of_newer))
+            for rows, places in ((self._rows.select(self._keys), at), (newer._rows.select(newer._keys), of_newer))
         )
         kept = np.ones(len(self), np.bool_)
         kept[at[same_keys(left, right)]] = False

@@ -158,6 +158,7 @@ def test_each_commit_is_forced_to_the_disk_with_all_that_it_is_built_upon(
     commit(state, log, 2, 1, {"man": 1})
     assert f"{version_of(table):020}.json" in forced
     quick = state_at(tmp_path / "quick", fsync=False)
+    state.wait_for_maintenance()
     forced.clear()
     commit(quick, Log(), 1, 1, {"man": 1})
     assert forced == []
@@ -249,7 +250,7 @@ def test_options_are_checked() -> None:
 def test_the_examples_of_the_page_run(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "states" / "delta.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 3
     run = subprocess.run(
         [sys.executable, "-c", "\n".join(blocks)],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,

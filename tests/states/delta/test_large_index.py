@@ -14,9 +14,10 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from states.delta.buckets.bucketed_base import BucketedBase, BucketLimits
 from states.delta.index import IndexedValues
-from states.delta.large_index import LargeIndex, Merge, Written
+from states.delta.large_index import LargeIndex, Merge
 from states.delta.layout import Layout
-from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid
+from trident.state import OpaqueValue, StateConf, StateType, TransactionalValue, Txid, Winners
+from trident.state.values import UNKNOWN_ATTEMPT
 
 WORDS = [*"abcdefgh", "long" * 20, None]
 CONFS = {
@@ -28,15 +29,17 @@ CONFS = {
 
 def large_index(path: Path, layout: Layout) -> LargeIndex:
     value = pa.field("total", layout.value_types[-1])
-    schema = pa.schema([*map(pa.field, layout.key_columns, layout.key_types), value])
+    keys = [f"of_{name}" for name in layout.key_columns]  # people may read them under other names
+    schema = pa.schema([*map(pa.field, keys, layout.key_types), value])
     system = SubTreeFileSystem(str(path), LocalFileSystem())
-    return LargeIndex(layout, BucketedBase([], schema, layout.key_columns, system, BucketLimits(5)), Written(0, 0))
+    return LargeIndex(layout, BucketedBase([], schema, keys, system, BucketLimits(5)), 0)
 
 
 def published(layout: Layout, rows: pa.Table) -> tuple[pa.Table, npt.NDArray[np.bool_]]:
     """Take the newest value of each key, as if each attempt had won."""
     value = rows[layout.value_columns[-1]]
-    return rows.select(layout.key_columns).append_column("total", value), value.is_null().to_numpy()
+    names = [*(f"of_{name}" for name in layout.key_columns), "total"]
+    return pa.table([*(rows[name] for name in layout.key_columns), value], names=names), value.is_null().to_numpy()
 
 
 def value_of(kind: StateType, txid: int, number: Any) -> Any:
@@ -80,7 +83,7 @@ def step(large: LargeIndex, layout: Layout, merge: Merge | None, what: str, txid
     if merge is None:
         return large.freeze(lambda rows: published(layout, rows)) if what == "freeze" else None
     if what == "merged":
-        large.merged(merge.base.moved(merge.rewrites()), Written(txid, 1 << 20))
+        large.merged(merge.base.moved(merge.rewrites()), txid)
         return None
     if what == "thaw":
         large.thaw()
@@ -102,7 +105,7 @@ def test_columns_give_the_numbers_of_rows(tmp_path: Path, width: int) -> None:
         index.put_columns(found, new)
         if number == 1:
             merge = index.freeze(lambda rows: published(layout, rows))
-            index.merged(merge.base.moved(merge.rewrites()), Written(1, 5))
+            index.merged(merge.base.moved(merge.rewrites()), 1)
     assert index.get([*keys, ("z", 1)[:width]]) == [
         *((3, 5, 2 * one, 3 * one) for one in (1, 10, 100, 1000)),
         None,
@@ -117,14 +120,20 @@ def test_a_row_of_the_base_is_a_value_of_the_batch_that_it_shows(tmp_path: Path)
     index = large_index(tmp_path, layout)
     index.put({("a", 1): (4, 7, 1, 2), ("b", 1): (4, 7, 1, None)})
     merge = index.freeze(lambda rows: published(layout, rows))
-    index.merged(merge.base.moved(merge.rewrites()), Written(9, 8))
-    assert index.get([("a", 1), ("b", 1)]) == [(9, 8, None, 2), None]
+    index.merged(merge.base.moved(merge.rewrites()), 9)
+    assert index.get([("a", 1), ("b", 1)]) == [(10, UNKNOWN_ATTEMPT, 2, 2), None]
     found = index.find([["a"], [1]])
     assert found is not None
-    assert found.values() == [OpaqueValue(9, 8, None, 2)]
+    assert found.values() == [OpaqueValue(10, UNKNOWN_ATTEMPT, 2, 2)]
+    assert found.values_before(10, Winners()) == found.values_before(99, Winners()) == [2]
+    assert found.first_after(9) == (0, 10)  # a reader at batch 8 or before takes a newer snapshot
 
 
-def test_changes_since_the_base_are_loaded_at_a_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows_at_once", [1, 2, 100])
+def test_changes_since_the_base_are_loaded_at_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_at_once: int
+) -> None:
+    monkeypatch.setattr("states.delta.large_index._ROWS_AT_ONCE", rows_at_once)
     layout = Layout(StateType.OPAQUE, CONFS["typed"])
     index = large_index(tmp_path, layout)
     first = layout.table([("a", 1), ("b", 1), ("c", 1)], [(1, 1, None, 1)] * 3, 1, None)

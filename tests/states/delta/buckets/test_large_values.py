@@ -75,14 +75,14 @@ def any_key(dice: random.Random) -> Any:
 
 def run_schedule(path: Path, seed: int) -> None:
     dice, model = random.Random(seed), Model()
-    values = LargeValues(base_in(path), SCHEMA)
+    values = LargeValues(base_in(path), SCHEMA, KEYS)
     frozen: tuple[SortedRows, Model] | None = None
     for _ in range(40):
         some = list({any_key(dice) for _ in range(dice.choice([0, 1, 5, 30]))})
         what = dice.choice(["put", "put", "delete", "freeze", "merge", "thaw"])
         if what in ("put", "delete"):
             new = {key: dice.randrange(1000) for key in some}
-            values.put(rows_of(new), None if what == "put" else np.ones(len(new), np.bool_))
+            values.put(values.sorted(rows_of(new), None if what == "put" else np.ones(len(new), np.bool_)))
             model = {**model, **new} if what == "put" else {k: v for k, v in model.items() if k not in new}
         elif what == "freeze" and frozen is None:
             frozen = values.freeze(), dict(model)
@@ -131,7 +131,7 @@ def test_a_bucket_without_rows_has_no_file_until_it_has_rows_again(tmp_path: Pat
     base, _ = merged(tmp_path, base_in(tmp_path), everything)
     first = base.files[0]
     with bucket_files.OpenedBucket(first, base._system) as opened:
-        gone = opened.rows().drop_columns(["_hash"])
+        gone = opened.rows().drop_columns(["_trident_hash"])
     emptied = base.moved(base.merge(SortedRows.of(gone, KEYS, np.ones(len(gone), np.bool_))))
     assert len(emptied) == 40 - len(gone)
     assert first.bucket not in [file.bucket for file in emptied.files]
@@ -154,8 +154,8 @@ def test_a_lookup_reads_the_row_groups_of_its_keys_only(tmp_path: Path, monkeypa
     found = base.lookup(WantedKeys.of(keys_of([("w3", 3), ("absent", 1)])))
     assert found.rows["value"].to_pylist() == [3]
     assert [(len(groups), columns) for groups, columns in read] in (
-        [(2, ["_hash"]), (1, None)],
-        [(1, ["_hash"]), (1, None)],
+        [(2, ["_trident_hash"]), (1, None)],
+        [(1, ["_trident_hash"]), (1, None)],
     )
 
 
@@ -170,11 +170,11 @@ def test_a_base_is_built_of_rows_in_any_order(tmp_path: Path, expected: int) -> 
     dice = random.Random(expected)
     tables = [{any_key(dice): dice.randrange(1000) for _ in range(50)} for _ in range(6)]
     empty, model = base_in(tmp_path), {key: value for table in tables for key, value in table.items()}
-    base = base_in(tmp_path, built(map(rows_of, tables), empty, expected, newest))
+    base = base_in(tmp_path, built(map(rows_of, tables), empty, expected, newest, KEYS))
     assert listed(base) == model
     found = base.lookup(WantedKeys.of(keys_of(model)))
     assert found.rows["value"].to_pylist() == [list(model.values())[place] for place in found.places.tolist()]
-    assert list(built([], empty, expected, newest)) == []
+    assert list(built([], empty, expected, newest, KEYS)) == []
 
 
 def test_large_rows_split_a_bucket_by_their_bytes(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_value_longer_than_any_bucket_is_written_whole(tmp_path: Path) -> None
 def test_the_hash_is_in_the_file_and_readers_of_the_columns_do_not_see_it(tmp_path: Path) -> None:
     base, _ = merged(tmp_path, base_in(tmp_path), {("a", 1): 1})
     (file,) = base.files
-    assert pq.read_schema(tmp_path / file.path).names == ["_hash", *SCHEMA.names]
+    assert pq.read_schema(tmp_path / file.path).names == ["_trident_hash", *SCHEMA.names]
     assert next(iter(base.rows())).schema == SCHEMA
     assert BucketFile.of(file.path, file.size, 1) == file
     assert BucketFile.of("part-00000-abc.snappy.parquet", 1, 1) is None
@@ -216,9 +216,9 @@ def test_a_file_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatc
 
 
 def test_memory_is_counted_and_given_back_after_a_merge(tmp_path: Path) -> None:
-    values = LargeValues(base_in(tmp_path), SCHEMA)
+    values = LargeValues(base_in(tmp_path), SCHEMA, KEYS)
     assert (values.changes, values.nbytes) == (0, 0)
-    values.put(rows_of({(f"w{n}", n): n for n in range(100)}))
+    values.put(changes_of({(f"w{n}", n): n for n in range(100)}))
     assert values.changes == 100
     assert values.nbytes > 100 * (8 + 8 + 4)
     frozen = values.freeze()

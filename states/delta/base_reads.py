@@ -1,0 +1,105 @@
+"""The base of a state beyond memory as readers in any process see it, behind the changes that they have read first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from states.delta.base_table import TRIMMED, BaseTable
+from states.delta.change_table import ABSENT, ChangeTable
+from states.delta.faults import short
+from states.delta.large_index import LargeIndex
+from states.delta.layout import SEQ_COLUMN, Layout, RawKey, RawValue, in_order
+from states.delta.options import DeltaOptions
+from states.delta.published_table import Shown
+from trident.errors import StateError
+
+__all__ = ["BaseReads"]
+
+_TRIES = 5
+
+R = TypeVar("R")
+
+
+class BaseReads:
+    """Reads the base of one state: the newest, or the one of an earlier time.
+
+    Parameters
+    ----------
+    path, layout, schema, options
+        Of the state: where it is, the columns of its changes, those that people read, and the options.
+    """
+
+    def __init__(self, path: str, layout: Layout, schema: pa.Schema, options: DeltaOptions) -> None:
+        self._path, self._layout, self._schema, self._options = path, layout, schema, options
+        self._table = self._opened(None)
+
+    def get(self, keys: Sequence[RawKey]) -> dict[RawKey, RawValue | None]:
+        """Return the raw values of keys that have no change; nothing without a base."""
+        if not keys:
+            return {}
+
+        def read() -> dict[RawKey, RawValue | None]:
+            index = self._index(self._table)
+            return {} if index is None else dict(zip(keys, index.get(keys), strict=True))
+
+        return self._again(read)
+
+    def over(self, changes: pa.Table) -> LargeIndex | None:
+        """Return everything: the newest base with changes over it, which were read before; None without a base."""
+        return self._again(lambda: self._index(self._table, changes))
+
+    def at(self, changes: ChangeTable, txid: int) -> LargeIndex | None:
+        """Return the state of a version of the changes, as of a batch; None if there was no base yet.
+
+        Raises
+        ------
+        StateError
+            The base of that time is no longer there.
+        """
+        version = self.version_at(changes, txid)
+        return None if version is None else self._index(self._opened(version), in_order(changes.scan()))
+
+    def version_at(self, changes: ChangeTable, txid: int) -> int | None:
+        """Return the version of the base behind a version of the changes, as of a batch; None and errors as `at`."""
+        self._table.refresh()
+        if self._table.holds() is None:
+            return None
+        version, trimmed = self._table.version_of(Shown(txid, None, changes.version)), changes.transaction(TRIMMED)
+        old = None if version is None else self._opened(version)
+        holds = None if old is None or old.refresh() == ABSENT else old.holds()
+        if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
+            raise StateError(
+                f"read Delta state {self._table.name} as of batch {txid}: the rows that had not changed for long are no longer "
+                "retained. A state beyond memory keeps them for published_hours"
+            )
+        return None if holds is None else version
+
+    # ---- inside ---------------------------------------------------------------------------------------------------
+
+    def _opened(self, at: int | None) -> BaseTable:
+        return BaseTable(self._path, self._schema, self._layout.description, self._options, True, at)
+
+    def _index(self, table: BaseTable, changes: pa.Table | None = None) -> LargeIndex | None:
+        table.refresh()
+        holds = table.holds()
+        if holds is None:
+            return None
+        index = LargeIndex(self._layout, table.base(), holds.batch)
+        if changes is not None:
+            index.load(changes.filter(pc.greater(changes[SEQ_COLUMN], holds.seq)))
+        return index
+
+    def _again(self, read: Callable[[], R]) -> R:
+        """Read; once more with a newer base if the files of this one are gone."""
+        for left in range(_TRIES - 1, -1, -1):
+            try:
+                return read()
+            except FileNotFoundError as error:
+                if not left:
+                    raise StateError(f"cannot read Delta table {self._table.name}: {short(error)}") from error
+                self._table.forget()
+        raise AssertionError("the last try returns or raises")

@@ -1,0 +1,338 @@
+"""A Delta state that is too large for memory: it tells what one in memory tells, whatever fails, and a start reads no rows."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from states.delta.base_table import BaseTable
+from states.delta.beyond_memory import BeyondMemory
+from states.delta.buckets.bucket_files import BucketFile, OpenedBucket
+from states.delta.buckets.bucketed_base import BucketLimits
+from states.delta.change_table import ChangeTable
+from states.delta.memory_bounds import MemoryBounds
+from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update
+from trident.errors import BackendError, FencedError, StateError
+from trident.state import Snapshot, StateType
+
+WORDS = [f"w{number}" for number in range(60)]
+OPTIONS: dict[str, Any] = {
+    "max_keys_in_memory": 10,
+    "fsync": False,
+    "publish_every_s": 1000,
+    "compact_after_commits": 4,
+}
+
+
+@pytest.fixture(autouse=True)
+def small_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("states.delta.buckets.bucketed_base.BucketLimits", lambda: BucketLimits(8))
+
+
+def large_at(path: Path, kind: StateType = StateType.OPAQUE, background: bool = False, **options: Any) -> Any:
+    return state_at(path, kind=kind, **{**OPTIONS, "background_maintenance": background, **options})
+
+
+def people_read(path: Path) -> dict[str, int]:
+    rows = DeltaTable(path).to_pyarrow_table().to_pylist()
+    found = {row["word"]: row["value"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def is_large(path: Path) -> bool:
+    return DeltaTable(path).transaction_version("trident/merged") not in (None, -1)
+
+
+def told(state: Any, at: Snapshot | None = None) -> dict[str, int]:
+    """The values of all words: the newest, or those as of a committed batch."""
+    keys = [(word,) for word in WORDS]
+    found = state.multi_get(keys) if at is None else state.multi_get_at(keys, at)
+    return {word: value for word, value in zip(WORDS, found, strict=True) if value is not None}
+
+
+def filled(path: Path, log: Log, batches: int = 8, **options: Any) -> tuple[Any, Counter[str]]:
+    """A large state after some batches of a few words each."""
+    state, model = large_at(path, **options), Counter[str]()
+    for number in range(1, batches + 1):
+        batch = {WORDS[(number * 7 + at) % len(WORDS)]: 1 for at in range(12)}
+        commit(state, log, number, 0, batch)
+        state.recorded(Snapshot(number, log.winners))
+        model.update(batch)
+    assert is_large(path)
+    return state, model
+
+
+class Broken:
+    """Breaks the next call of a method once, before or after it does its work."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+
+    def once(self, owner: type, name: str, after: bool) -> None:
+        whole: Callable[..., Any] = getattr(owner, name)
+
+        def broken(*args: Any, **kwargs: Any) -> Any:
+            self._monkeypatch.setattr(owner, name, whole)
+            if after:
+                whole(*args, **kwargs)
+            raise BackendError(f"{name} broke {'after' if after else 'before'} its work")
+
+        self._monkeypatch.setattr(owner, name, broken)
+
+
+POINTS = [(BaseTable, "begin"), (BaseTable, "move"), (ChangeTable, "replace"), (ChangeTable, "commit")]
+
+
+def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
+    return Snapshot(number, log.winners) if kind is StateType.OPAQUE else None
+
+
+@pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_schedule_of_crashes_counts_each_batch_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, kind: StateType
+) -> None:
+    monkeypatch.setattr("trident.state.removals.REMOVAL_LAG", 3)
+    dice, log, model, breaks = random.Random(f"{seed} {kind}"), Log(), Counter[str](), Broken(monkeypatch)
+    state, number, attempt = large_at(tmp_path, kind, dice.random() < 0.5), 1, 0
+    batch = dict.fromkeys(dice.sample(WORDS, 15), 1)
+    while number <= 30:
+        if dice.random() < 0.3:
+            breaks.once(*dice.choice(POINTS), after=dice.random() < 0.5)
+        txid, gone = log.txid(number, attempt), dice.sample(WORDS, 2) if number % 5 == 0 else []
+        try:
+            state.begin_commit(txid)
+            update(state, batch)
+            if kind is StateType.OPAQUE:  # what is removed is not the same in each attempt
+                state.multi_remove([(word,) for word in gone])
+            state.commit(txid)
+            recorded = dice.random() < 0.8
+        except StateError:
+            recorded = False
+        if recorded:
+            log.record(txid)
+            model.update(batch)
+            for word in gone if kind is StateType.OPAQUE else []:
+                del model[word]
+            state.recorded(Snapshot(number, log.winners))
+            number += 1
+            batch = dict.fromkeys(dice.sample(WORDS, 15), 1)
+            assert told(state, at_of(kind, number - 1, log)) == model, f"seed {seed}, after batch {number - 1}"
+        else:
+            attempt += 1
+            if kind is StateType.OPAQUE:
+                batch = dict.fromkeys(dice.sample(WORDS, 15), 1)  # a replay may differ
+        if not recorded or dice.random() < 0.2:
+            if recorded and dice.random() < 0.5:
+                state.close()
+                if is_large(tmp_path):
+                    assert people_read(tmp_path) == model
+            state.wait_for_maintenance()
+            state = large_at(tmp_path, kind, dice.random() < 0.5)
+            assert state.read_sentinel() is not None or number == 1
+    monkeypatch.undo()
+    state.wait_for_maintenance()
+    last = large_at(tmp_path, kind)
+    commit(last, log, number, attempt, {"w0": 1})
+    model["w0"] += 1
+    last.recorded(Snapshot(number, log.winners))
+    last.close()
+    assert is_large(tmp_path)
+    assert people_read(tmp_path) == model
+    assert told(large_at(tmp_path, kind), at_of(kind, number, log)) == model
+
+
+def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log)
+    state.close()
+    opened, read = list[str](), list[Any]()
+    open_bucket, scan = OpenedBucket.__init__, ChangeTable.scan
+
+    def noted(self: OpenedBucket, file: BucketFile, system: Any) -> None:
+        opened.append(file.path)
+        open_bucket(self, file, system)
+
+    def noted_scan(self: ChangeTable, filter: Any = None, columns: Any = None, files: Any = None) -> Any:
+        read.append(columns)
+        return scan(self, filter, columns, files)
+
+    monkeypatch.setattr(OpenedBucket, "__init__", noted)
+    monkeypatch.setattr(ChangeTable, "scan", noted_scan)
+    state = large_at(tmp_path)
+    assert state.read_sentinel() == log.expected
+    assert opened == []
+    assert read == [["_sentinel", "_seq"]]
+    commit(state, log, 9, 0, {"w1": 5})
+    assert 1 <= len(opened) <= 8  # the bucket of one key; a merge rewrites what has changed
+    assert told(state) == model + Counter(w1=5)
+
+
+def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log, 40)
+    rows = DeltaTable(changes(tmp_path)).to_pyarrow_table().num_rows
+    assert rows < 12 * 40 / 4
+    assert told(state) == model
+
+
+def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
+    log = Log()
+    state, _ = filled(tmp_path, log, 20)
+    state.close()
+    table = DeltaTable(tmp_path)
+    for version in range(table.version() - 12, table.version() + 1):
+        (tmp_path / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(StateError, match=r"table at its path is one of an earlier time, .* Restore its newest version"):
+        commit(large_at(tmp_path), log, 21, 0, {"w1": 1})
+
+
+@pytest.mark.parametrize("change", ["delete", "optimize"])
+def test_a_base_that_another_program_changed_is_refused_until_it_is_restored(tmp_path: Path, change: str) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log)
+    state.close()
+    table = DeltaTable(tmp_path)
+    version = table.version()
+    if change == "delete":
+        table.delete("word = 'w7'")
+    else:
+        table.optimize.compact()
+    with pytest.raises(StateError, match=r"changed by another program .* with Delta's RESTORE"):
+        commit(large_at(tmp_path), log, 9, 0, {"w1": 1})
+    DeltaTable(tmp_path).restore(version)
+    state = large_at(tmp_path)
+    commit(state, log, 9, 0, {"w1": 1})
+    assert told(state) == model + Counter(w1=1)
+
+
+def test_a_state_that_was_emptied_is_in_memory_again(tmp_path: Path) -> None:
+    state, _ = filled(tmp_path, Log())
+    state.reset()
+    assert not is_large(tmp_path)
+    assert people_read(tmp_path) == {}
+    log = Log("another")
+    commit(state, log, 1, 0, {"w1": 1})
+    state.close()
+    state = large_at(tmp_path)
+    assert state.read_sentinel() == log.expected
+    assert told(state) == {"w1": 1}
+    commit(state, log, 2, 0, dict.fromkeys(WORDS, 1))
+    commit(state, log, 3, 0, {"w1": 1})
+    assert is_large(tmp_path)
+    assert told(state) == dict.fromkeys(WORDS, 1) | {"w1": 3}
+
+
+def merging_of(state: Any) -> Any:
+    return state._backing._beyond._merging
+
+
+def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log)
+    state.close()
+    old, goes_on, waits = large_at(tmp_path, background=True), threading.Event(), threading.Event()
+    move = BaseTable.move
+
+    def paused(self: BaseTable, *args: Any) -> Any:
+        if not goes_on.is_set() and self is merging_of(old):
+            waits.set()
+            assert goes_on.wait(60)
+        return move(self, *args)
+
+    monkeypatch.setattr(BaseTable, "move", paused)
+    number = 8
+    while not waits.is_set():
+        number += 1
+        commit(old, log, number, 0, {WORDS[number % 60]: 1, "w0": 1})
+        model.update([WORDS[number % 60], "w0"])
+        old.recorded(Snapshot(number, log.winners))
+        waits.wait(0.05)
+    log.epoch = 1 << 20  # the successor's
+    new = large_at(tmp_path)
+    for _ in range(6):
+        number += 1
+        commit(new, log, number, 0, dict.fromkeys(WORDS[:20], 1))
+        model.update(WORDS[:20])
+    goes_on.set()
+    old.wait_for_maintenance()
+    assert told(new) == model
+    with pytest.raises((FencedError, StateError)):
+        commit(old, Log("inc"), number + 1, 0, {"w0": 1})
+    number += 1
+    commit(new, log, number, 0, {"w0": 1})
+    new.recorded(Snapshot(number, log.winners))
+    new.close()
+    assert people_read(tmp_path) == model + Counter(w0=1)
+
+
+def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
+    state, model = filled(tmp_path, Log())
+    assert sorted(state.get_tuples()) == sorted((word, count) for word, count in model.items())
+
+
+def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
+    log = Log()
+    state, model = filled(tmp_path, log)
+    reader = reader_at(tmp_path)
+    for number in range(9, 40):
+        batch = dict.fromkeys(WORDS[number % 50 : number % 50 + 10], 1)
+        commit(state, log, number, 0, batch)
+        model.update(batch)
+        if number % 7 == 0:
+            state.begin_commit(log.txid(number + 1))
+            state.multi_remove([("w1",), (WORDS[number % 50],)])
+            state.commit(log.txid(number + 1))
+            snapshot = Snapshot(number, log.winners)
+            assert told(reader, snapshot) == told(state, snapshot) == model
+        log.epoch += 1
+        if number % 3 == 0:
+            assert told(reader, Snapshot(number, log.winners)) == model
+        state.recorded(Snapshot(number, log.winners))
+    for each in (reader, reader_at(tmp_path)):
+        assert sorted(each.get_tuples_at(Snapshot(39, log.winners))) == sorted(model.items())
+
+
+def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path) -> None:
+    log, state, models = Log(), large_at(tmp_path), list[Counter[str]]([Counter()])
+    for number in range(1, 25):
+        batch = dict.fromkeys(WORDS[number * 3 % 50 : number * 3 % 50 + 8], 1)
+        commit(state, log, number, 0, batch)
+        state.recorded(Snapshot(number, log.winners))
+        models.append(models[-1] + Counter(batch))
+    assert is_large(tmp_path)
+    for number in range(1, 25):
+        past = state.at(number if number < 24 else Snapshot(24, log.winners))
+        assert dict(past.get_tuples()) == models[number]
+        assert past.multi_get([(word,) for word in WORDS]) == [models[number].get(word) for word in WORDS]
+
+
+def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log, goes_on, waits = Log(), threading.Event(), list[int]()
+    monkeypatch.setattr(MemoryBounds, "bytes_of_changes", 600)
+    wait, move = BeyondMemory.wait, BaseTable.move
+
+    def noted_wait(self: BeyondMemory) -> None:
+        waits.append(1)
+        goes_on.set()
+        wait(self)
+        goes_on.clear()
+
+    def endless(self: BaseTable, *args: Any) -> Any:  # unless the commits wait for it
+        assert goes_on.wait(60)
+        return move(self, *args)
+
+    monkeypatch.setattr(BeyondMemory, "wait", noted_wait)
+    monkeypatch.setattr(BaseTable, "move", endless)
+    state, model = filled(tmp_path, log, 20, background=True)
+    assert len(waits) > 2
+    assert told(state) == model
+    state.close()
