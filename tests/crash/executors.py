@@ -19,6 +19,7 @@ from trident.runtime.engine.session import spark_session, stop_session
 from trident.spout.interfaces import TransactionAttempt
 
 BATCHES, ROWS, WIDTH = 3, 100, 4
+SMALL = 60
 HERE = Path.cwd()  # an executor has a folder of its own
 
 
@@ -67,11 +68,31 @@ def kill_this_executor(id_: int) -> bool:
 
     context = TaskContext.get()
     assert context is not None
-    if id_ // ROWS == 1 and context.partitionId() == WIDTH - 1 and not (HERE / "executor").exists():
-        (HERE / "executor").touch()
+    if id_ // ROWS == 1 and context.partitionId() == WIDTH - 1:
+        end_this_executor("executor")
+    return True
+
+
+def end_this_executor(once: str) -> None:
+    """End the executor of this task, unless that was done before under this name."""
+    if not (HERE / once).exists():
+        (HERE / once).touch()
         executor = next(one for one in psutil.Process().parents() if one.name() == "java")
         executor.send_signal(signal.SIGKILL)
         signal.pause()
+
+
+def end_executors(id_: int) -> bool:
+    """End the executor of two batches, each once."""
+    if id_ in (SMALL // 3, SMALL // 2):
+        end_this_executor(f"small {id_}")
+    return True
+
+
+def end_one_more(id_: int) -> bool:
+    """End the executor of another one, behind an exchange."""
+    if id_ == 2 * SMALL // 3:
+        end_this_executor(f"small {id_}")
     return True
 
 
@@ -96,8 +117,30 @@ def behind_a_random_salt() -> None:
         assert status["failures"] == 0 or "Spark ran that task again" in status["lastFailure"], status
 
 
+def in_shared_jobs() -> None:
+    """Kill executors that work on several batches at once, in the first stage and in the second."""
+    topology = TridentTopology("shared")
+    counts = (
+        topology.new_stream("ids", FixedBatchSpout("id: int", 1, *[[id_] for id_ in range(SMALL)]))
+        .filter("id", end_executors)
+        .each("id", salt, "salt: int")
+        .partition_by("salt")
+        .parallelism_hint(2)
+        .filter("id", end_one_more)
+        .group_by("id")
+        .persistent_aggregate(MemoryMapState(), Count(), "count")
+    )
+    with topology.start(progress_kept=SMALL) as running:
+        running.process_all_available()
+        assert running.state(counts).multi_get([(id_,) for id_ in range(SMALL)]) == [1] * SMALL
+        shared = [entry["batchesInJob"] for entry in running.recent_progress]
+        assert max(shared) > 1, shared
+        assert len(list(HERE.glob("small *"))) == 3
+
+
 if __name__ == "__main__":
     spark = spark_session("executors", "local-cluster[2,1,1024]", {"spark.shuffle.io.retryWait": "1s"})
     without_an_exchange()
     behind_a_random_salt()
+    in_shared_jobs()
     stop_session(spark)
