@@ -60,6 +60,9 @@ def test_the_loads_of_fused_steps_are_summed_and_a_stage_takes_its_largest() -> 
     )
     assert [load.cpus for load in stage_loads(plan)] == [2, 4]
     assert commit_loads(plan) == ["in/project/aggregate", "in/project/aggregate/peek"]
+    (state,) = plan.states
+    assert commit_loads(plan, [state]) == []
+    assert [load.entry for load in stage_loads(plan, [state])][2:] == ["in/project/aggregate"]
     told = [line.strip() for line in topology.explain().splitlines() if "a task takes" in line]
     assert told == [
         "a task takes 2 cores and 500 MiB (asked: 110 %); a local master honours neither",

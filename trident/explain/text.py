@@ -29,7 +29,7 @@ def explain(graph: Graph, placements: Mapping[str, str] | None = None) -> str:
     placed = {**dict.fromkeys(plan.partitions, "auto"), **plan.placements, **(placements or {})}
     in_executors = _in_executors(plan, placed)
     lines = [f"topology {graph.name}"]
-    loads = {load.stage: load for load in stage_loads(plan)}
+    loads = {load.stage: load for load in stage_loads(plan, in_executors)}
     for number, stage in enumerate(stages_of(plan, in_executors), 1):
         lines += ["", stage.title, *_load(loads.get(number)), *_stage(graph, plan, stage)]
     if plan.states:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from trident.graph import Resources
+from trident.planner.placing import place
 from trident.planner.plan import Plan
 
 __all__ = ["StageLoad", "commit_loads", "stage_loads"]
@@ -37,20 +38,25 @@ class StageLoad:
         return max(1, math.ceil(self.cpu_percent / 100))
 
 
-def stage_loads(plan: Plan) -> tuple[StageLoad, ...]:
-    """Return the loads of the stages in the workers, in order; empty if no step asks for anything."""
-    loads = tuple(_stage(plan, number, entries) for number, entries in enumerate(_levels(plan), 1))
+def stage_loads(plan: Plan, in_executors: Collection[str] = ()) -> tuple[StageLoad, ...]:
+    """Return the loads of the stages in the workers, in order; empty if no step asks for anything.
+
+    `in_executors` are the states that executors commit, in stages of their own.
+    """
+    loads = tuple(_stage(plan, number, entries) for number, entries in enumerate(_levels(plan, in_executors), 1))
     return loads if any(load.cpu_percent or load.memory_mb for load in loads) else ()
 
 
-def commit_loads(plan: Plan) -> list[str]:
-    """Return the ids of steps with a load that run where batches are committed, and of static states, which run nowhere."""
-    in_workers = {id_ for entries in _levels(plan) for entry in entries for id_ in plan.fragments[entry].ids}
+def commit_loads(plan: Plan, in_executors: Collection[str] = ()) -> list[str]:
+    """Return the ids of steps with a load that run in the driver, and of static states, which run nowhere."""
+    in_workers = {
+        id_ for entries in _levels(plan, in_executors) for entry in entries for id_ in plan.fragments[entry].ids
+    }
     return [id_ for id_ in plan.resources if id_ not in in_workers]
 
 
-def _levels(plan: Plan) -> list[tuple[str, ...]]:
-    return [tuple(spout.id for spout in plan.spouts), *plan.levels]
+def _levels(plan: Plan, in_executors: Collection[str]) -> list[tuple[str, ...]]:
+    return [tuple(spout.id for spout in plan.spouts), *place(plan, in_executors).levels]
 
 
 def _stage(plan: Plan, number: int, entries: tuple[str, ...]) -> StageLoad:

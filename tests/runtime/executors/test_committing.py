@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import redis
 
-from spouts import FixedBatchSpout
+from spouts import FeederBatchSpout, FixedBatchSpout
 from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
@@ -85,3 +85,19 @@ def test_a_store_that_cannot_fence_is_refused_by_name(tmp_path: Path) -> None:
         ConfigError, match=r"state 'counts' cannot be committed in executors: its store .* cannot refuse"
     ):
         topology.start(engine="spark", state_placement="executors", log_dir=str(tmp_path / "log"))
+
+
+def test_small_batches_of_engine_auto_are_committed_here_and_large_ones_by_executors(
+    spark: Any, url: str, tmp_path: Path
+) -> None:
+    topology, feeder = TridentTopology("auto"), FeederBatchSpout("word: string")
+    words = topology.new_stream("words", feeder)
+    counts = words.group_by("word").persistent_aggregate(RedisState.opaque(url), Count(), "n").parallelism_hint(2)
+    config = Config.of({**QUICK, "engine": "auto", "auto_bytes": 1000, "log_dir": str(tmp_path / "log")})
+    with topology.start(config, state_placement="executors") as running:
+        for size in (1, 3000, 2, 4000, 3):
+            feeder.feed([[f"w{number % 7}"] for number in range(size)])
+            running.process_all_available()
+        assert [entry["engine"] for entry in running.recent_progress] == ["in_process", "spark"] * 2 + ["in_process"]
+        assert sum(count for _, count in running.state(counts).get_tuples()) == 7006
+        assert running.state(counts).multi_get(["w0", "w1"]) == [1004, 1003]

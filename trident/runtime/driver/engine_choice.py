@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from trident.config import Config
@@ -47,9 +47,9 @@ def most_pending(runner: Runner, config: Config) -> int:
     return runner.most_pending if isinstance(runner, PacesBatches) else config.max_spout_pending or ALONE
 
 
-def tell_loads(plan: Plan, config: Config) -> None:
+def tell_loads(plan: Plan, config: Config, in_executors: Collection[str]) -> None:
     """Log which loads have no effect, because their steps run in the driver's process."""
-    unplaced = commit_loads(plan) if config.engine != "in_process" else list(plan.resources)
+    unplaced = commit_loads(plan, in_executors) if config.engine != "in_process" else list(plan.resources)
     if unplaced:
         logger.info(
             "topology %s: cpu and memory loads of %s are recorded only: they run in the process of the driver",

@@ -186,7 +186,7 @@ def _open_runner(
         plan.topology, fragments, emitters, _static(plan), config.as_mapping(), plan.exchanges, plan.levels
     )
     in_executors = committing_program(program, plan, executors_of(placements))
-    runner = open_runner(program, config, stage_loads(plan), in_executors)
+    runner = open_runner(program, config, stage_loads(plan, executors_of(placements)), in_executors)
     closers.add("runner", runner.close)
     return runner
 

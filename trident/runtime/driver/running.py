@@ -24,7 +24,7 @@ from trident.runtime.driver.execution import execution_of
 from trident.runtime.driver.log_choice import open_log
 from trident.runtime.driver.loop import BatchLoop
 from trident.runtime.driver.opened_topology import OpenedTopology, open_topology
-from trident.runtime.driver.placements import PlacedState
+from trident.runtime.driver.placements import PlacedState, executors_of
 from trident.runtime.driver.progress import Progress
 from trident.runtime.driver.watch import Watch
 from trident.runtime.letters.dead_letters import waiting
@@ -284,11 +284,11 @@ def start(
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
     plan = make_plan(graph)
-    tell_loads(plan, config)
     # First, because a port that is taken is to be known before Spark starts and stores are opened.
     monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
     try:
         opened = open_topology(graph, plan, config, lambda states: open_log(plan, config, memory_log))
+        tell_loads(plan, config, executors_of(opened.placements))
         try:
             return RunningTopology(graph, opened, observer, monitoring)
         except BaseException:
