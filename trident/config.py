@@ -62,6 +62,10 @@ class Config(Redacted):
     max_rows_per_step
         How many rows a step may make of one partition of a batch, if it can make more than it got: a function, an
         aggregator, a join. One row more fails the batch.
+    max_bytes_per_partition
+        How many bytes of a batch may come together in one partition of an exchange, or of a state that executors commit. One
+        byte more fails the batch; the error names the key if one key has many of the rows. Without it the process would be
+        killed where memory ends. A text column cannot hold more than the default.
     log_dir
         Folder of the transaction log, on a file system with locks and hard links (a local disk; no object store). Default:
         in memory if every state is in memory, else `trident-log/<topology>`.
@@ -119,6 +123,7 @@ class Config(Redacted):
     dead_letter_dir: str | None = None
     max_rows_per_tuple: int = 1_000_000
     max_rows_per_step: int = 10_000_000
+    max_bytes_per_partition: int = 2_000_000_000
     log_dir: str | None = None
     takeover: bool = False
     allow_inexact: bool = False
@@ -144,6 +149,7 @@ class Config(Redacted):
             "max_batch_attempts",
             "max_rows_per_tuple",
             "max_rows_per_step",
+            "max_bytes_per_partition",
             "progress_kept",
         ):
             if getattr(self, name) < 1:

@@ -85,11 +85,13 @@ def flat_run(**options: Any) -> list[dict[str, float]]:
 
 def scale_run(**task: Any) -> dict[str, Any]:
     """Run a topology of computed keys; its figures, with the MB that each kind of process used when idle and at most."""
-    with _Driver("tests.benchmarks._scale_run", [json.dumps(task)]) as driver, Memory(driver.process.pid) as memory:
-        if driver.says() != "idle":
-            driver.answer()
-        idle = memory.begin()
-        figures = driver.answer("go\n")
+    with tempfile.TemporaryDirectory(prefix="trident-scale-log-") as log:
+        task["settings"] = {"log_dir": log, **task["settings"]}
+        with _Driver("tests.benchmarks._scale_run", [json.dumps(task)]) as driver, Memory(driver.process.pid) as memory:
+            if driver.says() != "idle":
+                driver.answer()
+            idle = memory.begin()
+            figures = driver.answer("go\n")
     return {**figures, "idle_mb": _rounded(idle), "peak_mb": _rounded(memory.peaks)}
 
 

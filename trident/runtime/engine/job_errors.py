@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 
 from trident.errors import EnvironmentProblem, describe
 from trident.runtime.engine.executor_problems import executor_problem
+from trident.runtime.engine.job_bounds import bound_reached, way_out
 from trident.runtime.steps.failures import Failure, failure_of
 
 if TYPE_CHECKING:
@@ -29,13 +30,14 @@ class JobFailed(Exception):
     def of(said: str) -> JobFailed:
         """Make one from the text of an exception of the JVM."""
         lines = said.splitlines()
-        return JobFailed(" ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line)))
+        told = " ".join(line.strip() for line in lines if line.strip() and not _STACK.match(line))
+        return JobFailed(told + way_out(said))
 
 
 def job_failure(error: Py4JJavaError | PySparkException, context: SparkContext) -> Failure:
     """Return why a job failed. What an executor lacks it lacks at the next try as well."""
     said = _said(error)
-    problem = executor_problem(said, lambda: _failing_hosts(context))
+    problem = bound_reached(said) or executor_problem(said, lambda: _failing_hosts(context))
     return failure_of("spark", JobFailed.of(said)) if problem is None else failure_of("spark", problem, retry=False)
 
 

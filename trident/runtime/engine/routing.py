@@ -26,6 +26,8 @@ from trident.runtime.windows.time_frames import pieces_of
 
 __all__ = ["Frame", "apply_exchange", "route", "with_partitions"]
 
+_KEYS_AT_ONCE = 1 << 17  # keys as Python objects take ten times the memory of the columns
+
 
 class Frame(NamedTuple):
     """Rows on their way to one partition of an exchange.
@@ -101,10 +103,13 @@ def _cut(
 
 def _key_places(table: pa.Table, names: Sequence[str], partitions: int) -> Ints:
     """Return the state partition of each row's key, as `places_of` does, but without looking for equal keys."""
-    columns = [table.column(name).to_pylist() for name in names]
     places = np.zeros(table.num_rows, np.int64)
-    for partition, rows in partitions_of(list(zip(*columns, strict=True)) or [()] * table.num_rows, partitions).items():
-        places[rows] = partition
+    for start in range(0, table.num_rows, _KEYS_AT_ONCE):
+        piece = table.slice(start, _KEYS_AT_ONCE)
+        columns = [piece.column(name).to_pylist() for name in names]
+        keys = list(zip(*columns, strict=True)) or [()] * piece.num_rows
+        for partition, rows in partitions_of(keys, partitions).items():
+            places[start : start + _KEYS_AT_ONCE][rows] = partition
     return places
 
 

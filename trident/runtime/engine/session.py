@@ -48,6 +48,8 @@ _DEFAULTS = {
 }
 _LOCAL_ADDRESS = "127.0.0.1"
 _STOP_S = 60.0
+_MOST_RESULTS = 1 << 30  # Spark's own spark.driver.maxResultSize, whatever the driver's heap
+_OF_HEAP = 4  # with a third of the heap in results, Spark was seen to hang
 # If any of these is set, the master may be set outside the program.
 _OUTSIDE = ("MASTER", "PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "SPARK_HOME")
 # In local mode these print, at level ERROR, the same exception that the driver raises; the others keep their errors. The last
@@ -222,6 +224,9 @@ def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str], de
         conf.set(key, value)
     for key, value in {**_DEFAULTS, **defaults}.items():
         conf.setIfMissing(key, value)
+    heap = int(gateway.jvm.java.lang.Runtime.getRuntime().maxMemory())
+    if heap // _OF_HEAP < _MOST_RESULTS:
+        conf.setIfMissing("spark.driver.maxResultSize", str(heap // _OF_HEAP))
     master = conf.get("spark.master") or ""
     if master.startswith("local"):
         conf.setIfMissing("spark.driver.host", _LOCAL_ADDRESS)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.resource import ResourceProfile
 
-__all__ = ["cores_of_executors", "memory_settings", "most_shipped", "profiles_of", "undone_memory"]
+__all__ = ["cores_of_executors", "memory_settings", "most_per_task", "most_shipped", "profiles_of", "undone_memory"]
 
 logger = logging.getLogger(__name__)
 
@@ -96,19 +96,33 @@ def undone_memory(loads: Sequence[StageLoad], master: str, setting: Setting) -> 
     )
 
 
-_HEAPS = 8
-"""The output of a task is in a JVM's heap several times over: with a fifth of the heap, Spark was seen to hang."""
+_COPIES = 4
+"""How often what tasks pass on is in a JVM's heap at once, at least. With less heap than `most_per_task` leaves, Spark hung."""
+
+_FETCHES = 4  # results that a driver fetches at once: spark.resultGetter.threads
 
 
 def most_shipped(context: SparkContext) -> int:
-    """Return how many bytes a task may pass on: a fraction of the smallest heap on the way."""
+    """Return how many bytes a task may pass on: a fraction of the smallest heap on the way, by how many tasks share it."""
     jvm, conf = context._jvm, context.getConf()  # noqa: SLF001 - PySpark has no public question for these
     assert jvm is not None
     heap = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
-    if not (context.master or "").startswith("local["):
-        executor = conf.get("spark.executor.memory", "1g")
-        heap = min(heap, int(jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(executor)))
-    return min(MOST_SHIPPED, heap // _HEAPS)
+    if _LOCAL.match(context.master or ""):
+        return most_per_task(heap, context.defaultParallelism)
+    executor = int(
+        jvm.org.apache.spark.network.util.JavaUtils.byteStringAsBytes(conf.get("spark.executor.memory", "1g"))
+    )
+    cores = cores_of_executors(context.master or "", conf.get, lambda: _registered(context)) or 1
+    return min(most_per_task(executor, cores), most_per_task(heap, min(_FETCHES, context.defaultParallelism)))
+
+
+def most_per_task(heap: int, tasks: int) -> int:
+    """Return how many bytes each of so many tasks may pass on through a heap of `heap` bytes at the same time.
+
+    In a heap of 1 GB, one task could pass on 100 MB, two 80 MB each (with 100 MB Spark lost the results), four 60 MB (with
+    80 MB it hung), eight 30 MB (with 40 MB it failed).
+    """
+    return min(MOST_SHIPPED, heap // (_COPIES * (tasks + 2)))
 
 
 def _check_cores(loads: Sequence[StageLoad], cores: int | None, master: str, topology: str) -> None:

@@ -17,10 +17,11 @@ from trident.operations.metrics import counting
 from trident.operations.operation_methods import CleansUp, Prepares
 from trident.planner import Exchange, Fragment
 from trident.runtime.engine.fragment_runs import run_fragment, whole
+from trident.runtime.engine.most_gathered import check_gathered
 from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange, route
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds
+from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at, failure_of
 from trident.runtime.steps.rows import Run
 from trident.spout.completing import PartitionRead
@@ -218,6 +219,10 @@ def run_entry(
     partitions = worker.program.exchanges[entry].partitions or 1
     on_error = TupleErrors(order.capture, output.captured, worker.bounds, entry, partition, partitions)
     run = Run(order.attempt, on_error, worker.state)
+    try:
+        check_gathered(worker.program.exchanges[entry], partition, frames, worker.bounds)
+    except TooManyRows as error:
+        return TaskOutput(failure=failure_of(entry, error, retry=False), level=level)
     tables = worker.gather(entry, partition, frames, run, order, output)
     return _guarded(worker.program, fragment, tables, run, partition, output, put_backs_of(frames))
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import numpy as np
+import pyarrow as pa
 
-__all__ = ["DEFAULT_BOUNDS", "MOST_SHIPPED", "Bounds", "TooManyRows", "check_shippable"]
+from trident.errors import describe
+
+__all__ = ["DEFAULT_BOUNDS", "MOST_SHIPPED", "Bounds", "TooManyRows", "check_shippable", "full_column"]
 
 MOST_SHIPPED = 2_000_000_000
 """The bytes that a Python worker can pass to Spark at once: a little less than a 32-bit int can count."""
+
+
+_MOST_IN_COLUMN = (1 << 31) - 1
+_FULL = re.compile(r"offset overflow while concatenating|cannot contain more than \d+ bytes")
 
 
 class TooManyRows(Exception):
@@ -20,17 +28,20 @@ class TooManyRows(Exception):
 
 @dataclass(frozen=True)
 class Bounds:
-    """The settings `max_rows_per_tuple` and `max_rows_per_step`."""
+    """The settings `max_rows_per_tuple`, `max_rows_per_step` and `max_bytes_per_partition`."""
 
     per_tuple: int = 1_000_000
     per_step: int = 10_000_000
+    per_partition: int = MOST_SHIPPED
 
     @staticmethod
     def of(settings: Mapping[str, Any]) -> Bounds:
         """Take them from the settings of a topology."""
         default = DEFAULT_BOUNDS
         return Bounds(
-            settings.get("max_rows_per_tuple", default.per_tuple), settings.get("max_rows_per_step", default.per_step)
+            settings.get("max_rows_per_tuple", default.per_tuple),
+            settings.get("max_rows_per_step", default.per_step),
+            settings.get("max_bytes_per_partition", default.per_partition),
         )
 
     def step_of(self, rows: int) -> int:
@@ -68,6 +79,16 @@ class Bounds:
 
 
 DEFAULT_BOUNDS = Bounds()
+
+
+def full_column(error: BaseException) -> TooManyRows | None:
+    """Return the error for what Arrow raises where a column would hold more than it can; None for any other."""
+    if not isinstance(error, pa.ArrowException) or not _FULL.search(str(error)):
+        return None
+    return TooManyRows(
+        f"a column of one partition of the batch would hold more than the {_MOST_IN_COLUMN:,} bytes that a text or binary "
+        f"column can ({describe(error)}). Use smaller batches, more partitions or smaller values"
+    )
 
 
 def check_shippable(size: int, where: str, most: int) -> None:

@@ -21,7 +21,7 @@ from trident.errors import (
     StateMismatchError,
     describe,
 )
-from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
+from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds, full_column
 from trident.tuples import TridentTuple
 
 __all__ = [
@@ -116,8 +116,10 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
     """Describe an exception of user code, a spout or a state."""
     if isinstance(error, StepFailed):
         return error.failure
+    full = full_column(error)
+    error = full or error
     of = None if row is None else shown(row)
-    final = isinstance(error, _FINAL) or not retry
+    final = isinstance(error, _FINAL) or full is not None or not retry
     details = "".join(traceback.format_exception(error))
     reported, waits = type(error).__name__ == "ReportedFailedException", isinstance(error, SourceAwayError)
     return Failure(step, of, describe(error), not final, reported, details, waits=waits)
