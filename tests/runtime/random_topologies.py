@@ -27,6 +27,8 @@ from tests.runtime.random_operations import (
 )
 from trident import JoinType, Stream, TridentState, TridentTopology
 from trident.operations import Count, FilterNull, FirstN, MapGet, SnapshotGet, Sum, coalesce, col, lit
+from trident.planner import make_plan
+from trident.planner.placing import misplaced
 
 BATCHES = 2
 FIELDS = "k: string, v: bigint"
@@ -47,9 +49,9 @@ class Reference:
 class Random:
     """A random topology, declared as a part of `topology`: its streams, and what is kept of each of them."""
 
-    def __init__(self, topology: TridentTopology, seed: int) -> None:
-        self.topology, self.seed, self.rng = topology, seed, random.Random(seed)
-        self.states = 0
+    def __init__(self, topology: TridentTopology, seed: int, new_state: Callable[[], Any] = MemoryMapState) -> None:
+        self.topology, self.seed, self.rng, self.new_state = topology, seed, random.Random(seed), new_state
+        self.states, self.queries = 0, 0
         self.maps: list[tuple[TridentState, list[dict[Any, int]]]] = []  # with the content before each batch
         self.totals: list[tuple[TridentState, list[int | None]]] = []
         self.steps: list[str] = []
@@ -99,6 +101,32 @@ def check(seeds: Iterable[int], engine: str) -> list[Random]:
     for case in cases:
         case.compare()
     return cases
+
+
+def with_states(first: int, count: int) -> list[int]:
+    """Return so many seeds, from `first` on, whose topologies have several states, or queries of one."""
+    found: list[int] = []
+    while len(found) < count:
+        case = Random(TridentTopology("random"), first)
+        if len(case.maps) + len(case.totals) > 1 or case.queries:
+            found.append(first)
+        first += 1
+    return found
+
+
+def check_in_executors(seeds: Iterable[int], new_state: Callable[[], Any], log_dir: str, pending: int) -> int:
+    """Run them with every state in executors that can be there, and compare; return how many these are."""
+    topology = TridentTopology("random")
+    cases = [Random(topology, seed, new_state) for seed in seeds]
+    states = {state.state_name: state for case in cases for state, _ in [*case.maps, *case.totals]}
+    there = states.keys() - misplaced(make_plan(topology.graph()), states.keys()).keys()
+    for name in there:
+        states[name].placement("executors")
+    running = run_all(topology, "spark", parallelism=1, log_dir=log_dir, max_spout_pending=pending)
+    assert {name for name, placed in running.placements.items() if placed.where == "executors"} == there
+    for case in cases:
+        case.compare()
+    return len(there)
 
 
 def _renamed(stream: Stream, key: str, value: str) -> Stream:
@@ -304,7 +332,7 @@ def reduce_two_grouped(case: Random, one: Reference) -> Reference:
 def persist(case: Random, one: Reference) -> Reference:
     name = case.state_name()
     grouped = one.stream.group_by("k")
-    state = grouped.persistent_aggregate(MemoryMapState(), "v", Sum(), "s", state_name=name)
+    state = grouped.persistent_aggregate(case.new_state(), "v", Sum(), "s", state_name=name)
     state.parallelism_hint(case.few())
     totals: dict[Any, int] = {}
     befores, batches = [], []
@@ -318,7 +346,7 @@ def persist(case: Random, one: Reference) -> Reference:
 
 
 def persist_whole(case: Random, one: Reference) -> Reference:
-    state = one.stream.persistent_aggregate(MemoryMapState(), Count(), "n", state_name=case.state_name())
+    state = one.stream.persistent_aggregate(case.new_state(), Count(), "n", state_name=case.state_name())
     total, befores, batches = 0, [], []
     before: int | None = None
     for batch in one.batches:
@@ -339,6 +367,7 @@ def persist_rows(case: Random, one: Reference) -> Reference:
 def query(case: Random, one: Reference) -> Reference:
     if not case.maps:
         return one.then(one.stream.project("k", "v"), list)
+    case.queries += 1
     state, befores = case.rng.choice(case.maps)
     found = one.stream.state_query(state, "k", MapGet(), "before")
     batches = [[(k, before.get(k)) for k, _ in batch] for batch, before in zip(one.batches, befores, strict=True)]
@@ -348,6 +377,7 @@ def query(case: Random, one: Reference) -> Reference:
 def query_whole(case: Random, one: Reference) -> Reference:
     if not case.totals:
         return one.then(one.stream.project("k", "v"), list)
+    case.queries += 1
     state, befores = case.rng.choice(case.totals)
     found = one.stream.state_query(state, SnapshotGet(), "before")
     batches = [[(k, before) for k, _ in batch] for batch, before in zip(one.batches, befores, strict=True)]

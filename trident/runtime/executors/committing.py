@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, overload
 
 import pyarrow as pa
+from pyspark import TaskContext
 
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
@@ -39,6 +40,7 @@ from trident.runtime.windows.shares import Place, running_partitions
 from trident.runtime.windows.time_frames import MOMENT, moment_told
 from trident.state.abilities import StagedCommits
 from trident.state.key_counts import counting_keys
+from trident.state.risks_told import leave_to_the_driver
 from trident.state.txid import Txid
 
 __all__ = ["Committing", "CommittingProgram", "committing_program"]
@@ -69,6 +71,8 @@ class CommittingProgram(WorkerProgram):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program, operations_of_commits(one.node for one in program.exchanges.values()))
+        if TaskContext.get() is not None:
+            leave_to_the_driver()
         self._open = WorkerStates(program.topology, program.committed, program.settings)
 
     def gather(
@@ -79,6 +83,7 @@ class CommittingProgram(WorkerProgram):
         if not isinstance(node, (PersistNode, QueryNode)):
             yield from super().gather(entry, partition, frames, run, order, output)
             return
+        self._open.tidy()  # between two tasks, because a query may need more partitions at once than are kept
         arrived = sorted((frame for frame in frames if not frame.step), key=lambda frame: (frame.port, frame.order))
         tables = [frame.data for frame in arrived]
         if isinstance(node, QueryNode):
@@ -217,8 +222,6 @@ def _unobserved(point: str, state: str) -> None:
 
 
 def _refuse_second_run(entry: str) -> None:
-    from pyspark import TaskContext
-
     context = TaskContext.get()
     if context is not None and context.attemptNumber() > 0:
         cause = (

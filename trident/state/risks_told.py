@@ -1,0 +1,21 @@
+"""Who tells the user what a server may lose: the driver, once. The worker processes of its topology do not repeat it.
+
+It is a property of the process, because a store warns where it connects, and knows nothing of drivers and workers.
+"""
+
+from __future__ import annotations
+
+__all__ = ["leave_to_the_driver", "told_by_the_driver"]
+
+_left = False
+
+
+def leave_to_the_driver() -> None:
+    """Say that this process is a worker: the driver has opened the same states, and has warned."""
+    global _left
+    _left = True
+
+
+def told_by_the_driver() -> bool:
+    """Whether this process is a worker."""
+    return _left
