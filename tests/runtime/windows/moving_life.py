@@ -33,13 +33,13 @@ SLIDING = SlidingDurationWindow.of(timedelta(milliseconds=12), timedelta(millise
 """Late rows make a window fire again."""
 
 
-def topology_in(address: str, partitions: int) -> TridentTopology:
-    """Declare the topology, with its states in a store."""
+def topology_in(folder: Path, address: str, partitions: int) -> TridentTopology:
+    """Declare the topology of a folder, with its states in a store."""
 
     def state() -> Any:
         return RedisState.opaque(address) if address.startswith("redis") else PostgresState.opaque(address)
 
-    topology = TridentTopology("moving")
+    topology = TridentTopology(folder.name)
     left, right = (
         topology.new_stream(name, FixedBatchSpout("key: string, n: bigint, at: bigint", SIZE, *rows))
         for name, rows in (("left", LEFT), ("right", RIGHT))
@@ -83,7 +83,7 @@ def main(folder: str, address: str, partitions: str, when: str = "", number: str
 
     die_at_write(when, int(number))
     config = Config(engine="in_process", log_dir=str(Path(folder) / "log"), takeover=True)
-    with start(topology_in(address, int(partitions)).graph(), config, None, observe) as running:
+    with start(topology_in(Path(folder), address, int(partitions)).graph(), config, None, observe) as running:
         running.process_all_available()
 
 
