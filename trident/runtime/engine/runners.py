@@ -175,7 +175,11 @@ class SparkRunner:
             load.stage: profile for load, profile in zip(loads, profiles, strict=True) if profile is not None
         }
         self.parallelism = parallelism or self._context.defaultParallelism
-        self.program = replace(_of_width(program, self.parallelism), most_shipped=most_shipped(self._context))
+        speculates = self._context.getConf().get("spark.speculation", "false") or ""
+        self.program = replace(
+            _of_width(program, self.parallelism),
+            most_shipped=most_shipped(self._context), speculates=speculates.lower() == "true",
+        )  # fmt: skip
         self.operations: Sequence[Any] = ()
         self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
 

@@ -60,6 +60,8 @@ class Program:
     ----------
     most_shipped
         How many bytes a task may pass on to Spark.
+    speculates
+        Whether Spark may start a copy of a task that is slow, and takes the result of whichever ends first.
     processing
         How many of the levels process; those after them commit. None: all.
     committed
@@ -76,6 +78,7 @@ class Program:
     exchanges: Mapping[str, Exchange] = field(default_factory=dict)
     levels: tuple[tuple[str, ...], ...] = ()
     most_shipped: int = MOST_SHIPPED
+    speculates: bool = False
     processing: int | None = None
     committed: Mapping[str, StateNode] = field(default_factory=dict)
     opens: Callable[[Program], WorkerProgram] | None = None

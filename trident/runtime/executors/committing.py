@@ -3,7 +3,8 @@
 - E1  Of the runs of a task only one commits. User code may give other rows when Spark runs a task again, and both would write
   as the same attempt. Each run has an id, which is in the sentinel that it lays: who finds, or meets, that of another run
   refuses before it writes anything (`trident/state/sentinel.py`). A task that Spark says is not the first of its kind
-  refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so.
+  refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so. Where Spark speculates, such
+  a task may be a copy beside the first run: it raises, after a pause, because its answer would end the first run.
 - E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/hops.py`.
 - E7  What goes wrong comes back as data; a store that refuses this driver's writers is told apart from all other failures.
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from time import sleep
 from typing import Any, NamedTuple, overload
 
 import pyarrow as pa
@@ -44,6 +46,9 @@ from trident.state.risks_told import leave_to_the_driver
 from trident.state.txid import Txid
 
 __all__ = ["Committing", "CommittingProgram", "committing_program"]
+
+
+_FIRST_PAUSE_S = 1.0
 
 
 class Committing(NamedTuple):
@@ -92,7 +97,7 @@ class CommittingProgram(WorkerProgram):
             output.key_counts[node.state] = keys.counts
             yield from answers
             return
-        _refuse_second_run(entry)
+        _refuse_second_run(entry, self.program.speculates)
         txid = order.txids[node.state][partition].of_run(secrets.token_hex(8))
         try:
             with paused_garbage_collection():
@@ -221,11 +226,22 @@ def _unobserved(point: str, state: str) -> None:
     """Do nothing at a point of a commit."""
 
 
-def _refuse_second_run(entry: str) -> None:
+class CopyOfTask(BaseException):
+    """Spark's copy of a task that commits ends: not as an outcome of the batch, which `Exception`s are, but for Spark."""
+
+
+def _refuse_second_run(entry: str, speculates: bool) -> None:
     context = TaskContext.get()
-    if context is not None and context.attemptNumber() > 0:
-        cause = (
-            "Spark ran a task that commits again (its executor was lost, or it was slow and Spark speculates); the first run "
-            "may have written, so the batch is tried again as a whole"
-        )
-        raise StepFailed(Failure(entry, None, cause))
+    run = 0 if context is None else context.attemptNumber()
+    if run == 0:
+        return
+    if speculates:
+        # An answer would end the first run, which may only be slow. Spark counts exceptions, and gives the batch up after a
+        # few: the first run has as long as these pauses. A copy ends with them too when the first run is done.
+        sleep(_FIRST_PAUSE_S * 4.0 ** (run - 1))
+        raise CopyOfTask(f"run {run + 1} of a task that commits: the first run may still be at it")
+    cause = (
+        "Spark ran a task that commits again (its executor was lost); the first run may have written, so the batch is tried "
+        "again as a whole"
+    )
+    raise StepFailed(Failure(entry, None, cause))
