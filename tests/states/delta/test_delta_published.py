@@ -15,7 +15,9 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from spouts import DeltaSpout
 from states.delta.published_table import PublishedTable
+from tests.spouts.reading import batches
 from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
 from trident.errors import BackendError
 from trident.state.interfaces import StateConf, StateType
@@ -255,3 +257,23 @@ def test_old_files_go_and_the_changes_stay(tmp_path: Path) -> None:
     assert read(tmp_path) == {"man": 39}
     assert values(state_at(tmp_path), "man") == [39]
     assert pc.max(DeltaTable(changes(tmp_path)).to_pyarrow_table()["_seq"]).as_py() == 39
+
+
+def test_a_delta_spout_follows_what_is_shown(tmp_path: Path) -> None:
+    state, log = state_at(tmp_path), Log()
+
+    def batch(number: int, counts: dict[str, int]) -> None:
+        commit(state, log, number, 1, counts)
+        state.recorded(Snapshot(number, log.winners))
+        state.wait_for_maintenance()
+
+    batch(1, {"man": 1, "dog": 1})
+    DeltaTable(tmp_path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
+    start = DeltaTable(tmp_path).version() + 1
+    batch(2, {"man": 1, "cow": 1})
+    read = lambda **how: {tuple(row) for one in batches(DeltaSpout(tmp_path, **how)) for row in one}  # noqa: E731
+    assert read(on_removal="added_files") == {("man", 2), ("dog", 1), ("cow", 1)}
+    changed = {row[:3] for row in read(mode="changes", starting_version=start)}
+    assert changed == {
+        ("man", 1, "delete"), ("dog", 1, "delete"), ("man", 2, "insert"), ("dog", 1, "insert"), ("cow", 1, "insert"),
+    }  # fmt: skip
