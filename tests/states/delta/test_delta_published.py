@@ -271,7 +271,10 @@ def test_a_delta_spout_follows_what_is_shown(tmp_path: Path) -> None:
     DeltaTable(tmp_path).alter.set_table_properties({"delta.enableChangeDataFeed": "true"})
     start = DeltaTable(tmp_path).version() + 1
     batch(2, {"man": 1, "cow": 1})
-    read = lambda **how: {tuple(row) for one in batches(DeltaSpout(tmp_path, **how)) for row in one}  # noqa: E731
+
+    def read(**how: Any) -> set[tuple[Any, ...]]:
+        return {tuple(row) for one in batches(DeltaSpout(tmp_path, **how)) for row in one}
+
     assert read(on_removal="added_files") == {("man", 2), ("dog", 1), ("cow", 1)}
     changed = {row[:3] for row in read(mode="changes", starting_version=start)}
     assert changed == {
