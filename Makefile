@@ -72,9 +72,9 @@ compat: install java servers $(COMPAT:%=build/compat/%/$(notdir $(STAMP))) ## ru
 	done; \
 	if [ -n "$${failed:-}" ]; then echo "failed with PySpark$$failed" >&2; exit 1; fi
 
-# The versions of the lock, but for Spark's.
+# The versions of the lock, but for Spark's. PySpark 3.5 knows no Python after 3.11.
 $(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP)): | build/uv.path
-	@uv=$$(cat build/uv.path); python=$$(cat build/python.path); here=build/compat/$*; \
+	@uv=$$(cat build/uv.path); python=$$(command -v python3.11 || cat build/python.path); here=build/compat/$*; \
 	echo "installing PySpark $* into $$here" >&2; \
 	$$uv venv --quiet --clear --python "$$python" $$here; \
 	sed -n 's/ *\\$$//; s/^\([a-z][^ =]*\)\[[^]]*\]==/\1==/; /^[a-z].*==/p' requirements.lock \

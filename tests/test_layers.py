@@ -117,7 +117,7 @@ LAYERS = (
         ),
     ),  # the driver, on top of all rooms
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
-    Layer(("trident.spark",), ("trident.runtime.reading",)),
+    Layer(("trident.spark",), ("trident.runtime.reading", "trident.errors")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py
     *(

@@ -470,3 +470,11 @@ def test_the_master_is_known_before_spark_starts(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     assert master_of(asked) == master
+
+
+@pytest.mark.slow
+def test_a_pyspark_without_sources_in_python_is_named_with_what_reads_a_state_instead() -> None:
+    done = run("import sys; sys.modules['pyspark.sql.datasource'] = None; import trident.spark")
+    assert (
+        'spark.read.format("trident") needs PySpark 4.0 or newer. Read the state with running.state(...)' in done.stderr
+    )
