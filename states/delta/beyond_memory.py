@@ -156,7 +156,7 @@ class BeyondMemory:
         held = Holds(seq, due.snapshot.txid)
         self._outcome = _Outcome(
             None, held, BackendError("it ended without a result")
-        )  # of an error that nobody expects
+        )  # of an error that was not expected
         self._is_running = True
         if not self._options.background_maintenance:
             self._run(merge, due, held, self._version)

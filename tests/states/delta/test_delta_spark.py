@@ -103,6 +103,56 @@ def test_spark_reads_what_the_state_wrote_and_the_state_reads_what_spark_wrote(t
     }
 
 
+BEYOND = """
+import json, sys
+from states.delta import delta_dataframe
+from pathlib import Path
+from tests.states.delta.delta_states import *
+from trident.state.txid import Snapshot
+
+path, log, spark = Path(sys.argv[1]), Log(), spark_with_delta()
+state = state_at(path, max_keys_in_memory=5, background_maintenance=False, publish_every_s=1000)
+model = {None: 0}
+for number in range(1, 13):
+    batch = {word: 1 for word in [None, *(f"w{(number * 5 + at) % 20}" for at in range(7))]}
+    txid = log.txid(number, 1)
+    state.begin_commit(txid)
+    update(state, batch)
+    if number == 12:
+        state.multi_remove([("w1",), ("w9",)])
+    state.commit(txid)
+    log.record(txid)
+    if number < 12:  # the table at the path does not show the last batch
+        state.recorded(Snapshot(number, log.winners))
+rows = lambda frame: sorted(map(tuple, frame.collect()), key=str)
+wanted = sorted(state.get_tuples(), key=str)
+there = spark.read.format("delta").load(str(path))
+print("FACTS " + json.dumps({
+    "columns": there.columns,
+    "fewer": rows(there) != wanted,
+    "newest": rows(delta_dataframe(spark, path)) == wanted,
+    "shown": rows(state.to_dataframe(spark, Snapshot(12, log.winners))) == wanted,
+    "past": dict(rows(state.to_dataframe(spark, Snapshot(6, log.winners)))) == dict(state.at(6).get_tuples()),
+    "keys": len(wanted),
+}))
+spark.stop()
+"""
+
+
+@pytest.mark.soak
+@pytest.mark.spark
+@pytest.mark.timeout(600)  # the first run on a machine fetches the library
+def test_spark_reads_a_state_beyond_memory(tmp_path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", BEYOND, str(tmp_path / "state")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    (line,) = [line for line in run.stdout.splitlines() if line.startswith("FACTS ")]
+    assert json.loads(line[6:]) == {
+        "columns": ["word", "value"], "fewer": True, "newest": True, "shown": True, "past": True, "keys": 19,
+    }  # fmt: skip
+
+
 def test_a_session_without_the_library_of_delta_is_named(tmp_path: Path, spark: SparkSession) -> None:
     commit(state_at(tmp_path), Log(), 1, 1, {"man": 1})
     with pytest.raises(EnvironmentProblem, match="started without the library of Delta .*delta_session_conf"):
