@@ -16,7 +16,7 @@ from trident.runtime.engine.job_errors import JobFailed
 from trident.runtime.engine.pace import ALONE, Limits, Pace
 from trident.spout.interfaces import TransactionAttempt
 
-WAIT_S = 20.0
+WAIT_S = 100.0  # a busy machine
 LIMITS = Limits(linger_s=0.0)
 
 
