@@ -110,6 +110,8 @@ class BatchCommitted(NamedTuple):
         What operations counted, as `operation/counter`.
     batches_in_job
         How many batches, this one included, the Spark job that processed it served; 1 in this process.
+    bytes_spilled
+        What Spark's stages wrote to disk because memory was short, where they passed on much; then later batches are smaller.
     """
 
     topology: str
@@ -131,6 +133,7 @@ class BatchCommitted(NamedTuple):
     dead_letters: int
     counters: Mapping[str, int]
     batches_in_job: int = 1
+    bytes_spilled: int = 0
 
     @property
     def tuples(self) -> int:
@@ -165,6 +168,7 @@ class BatchCommitted(NamedTuple):
             "batchesInJob": self.batches_in_job,
             "bytesShuffled": self.bytes_shuffled,
             "bytesCollected": self.bytes_collected,
+            "bytesSpilled": self.bytes_spilled,
             "numDeadLetters": self.dead_letters,
             "metrics": dict(self.counters),
         }

@@ -114,3 +114,22 @@ def test_whatever_happened_before_fast_batches_lead_back_to_all(before: list[flo
     for took in before:
         pressure.took(pressure.share, took)
     assert run(pressure, store(0.01, 1.0), 60 * in_flight, in_flight)[-1] == 1.0
+
+
+def test_batches_that_spill_are_halved_and_grow_slowly_beyond_the_size_that_spilled() -> None:
+    pressure, shares = BackPressure(TARGET_S), []
+    for _ in range(200):
+        share = pressure.share
+        shares.append(share)
+        pressure.took(share, 0.1)
+        if share > 0.4:
+            pressure.spilled(share)
+    assert shares[:3] == [1.0, 0.5, 0.25]
+    assert sum(share > 0.4 for share in shares[3:]) < 20
+    assert min(shares) >= 0.1
+
+
+def test_batches_that_no_longer_spill_become_whole_again() -> None:
+    pressure = BackPressure(TARGET_S)
+    pressure.spilled(1.0)
+    assert run(pressure, store(0.0, 1.0), 60)[-1] == 1.0

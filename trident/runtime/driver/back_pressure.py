@@ -3,6 +3,9 @@
 A batch takes a fixed time plus a time for what it reads, and only the latter becomes less when less is read. So the share
 follows from a line through the last batch and the last one of another size. Where the fixed time alone is longer than the
 target, a batch is left so large that half of its time goes into what it reads.
+
+A batch of which a stage spills to disk is too large whatever time it took: the next ones read half of it. Later ones grow
+again, slowly beyond the size that spilled. A commit that lags makes batches wait, because `max_spout_pending` counts them.
 """
 
 from __future__ import annotations
@@ -22,6 +25,8 @@ _GROW = 1.25
 _OTHER_SIZE = 1.5
 _KEPT = 16
 _TRUST = 0.3  # how much a single line through two batches is believed
+_SPILLED = 0.5
+_FORGIVE = 1.005  # by how much a batch that did not spill raises what the next may read
 _SAME = 0.1  # a change of less than this is noise
 
 
@@ -40,7 +45,7 @@ class BackPressure:
     """
 
     def __init__(self, target_s: float) -> None:
-        self.share = 1.0
+        self.share = self._most = 1.0
         self._target_s, self._fixed_s = target_s, 0.0
         self._seen: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
@@ -53,18 +58,23 @@ class BackPressure:
         if share == self.share == 1.0 and seconds <= self._target_s:  # as nearly all are
             self._seen.append((share, seconds))
             return
-        wanted = self._wanted(share, seconds)
+        wanted, self._most = self._wanted(share, seconds), min(self._most * _FORGIVE, 1.0)
         self._seen.append((share, seconds))
         if wanted < share:
             chosen = min(self.share, max(wanted, share * _SHRINK, _LEAST))
         else:
-            chosen = max(self.share, min(wanted, share * _GROW, 1.0))
+            chosen = max(self.share, min(wanted, share * _GROW, self._most))
         if chosen == 1.0 or abs(chosen / self.share - 1) > _SAME:
             self.share = chosen
 
     def timed_out(self, share: float) -> None:
         """Note that a batch that was defined with `share` was not done in time, whatever the target is."""
         self.share = min(self.share, max(share * _SHRINK, _LEAST))
+
+    def spilled(self, share: float) -> None:
+        """Note that a stage of a batch that was defined with `share` had more rows than memory, and wrote them to disk."""
+        self._most = min(self._most, share * (1 - _SAME))
+        self.share = min(self.share, max(share * _SPILLED, _LEAST))
 
     def _wanted(self, share: float, seconds: float) -> float:
         """Return the share with which a batch would take the target's time, at least 1 if less would not help."""
@@ -110,10 +120,12 @@ class Throttle:
                     coordinator.throttle(self._pressure.share)
             self._told = self._pressure.share
 
-    def took(self, share: float | None, seconds: float) -> None:
-        """Note how long a batch took; `share` is None if its definition is older than this driver's share."""
+    def took(self, share: float | None, seconds: float, bytes_spilled: int = 0) -> None:
+        """Note how long a batch took, and whether it spilled; `share` is None if it was defined before this driver's share."""
         if self._spouts and share is not None:
             self._pressure.took(share, seconds)
+            if bytes_spilled:
+                self._pressure.spilled(share)
 
     def timed_out(self, share: float | None) -> None:
         """Note that a batch was not processed within `message_timeout_s`."""

@@ -125,6 +125,7 @@ class Progress:
             outcome.dead_letters,
             counters,
             output.shared,
+            output.bytes_spilled,
         )
 
     def failed(

@@ -214,7 +214,7 @@ class Sources:
         for name, definition in of_spouts(batch.definitions):
             # A call that does not return delays the next batch; this one is committed.
             self._work.ask(txid + 1, name, self._tell, name, txid, definition)
-        self.throttle.took(batch.share, batch.times.own_s)
+        self.throttle.took(batch.share, batch.times.own_s, batch.output.bytes_spilled)
 
     def _tell(self, name: str, txid: int, definition: Definition) -> None:
         self._spouts[name].coordinator.success(txid, definition)

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.ability import Ability
 from trident.planner.loads import StageLoad
+from trident.runtime.engine import spills
 from trident.runtime.engine.hops import destinations_of, hops_of
 from trident.runtime.engine.job_errors import job_failure, jvm_gone
 from trident.runtime.engine.pickling import pickled
@@ -223,7 +224,10 @@ class SparkRunner:
     def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes]]) -> TaskOutput:
         """Run a job and put its output together."""
         try:
-            return gathered(self._collect(f"{attempt.txid}:{attempt.attempt}", collect))
+            output = gathered(self._collect(name := f"{attempt.txid}:{attempt.attempt}", collect))
+            if output.bytes_shuffled >= spills.ASKED_FROM:
+                output.bytes_spilled = spills.bytes_spilled(self._context, self._tag(name))
+            return output
         except StepFailed as error:
             return TaskOutput(failure=error.failure)
 

@@ -48,6 +48,8 @@ class TaskOutput:
         What operations counted, as `operation/counter`.
     bytes_shuffled, bytes_collected
         What tasks sent to tasks of the next stage, and what they returned to the driver. 0 in this process.
+    bytes_spilled
+        What Spark wrote to disk because its stages had more rows than memory. Asked for where much was shuffled.
     metadata
         What emitters returned besides rows, by spout and partition. It comes from the run of the task that gave the rows.
     level, task
@@ -79,6 +81,7 @@ class TaskOutput:
     sources: str = ""
     metrics: dict[str, int] = field(default_factory=dict)
     bytes_shuffled: int = 0
+    bytes_spilled: int = 0
     bytes_collected: int = 0
     metadata: dict[str, dict[str, PartitionRead]] = field(default_factory=dict)
     touched: dict[str, list[int]] = field(default_factory=dict)
@@ -115,6 +118,7 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.seconds += output.seconds
         merged.bytes_shuffled += output.bytes_shuffled
         merged.bytes_collected += output.bytes_collected
+        merged.bytes_spilled += output.bytes_spilled
         for spout, read in output.metadata.items():
             merged.metadata.setdefault(spout, {}).update(read)
         for state, partitions in output.touched.items():
