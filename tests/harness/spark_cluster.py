@@ -81,7 +81,9 @@ class SparkCluster:
             node.kill()  # in order it would take seconds
 
 
-def start_spark_cluster(work: Path, workers: int = 2, cores: int = 1, home: Path | None = None) -> SparkCluster:
+def start_spark_cluster(
+    work: Path, workers: int = 2, cores: int = 1, home: Path | None = None, apart: bool = False
+) -> SparkCluster:
     """Start a cluster; takes about 3 seconds.
 
     Parameters
@@ -92,6 +94,8 @@ def start_spark_cluster(work: Path, workers: int = 2, cores: int = 1, home: Path
         How many workers, and how many tasks each runs at once.
     home
         Spark's own folder; that of PySpark in this environment by default.
+    apart
+        Give each worker an address of its own: Spark starts a copy of a slow task on another host only.
     """
     home = home or Path(pyspark.__file__).parent
     port, status_port = free_ports(2)
@@ -102,10 +106,10 @@ def start_spark_cluster(work: Path, workers: int = 2, cores: int = 1, home: Path
     url = f"spark://127.0.0.1:{port}"
 
     def start_worker(number: int) -> SparkNode:
-        own, shown = free_ports(2)
+        host, (own, shown) = f"127.0.0.{number if apart else 1}", free_ports(2)
         return _start_node(
             work / f"worker{number}", home, "worker.Worker", own, b"Successfully registered with master",
-            "--host", "127.0.0.1", "--port", own, "--webui-port", shown, "--cores", cores, "--memory", _MEMORY,
+            "--host", host, "--port", own, "--webui-port", shown, "--cores", cores, "--memory", _MEMORY,
             "--work-dir", work / f"worker{number}", url,
         )  # fmt: skip
 
