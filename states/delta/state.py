@@ -46,6 +46,7 @@ from typing import Any
 from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
 from states.delta.spark_table import delta_dataframe, delta_session_conf
+from states.delta.table_path import local_path
 from states.delta.time_travel import DeltaMapState, DeltaStateAt, delta_state_at
 from trident.errors import ConfigError
 from trident.redaction import Redacted
@@ -90,6 +91,11 @@ class _DeltaFactory(Redacted):
     kind: StateType
     path: str
     options: DeltaOptions
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether the table is in a folder and not in an object store."""
+        return local_path(self.path) is not None
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
         """Return the map of the kind over the table; nothing is created before the first commit."""

@@ -13,6 +13,7 @@ from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads
 from trident.planner.placing import misplaced
+from trident.state.interfaces import StateSpec
 
 __all__ = ["explain"]
 
@@ -44,10 +45,14 @@ def _in_executors(plan: Plan, placements: Mapping[str, str]) -> list[str]:
     return [name for name in wanted if name not in misplaced(plan, wanted)]
 
 
+def _is_here(spec: StateSpec) -> bool:
+    return spec.in_memory or spec.on_one_machine
+
+
 def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executors: Sequence[str]) -> Iterator[str]:
     if name in in_executors:
         yield "      committed by the executors"
-    elif placements.get(name) == "auto" and not plan.states[name].spec.in_memory:
+    elif placements.get(name) == "auto" and not _is_here(plan.states[name].spec):
         yield "      committed by the driver; on a cluster by the executors, if the store can fence its writers"
     elif name in placements:
         yield "      committed by the driver"

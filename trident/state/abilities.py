@@ -23,6 +23,7 @@ __all__ = [
     "ITupleCollection",
     "KeepsAttempts",
     "KeptInMemory",
+    "KeptOnOneMachine",
     "MultiPuttable",
     "MultiUpdatable",
     "OnceUpdatable",
@@ -236,6 +237,15 @@ class KeptInMemory(Ability, Protocol):
     @property
     def in_memory(self) -> bool:
         """Whether they are: then the log may be in memory too, and no other process can read them."""
+
+
+@runtime_checkable
+class KeptOnOneMachine(Ability, Protocol):
+    """A factory that says whether only processes of this machine are sure to see its states, as with a folder."""
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether that is so: then executors commit such a state only if it is asked for."""
 
 
 @runtime_checkable

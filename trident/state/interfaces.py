@@ -17,6 +17,7 @@ from trident.state.abilities import (
     Forgetting,
     ITupleCollection,
     KeptInMemory,
+    KeptOnOneMachine,
     OverBackingMap,
     Resettable,
     SnapshotReadable,
@@ -168,6 +169,11 @@ class StateSpec:
     def in_memory(self) -> bool:
         """Whether the states are in the memory of the process that commits them; see `KeptInMemory`."""
         return isinstance(self.factory, KeptInMemory) and self.factory.in_memory
+
+    @property
+    def on_one_machine(self) -> bool:
+        """Whether only processes of this machine are sure to see the states; see `KeptOnOneMachine`."""
+        return isinstance(self.factory, KeptOnOneMachine) and self.factory.on_one_machine
 
     @property
     def forgets(self) -> bool:

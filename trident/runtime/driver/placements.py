@@ -46,7 +46,8 @@ def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]
     cannot = {name: why for name, opened in states.items() if (why := _unfit(plan, config, name, opened))}
     wanted = [name for name in states if asked[name] != DRIVER and name not in cannot]
     cluster = _on_cluster(config)
-    wanted = [name for name in wanted if asked[name] == EXECUTORS or cluster]
+    here = {name for name in wanted if asked[name] != EXECUTORS and plan.states[name].spec.on_one_machine}
+    wanted = [name for name in wanted if asked[name] == EXECUTORS or (cluster and name not in here)]
     cannot.update(misplaced(plan, wanted))
     for name, why in cannot.items():
         if asked[name] == EXECUTORS:
@@ -59,6 +60,10 @@ def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]
             found[name] = PlacedState(DRIVER, "as asked")
         elif name in cannot:
             found[name] = PlacedState(DRIVER, cannot[name])
+        elif name in here and cluster:
+            found[name] = PlacedState(
+                DRIVER, "auto: its place is on this machine, and executors of another one may not see it"
+            )
         elif asked[name] == EXECUTORS:
             found[name] = PlacedState(EXECUTORS, "as asked")
         else:
