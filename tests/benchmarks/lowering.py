@@ -32,8 +32,9 @@ from tests.benchmarks.side_by_side import counted
 from trident import TridentTopology
 from trident.operations import Count, Split
 from trident.planner import make_plan
-from trident.runtime.engine.runners import Part, SparkRunner
+from trident.runtime.engine.runners import Part
 from trident.runtime.engine.session import spark_session
+from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.worker import Program, WorkerProgram, run_part
 from trident.spout.interfaces import TransactionAttempt
 

@@ -28,7 +28,7 @@ from trident.operations import (
     arrow_function,
     col,
 )
-from trident.runtime.engine import runners
+from trident.runtime.engine import spark_runner
 from trident.runtime.engine.job_errors import JobFailed
 from trident.runtime.engine.spark_resources import most_shipped
 from trident.runtime.steps.bounds import Bounds, TooManyRows
@@ -289,7 +289,7 @@ def test_a_jvm_that_is_gone_is_said_to_be(
     def gone(*_: Any) -> Any:
         raise ConnectionRefusedError(111, "Connection refused")
 
-    monkeypatch.setattr(runners.SparkRunner, "_rows", gone)
+    monkeypatch.setattr(spark_runner.SparkRunner, "_rows", gone)
     keep(numbers(topology, 1))
     text = r"failed once in step 'spark': EnvironmentProblem: Spark's JVM does not answer any more .*memory"
     with pytest.raises(BatchFailedError, match=text):

@@ -23,8 +23,9 @@ from trident.planner import make_plan
 from trident.runtime.driver.batch_spouts import as_trident_spout
 from trident.runtime.engine.pace import Limits
 from trident.runtime.engine.routing import with_partitions
-from trident.runtime.engine.runners import InProcessRunner, Part, SparkRunner
+from trident.runtime.engine.runners import InProcessRunner, Part
 from trident.runtime.engine.shared_jobs import SharingRunner
+from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Program
 from trident.spout.interfaces import TransactionAttempt

@@ -11,9 +11,10 @@ from trident.planner import Plan
 from trident.planner.loads import StageLoad, commit_loads
 from trident.runtime.engine.auto import AutoRunner, LateRunner, cores
 from trident.runtime.engine.pace import ALONE, MOST_PENDING
-from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner, SparkRunner
+from trident.runtime.engine.runners import InProcessRunner, PacesBatches, Runner
 from trident.runtime.engine.shared_jobs import SharingRunner
 from trident.runtime.engine.spark_resources import memory_settings
+from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.worker import Program
 from trident.runtime.executors.committing import Committing
 

@@ -13,6 +13,7 @@ from trident.planner import Plan
 from trident.planner.placing import misplaced
 from trident.runtime.engine.environment import master_of
 from trident.state.abilities import Fencing, StagedCommits
+from trident.state.interfaces import StateSpec
 
 __all__ = ["DRIVER", "EXECUTORS", "PlacedState", "executors_of", "placements_of"]
 
@@ -43,33 +44,34 @@ def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]
         A state is to be committed in executors and cannot be; the message says why, and what can be done.
     """
     asked = {name: plan.placements.get(name, config.state_placement) for name in states}
-    cannot = {name: why for name, opened in states.items() if (why := _unfit(plan, config, name, opened))}
-    wanted = [name for name in states if asked[name] != DRIVER and name not in cannot]
     cluster = _on_cluster(config)
-    here = {name for name in wanted if asked[name] != EXECUTORS and plan.states[name].spec.on_one_machine}
-    wanted = [name for name in wanted if asked[name] == EXECUTORS or (cluster and name not in here)]
-    cannot.update(misplaced(plan, wanted))
-    for name, why in cannot.items():
-        if asked[name] == EXECUTORS:
+    found = {
+        name: _wanted(asked[name], plan.states[name].spec, _unfit(plan, config, name, opened), cluster)
+        for name, opened in states.items()
+    }
+    for name, why in misplaced(plan, executors_of(found)).items():
+        found[name] = PlacedState(DRIVER, why)
+    for name, (where, why) in found.items():
+        if asked[name] == EXECUTORS != where:
             raise ConfigError(
                 f'state {name!r} cannot be committed in executors: {why}. Use placement "driver" or "auto" for it'
             )
-    found = {}
-    for name in states:
-        if asked[name] == DRIVER:
-            found[name] = PlacedState(DRIVER, "as asked")
-        elif name in cannot:
-            found[name] = PlacedState(DRIVER, cannot[name])
-        elif name in here and cluster:
-            found[name] = PlacedState(
-                DRIVER, "auto: its place is on this machine, and executors of another one may not see it"
-            )
-        elif asked[name] == EXECUTORS:
-            found[name] = PlacedState(EXECUTORS, "as asked")
-        else:
-            where = EXECUTORS if cluster else DRIVER
-            found[name] = PlacedState(where, f"auto, on {'a cluster' if cluster else 'one machine'}")
     return found
+
+
+def _wanted(asked: str, spec: StateSpec, unfit: str, cluster: bool) -> PlacedState:
+    """Decide for one state, whatever feeds it; `unfit` says why executors cannot commit it, if so."""
+    if asked == DRIVER:
+        return PlacedState(DRIVER, "as asked")
+    if unfit:
+        return PlacedState(DRIVER, unfit)
+    if asked == EXECUTORS:
+        return PlacedState(EXECUTORS, "as asked")
+    if not cluster:
+        return PlacedState(DRIVER, "auto, on one machine")
+    if spec.on_one_machine:
+        return PlacedState(DRIVER, "auto: its place is on this machine, and executors of another one may not see it")
+    return PlacedState(EXECUTORS, "auto, on a cluster")
 
 
 def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[Any]) -> str:

@@ -8,7 +8,8 @@ from functools import partial
 
 from trident.runtime.engine.gathering import Gathering, Job
 from trident.runtime.engine.pace import Limits
-from trident.runtime.engine.runners import Part, Runner, SparkRunner
+from trident.runtime.engine.runners import Part, Runner
+from trident.runtime.engine.spark_runner import SparkRunner
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Program, with_empty_parts
