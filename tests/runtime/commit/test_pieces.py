@@ -14,7 +14,7 @@ from trident.graph import PersistNode
 from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.commit import entries
-from trident.runtime.commit.updating import update_partition
+from trident.runtime.commit.committer import update_partition
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS
 from trident.state import NonTransactionalMap, OpaqueMap, TransactionalMap, map_state
 from trident.state.snapshottable import SnapshottableMap

@@ -37,8 +37,7 @@ from trident.coordination.transaction_log import LogReader
 from trident.graph import JoinWithinNode, WindowNode
 from trident.operations import Count, Sum
 from trident.planner import make_plan
-from trident.runtime.commit.committer import Committer
-from trident.runtime.commit.updating import update_time_partition
+from trident.runtime.commit.committer import Committer, update_time_partition
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.steps.failures import StepFailed, TupleErrors

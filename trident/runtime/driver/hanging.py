@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from trident.errors import BatchFailedError
-from trident.runtime.commit import entries, updating
+from trident.runtime.commit import committer, entries
 from trident.runtime.commit.flow import Flow
 from trident.runtime.engine import worker
 from trident.runtime.engine.fragment_runs import run_fragment
@@ -51,10 +51,10 @@ _STEPS: dict[CodeType, Callable[[Local], tuple[str, object]]] = {
     worker._read.__code__: lambda local: (local["fragment"].entry, None),  # noqa: SLF001
     worker.run_entry.__code__: lambda local: (local["entry"], None),
     entries.inputs_of.__code__: lambda local: (local["node"].id, None),
-    updating._update_rows.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
-    updating._update_keys.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+    committer._update_rows.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
+    committer._update_keys.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
     Flow.exchange.__code__: lambda local: (local["node"].id, None),
-    updating.update_time_partition.__code__: lambda local: (local["node"].id, None),
+    committer.update_time_partition.__code__: lambda local: (local["node"].id, None),
 }
 """The functions that call code of the user's, and how to find the step and the tuple in their locals."""
 

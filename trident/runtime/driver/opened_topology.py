@@ -13,8 +13,7 @@ from trident.graph import Graph
 from trident.planner import Plan
 from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
-from trident.runtime.commit.committer import Committer, operations_of_commits
-from trident.runtime.commit.updating import Reach
+from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
 from trident.runtime.driver.batch_spouts import SpoutHandle, open_spouts
 from trident.runtime.driver.capabilities import check_states, needs_identical_replay
 from trident.runtime.driver.changes import check_meaning, record_meaning

@@ -24,11 +24,10 @@ from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.planner import Plan
 from trident.planner.placing import place
-from trident.runtime.commit.committer import operations_of_commits
+from trident.runtime.commit.committer import operations_of_commits, update_partition, update_time_partition
 from trident.runtime.commit.entries import inputs_of
 from trident.runtime.commit.flow import snapshot_of
 from trident.runtime.commit.garbage import paused_garbage_collection
-from trident.runtime.commit.updating import update_partition, update_time_partition
 from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
