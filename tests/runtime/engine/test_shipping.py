@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +109,17 @@ def test_nothing_is_shipped_to_workers_of_this_machine(master: str) -> None:
 
 def test_the_tridents_that_are_shipped_are_those_that_run() -> None:
     assert ("trident/__init__.py", Path(str(trident.__file__))) in shipping._files()
+
+
+def test_a_second_topology_ships_the_same_packages_though_the_first_put_its_archive_before_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shipping, "_own_files", cache(shipping._own_files.__wrapped__))
+    first = [one for one in shipping._files() if one[0].startswith("spouts/")]
+    assert first
+    archive = tmp_path / "shipped.zip"
+    with zipfile.ZipFile(archive, "w") as target:
+        target.writestr("spouts/__init__.py", "")
+    monkeypatch.syspath_prepend(str(archive))
+    monkeypatch.delitem(sys.modules, "spouts", raising=False)
+    assert [one for one in shipping._files() if one[0].startswith("spouts/")] == first

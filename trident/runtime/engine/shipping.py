@@ -56,12 +56,18 @@ def ship_code(context: SparkContext) -> None:
 def _files() -> Iterator[tuple[str, Path]]:
     """Iterate over what is shipped: its place in the archive, and its path."""
     for name in _OWN:
-        yield from _files_of(Path(str(sys.modules[name].__file__)).parent) if name in sys.modules else _installed(name)
+        yield from _own_files(name)
     for name, module in sorted(sys.modules.items()):
         place = _place(module)
         if "." in name or name in (*_OWN, "__main__") or place is None or place.parent not in _folders:
             continue
         yield from _files_of(place) if place.is_dir() else [(place.name, place)]
+
+
+@cache
+def _own_files(name: str) -> tuple[tuple[str, Path], ...]:
+    """Return the files of one of our packages, as at the first start: shipping puts the archive before what is installed."""
+    return tuple(_files_of(Path(str(sys.modules[name].__file__)).parent) if name in sys.modules else _installed(name))
 
 
 def _installed(name: str) -> Iterator[tuple[str, Path]]:
