@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts import TextFileSpout
+from tests.harness.commands import until
 from tests.harness.topology_runs import WAIT_S, start
 from trident import TridentTopology
 from trident.operations import Count
@@ -90,6 +91,8 @@ def test_an_idle_topology_asks_once_per_interval_and_writes_and_computes_next_to
 ) -> None:
     spout = Asked(texts)
     with idle(spout, "in_process", tmp_path) as running:
+        published = tmp_path / "table" / "_delta_log" / f"{1:020}.json"
+        until(published.exists, "the state shows its batch to other programs")
         before = written(tmp_path / "log") | written(tmp_path / "table")
         elapsed, computed = spout.measure(ASKED)
         assert written(tmp_path / "log") | written(tmp_path / "table") == before

@@ -245,7 +245,7 @@ def test_a_task_hands_spark_no_more_than_its_memory_holds(
     spark: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trident.runtime.engine.runners.most_shipped", lambda context: 10_000)
+    monkeypatch.setattr("trident.runtime.engine.spark_runner.most_shipped", lambda context: 10_000)
     keep(declare(numbers(topology, 20_000).each("n", lambda n: "x" * n, "x: string")))
     text = rf"batch 1 failed once in step '{step}': TooManyRows: one partition gives 2\d{{4}} bytes .* at most 10000 at"
     with pytest.raises(BatchFailedError, match=text):

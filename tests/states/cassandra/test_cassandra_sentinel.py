@@ -109,7 +109,10 @@ def test_records_of_this_and_of_earlier_versions_are_read(home: Home) -> None:
     of_seven = bytes.fromhex("0197a36c6f6703ce001000000ac4080001020304050607ab776f7264732f636f756e74c2")
     assert decode(of_five) == ["log", 3, EPOCH, 10, bytes(range(8))]
     assert encode([*decode(of_five), "words/count", False]) == of_seven
-    for data, sentinel in ((of_five, ("log", 3, EPOCH, "", True)), (of_seven, ("log", 3, EPOCH, "words/count", False))):
+    for data, sentinel in (
+        (of_five, ("log", 3, EPOCH, "", True, "")),
+        (of_seven, ("log", 3, EPOCH, "words/count", False, "")),
+    ):
         found = RECORD.decode(data, "state p")
         assert (tuple(found.sentinel), found.notes) == (sentinel, (10, bytes(range(8))))
     assert RECORD.encode(RECORD.decode(of_seven, "state p")) == of_seven

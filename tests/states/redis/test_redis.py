@@ -91,7 +91,7 @@ def test_a_sentinel_of_an_older_version_is_read_and_replaced(open_map: Open, cli
     backing = open_map()
     found = backing.read_sentinel()
     assert found is not None
-    assert tuple(found) == ("inc", 3, 1 << 20, "", True)
+    assert tuple(found) == ("inc", 3, 1 << 20, "", True, "")
     begun = Sentinel("inc", 4, 1 << 20, "words/counts", sealed=False)
     backing.move_sentinel(begun)
     read = open_map().read_sentinel()

@@ -18,7 +18,6 @@ from time import sleep
 from typing import Any, NamedTuple, overload
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from trident.errors import FencedError
 from trident.graph import JoinWithinNode, PersistNode, QueryNode, WindowNode
@@ -76,6 +75,8 @@ class CommittingProgram(WorkerProgram):
 
     def __init__(self, program: Program) -> None:
         super().__init__(program, operations_of_commits(one.node for one in program.exchanges.values()))
+        from pyspark import TaskContext
+
         if TaskContext.get() is not None:
             leave_to_the_driver()
         self._open = WorkerStates(program.topology, program.committed, program.settings)
@@ -231,6 +232,8 @@ class CopyOfTask(BaseException):
 
 
 def _refuse_second_run(entry: str, speculates: bool) -> None:
+    from pyspark import TaskContext
+
     context = TaskContext.get()
     run = 0 if context is None else context.attemptNumber()
     if run == 0:
