@@ -81,7 +81,7 @@ def distinct(sizes: Sizes) -> Figures:
     """The word count of 1 M distinct words in batches of 100,000 sentences, in both placements."""
     options = {
         "state": "redis-opaque", "master": LOCAL_CLUSTER, "batch": sizes(100_000), "sentences": 6 * sizes(100_000),
-        "vocab": sizes(1_000_000),
+        "vocab": sizes(1_000_000), "partitions": 2,
     }  # fmt: skip
     return _compared(sizes, 1.5, *(_placed(place, options) for place in ("executors", "driver")))
 

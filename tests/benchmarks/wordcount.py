@@ -64,6 +64,7 @@ def _run(corpus: Corpus, options: argparse.Namespace, folder: Path, spec: StateS
         .each("line", SPLITS[options.split](), "word: string")
         .group_by("word")
         .persistent_aggregate(spec, Count(), "count")
+        .parallelism_hint(options.partitions)
     )
     settings: dict[str, Any] = {
         "max_spout_pending": options.pending,
@@ -183,6 +184,7 @@ def _options(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--engine", choices=("spark", "in_process", "auto"), default="spark")
     parser.add_argument("--master", default="local[2]")
     parser.add_argument("--placement", choices=("driver", "executors"), help="where states commit; default: by master")
+    parser.add_argument("--partitions", type=int, default=1, help="of the state")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--warm-up-s", type=float, default=3.0, help="seconds of empty Spark jobs before measuring")
     parser.add_argument("--side-by-side", action="store_true", help="also bare Spark and foreachBatch")
