@@ -66,6 +66,14 @@ def test_a_query_that_sees_its_batch_runs_after_the_update(topology: TridentTopo
     assert ["asked" in level[0] for level in levels] == [False, True]
 
 
+def test_every_query_that_sees_its_batch_runs_after_the_update(topology: TridentTopology) -> None:
+    counts = counted(words(topology), "counts")
+    for name in ("first", "second"):
+        words(topology, name).state_query(counts, "word", MapGet(), "n", sees="this_batch").peek(print)
+    update, queries = levels_of(topology, "counts")
+    assert (len(update), len(queries)) == (1, 2)
+
+
 def test_a_state_behind_one_of_the_driver_is_misplaced(topology: TridentTopology) -> None:
     first = counted(words(topology), "first")
     counted(first.new_values_stream(), "behind")

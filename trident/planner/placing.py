@@ -109,17 +109,19 @@ def _feeders(plan: Plan) -> dict[str, set[str]]:
 def _levels(plan: Plan, here: set[str]) -> dict[str, int]:
     """Return the level of each commit, from 1: above what feeds it, and above what goes before it at the same state."""
     level: dict[str, int] = {}
-    feeders, last = _feeders(plan), dict[str, tuple[int, bool]]()
+    feeders, last, updated = _feeders(plan), dict[str, int](), dict[str, int]()
     for node in plan.commits:  # in the order of a batch, so what goes before is there
         if node.id not in here:
             continue
-        level[node.id] = 1 + max((level[feeder] for feeder in feeders.get(node.id, ()) if feeder in level), default=0)
+        own = 1 + max((level[feeder] for feeder in feeders.get(node.id, ()) if feeder in level), default=0)
         if isinstance(node, (PersistNode, QueryNode)):
             updates = isinstance(node, PersistNode)
-            before, was_update = last.get(node.state, (0, False))
-            if updates or was_update:  # queries of one state may run side by side
-                level[node.id] = max(level[node.id], before + 1)
-            last[node.state] = (max(level[node.id], before), updates)
+            before = (last if updates else updated).get(node.state, 0)  # queries of one state may run side by side
+            own = max(own, before + 1)
+            last[node.state] = max(own, last.get(node.state, 0))
+            if updates:
+                updated[node.state] = own
+        level[node.id] = own
     return level
 
 
