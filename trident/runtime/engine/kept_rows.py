@@ -44,8 +44,7 @@ class KeptRows:
         assert jvm is not None
         rest = self._pairs.filterByRange(_ROWS, _TO_DRIVER - 1)
         partitioned = rest.partitionBy(jvm.PythonPartitioner(partitions, 0))
-        items = self._context._jvm.PythonRDD.valueOfPair(partitioned)  # type: ignore[union-attr]  # noqa: SLF001
-        return RDD(items, self._context, BatchedSerializer(CPickleSerializer()))
+        return RDD(jvm.PythonRDD.valueOfPair(partitioned), self._context, BatchedSerializer(CPickleSerializer()))
 
     def free(self) -> None:
         """Let Spark forget the rows, without waiting for it."""

@@ -1,10 +1,10 @@
-"""The two places where a batch is processed: Spark, and this process. Both run `run_part` and `run_entry`."""
+"""What runs the parts of a batch: the interface, and the runner of this process. The one on Spark is in `spark_runner.py`."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from trident.ability import Ability
 from trident.runtime.engine.hops import destinations_of
@@ -21,11 +21,6 @@ from trident.runtime.engine.worker import (
     with_empty_parts,
 )
 from trident.spout.interfaces import TransactionAttempt
-
-if TYPE_CHECKING:
-    pass
-
-T = TypeVar("T")
 
 __all__ = ["InProcessRunner", "PacesBatches", "Part", "Runner", "captures", "of_width"]
 

@@ -21,12 +21,7 @@ from trident.runtime.engine.shared_tasks import shared_rows
 from trident.runtime.engine.spark_resources import most_shipped, profiles_of
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
-from trident.runtime.engine.worker import (
-    Order,
-    Part,
-    Program,
-    with_empty_parts,
-)
+from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
 from trident.runtime.steps.failures import StepFailed, failure_of
 from trident.spout.interfaces import TransactionAttempt
 
@@ -34,10 +29,9 @@ if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import SparkSession
 
-T = TypeVar("T")
-
-
 __all__ = ["SparkRunner"]
+
+T = TypeVar("T")
 
 
 class SparkRunner:
