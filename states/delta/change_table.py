@@ -11,9 +11,9 @@ it; then it makes its log entry and syncs it. So after any power failure, an ent
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from states.delta.layout import SEQ_COLUMN
 from states.delta.local_folder import TableFolder
 from states.delta.log_entries import TXN_IS_LAST
 from states.delta.nesting import only_data_files
+from states.delta.old_versions import delete_files, delete_versions_before, removed_since
 from states.delta.opened_table import ABSENT, OpenedTable
 from trident.errors import BackendError
 
@@ -128,19 +129,23 @@ class ChangeTable(OpenedTable):
                 self._folder.sync_checkpoint()
             table.cleanup_metadata()
 
+    def delete_old_versions(self) -> None:
+        """Delete versions before the `retained_versions` newest, and the data files that only these have."""
+        if self._options.retained_versions is not None:
+            oldest, used = self.version - self._options.retained_versions, {file.path for file in self.files()}
+            with writing(self.name, "delete old versions of"):
+                delete_versions_before(self._filesystem(), oldest, used)
+
     def vacuum(self) -> None:
-        """Delete files that no version younger than `vacuum_after_hours` refers to."""
-        if self._options.vacuum_after_hours is None:
+        """Delete files that no version younger than `vacuum_after_hours` refers to; also what failed commits left."""
+        hours = self._options.vacuum_after_hours
+        if hours is None:
             return
-        vacuum = partial(
-            self._opened().vacuum,
-            retention_hours=self._options.vacuum_after_hours,
-            enforce_retention_duration=False,
-            commit_properties=self._driver.CommitProperties(max_commit_retries=_COMPACTION_TRIES),
-        )
         with writing(self.name, "vacuum"):
-            # A full one also deletes what failed commits left, and what other programs put there.
-            vacuum(dry_run=False, full=only_data_files(vacuum(dry_run=True, full=True)))
+            unused = self._opened().vacuum(hours, dry_run=True, enforce_retention_duration=False, full=True)
+            # delta-rs goes by the age of a file, and not by the time of its replacement, where a checkpoint does not hold that.
+            needed = removed_since(self._filesystem(), int((time.time() - hours * 3600) * 1000))
+            delete_files(self._filesystem(), only_data_files(sorted({*unused} - needed)))
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

@@ -55,7 +55,9 @@ class DataFile(NamedTuple):
         """Return the action that takes the file out of the table, because its rows are in another file now."""
         from deltalake.transaction import RemoveAction
 
-        return RemoveAction(self.path, False, _now_ms(), self.size, {})
+        # Without the time: a checkpoint holds the removals of a week, and each would be larger than the one before. When
+        # the file may be deleted is decided by the log entry of the removal (`old_versions`).
+        return RemoveAction(self.path, False, 0, self.size, {})
 
 
 def data_files(table: DeltaTable) -> list[DataFile]:

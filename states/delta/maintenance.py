@@ -91,6 +91,7 @@ class Maintenance:
                 self._compact(table)
             if checkpoint and not self._closing:
                 table.checkpoint()
+                table.delete_old_versions()
             self._runs += compact
             if compact and self._runs % _RUNS_PER_VACUUM == 0 and not self._closing:
                 table.vacuum()

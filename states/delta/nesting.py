@@ -53,9 +53,9 @@ def refuse_nesting(name: str, uri: str, local: Path | None, is_table: Callable[[
         )
 
 
-def only_data_files(names: Sequence[str]) -> bool:
-    """Return whether files that a table does not use are named like its own, so that they may be deleted."""
-    return all(_DATA_FILE.fullmatch(name) for name in names)
+def only_data_files(names: Sequence[str]) -> list[str]:
+    """Return those of the files that a table does not use which are named like its own, so that they may be deleted."""
+    return [name for name in names if _DATA_FILE.fullmatch(name)]
 
 
 def _parents(uri: str) -> Iterator[str]:

@@ -32,6 +32,11 @@ class DeltaOptions(StoreOptions):
     log_retention_hours
         How long single commits stay in `_delta_log` after a checkpoint holds their content, and so how long batches of
         the past can be found. Set when the table is created.
+    retained_versions
+        At most so many versions of the changes are kept (a few of them are compactions), in
+        whole checkpoints, however young: so the files of a state that commits often stay few. Batches of the past can be read
+        (`at`) as long as their versions are there, and a Spark query of `to_dataframe` may take as long as so many
+        commits. None: only the hours count.
     checkpoint_interval
         Commits between two checkpoints of the log; bounds what is read to open the table. Other programs that write the
         table use the number that was set when it was created.
@@ -55,6 +60,7 @@ class DeltaOptions(StoreOptions):
     storage_options: Mapping[str, str] | None = None
     vacuum_after_hours: int | None = whole(24, 1, or_none=True)
     log_retention_hours: int = whole(24, 1)
+    retained_versions: int | None = whole(1000, 10, or_none=True)
     checkpoint_interval: int = whole(32, 1)
     max_keys_in_memory: int = whole(1_000_000, 1)
     max_mb_in_memory: int = whole(512, 1)

@@ -135,8 +135,8 @@ def delta_state_at(
 ) -> DeltaStateAt:
     """Read a Delta state as it was after batch `txid`, from any process.
 
-    Batches go back as far as the log (`log_retention_hours`) and the data files (`vacuum_after_hours`) do; a compaction
-    in between changes nothing. A batch that did not touch the state shows what the one before it left.
+    Batches go back as far as the log (`retained_versions`, `log_retention_hours`) and the data files (`vacuum_after_hours`)
+    do; a compaction in between changes nothing. A batch that did not touch the state shows what the one before it left.
 
     Parameters
     ----------
@@ -206,5 +206,5 @@ def _retained(table: ChangeTable, versions: list[tuple[int, int]]) -> str:
         return "none of its batches can be read any more; its data files are missing"
     return (
         f"it is no longer retained; batches {versions[first][1]} to {versions[-1][1]} are. Raise "
-        "log_retention_hours and vacuum_after_hours to keep more"
+        "retained_versions, log_retention_hours and vacuum_after_hours to keep more"
     )

@@ -1,0 +1,93 @@
+"""What only old versions of a table need: their log entries, the checkpoints before them, and the files that they replaced.
+
+A version can be read as long as a checkpoint at or before it, the log entries since, and its data files are there. So old
+versions go from the oldest on, up to a checkpoint, which is kept. First the data files that their entries removed: no
+later version has them, unless another program has brought them back. Then the entries, oldest first. After a kill in
+between, the entries that are still there name what is left, and the next run deletes that.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from pyarrow.fs import FileSelector, FileSystem
+
+__all__ = ["delete_files", "delete_versions_before", "removed_since"]
+
+_LOG = "_delta_log"
+_LOG_FILE = re.compile(r"(\d{20})\.(json|crc|checkpoint\.[\w.-]*(?:parquet|json))")
+_ENTRY, _CHECKPOINT = "json", "checkpoint.parquet"
+
+
+class _LogFile(NamedTuple):
+    version: int
+    kind: str
+    path: str
+
+
+def delete_versions_before(system: FileSystem, version: int, used: Collection[str]) -> None:
+    """Delete the versions before the last checkpoint that is not after `version`; nothing if there is none.
+
+    Parameters
+    ----------
+    system
+        The table's folder.
+    version
+        The oldest version that must stay readable.
+    used
+        The data files of the newest version: another program may have brought removed files back (RESTORE).
+    """
+    files = _log_files(system)
+    first = max((file.version for file in files if file.kind == _CHECKPOINT and file.version <= version), default=0)
+    old = [file for file in files if file.version < first]
+    for file in old:
+        if file.kind == _ENTRY:
+            delete_files(system, [name for name in _removed(_actions(system, file.path)) if name not in used])
+    delete_files(system, [file.path for file in old])
+
+
+def removed_since(system: FileSystem, time_ms: int) -> set[str]:
+    """Return the data files that the log entries since a time removed: versions of that time need them."""
+    files = set[str]()
+    for file in reversed(_log_files(system)):
+        if file.kind == _ENTRY:
+            actions = _actions(system, file.path)
+            if 0 < _time_of(actions) < time_ms:
+                break
+            files.update(_removed(actions))
+    return files
+
+
+def delete_files(system: FileSystem, names: Sequence[str]) -> None:
+    """Delete files; those that are gone already do not matter."""
+    for name in names:
+        with suppress(FileNotFoundError):
+            system.delete_file(name)
+
+
+def _log_files(system: FileSystem) -> list[_LogFile]:
+    """Return the files of the log, oldest version first."""
+    found = system.get_file_info(FileSelector(_LOG, allow_not_found=True))
+    names = ((_LOG_FILE.fullmatch(info.base_name), info.path) for info in found)
+    return sorted(_LogFile(int(name[1]), name[2], path) for name, path in names if name is not None)
+
+
+def _actions(system: FileSystem, path: str) -> list[dict[str, Any]]:
+    try:
+        with system.open_input_stream(path) as entry:
+            return [json.loads(line) for line in entry.read().splitlines()]
+    except FileNotFoundError:  # another writer has deleted it
+        return []
+
+
+def _removed(actions: Sequence[dict[str, Any]]) -> Iterator[str]:
+    return (action["remove"]["path"] for action in actions if "remove" in action)
+
+
+def _time_of(actions: Sequence[dict[str, Any]]) -> int:
+    notes = (action["commitInfo"] for action in actions if "commitInfo" in action)
+    return max((int(note.get("timestamp", 0)) for note in notes), default=0)
