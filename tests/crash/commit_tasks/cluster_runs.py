@@ -18,7 +18,7 @@ import psutil
 
 from tests.crash.commit_tasks.rule_switches import set_rules
 from tests.crash.commit_tasks.task_case import BATCHES, TaskCase
-from tests.crash.commit_tasks.task_faults import executors_below
+from tests.crash.commit_tasks.task_faults import executors_of
 from trident.errors import TridentError
 from trident.runtime.driver.running import start
 from trident.runtime.engine.session import spark_session
@@ -28,12 +28,14 @@ __all__ = ["SPARK", "TaskOutcome", "run_beside", "run_case", "run_doomed"]
 
 _LIMIT_S = 240.0
 _LOOK_S = 0.05
+_AT_ONCE = 4
 SPARK = {
     "spark.shuffle.io.retryWait": "1s",
     "spark.shuffle.io.maxRetries": "1",
     "spark.python.task.killTimeout": "300s",  # a task that is stopped is not ended, but woken
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.ui.enabled": "false",
+    "spark.python.daemon.module": "tests.crash.commit_tasks.warm_daemon",
 }
 
 
@@ -112,11 +114,16 @@ def _observer(case: TaskCase) -> Callable[[str, TransactionAttempt], None]:
         if attempt.txid != fault.txid:
             return
         if step == fault.point == "processed" and fault.note("reached"):
-            executors_below(psutil.Process())[0].kill()
+            executors_of([_address()])[0].kill()
         if step == "recorded" and fault.how == "pause" and (pid := fault.said("reached")):
             os.kill(int(pid), signal.SIGCONT)
 
     return observe
+
+
+def _address() -> str:
+    conf = spark_session("kills").sparkContext.getConf()
+    return f"spark://CoarseGrainedScheduler@{conf.get('spark.driver.host')}:{conf.get('spark.driver.port')}"
 
 
 # ---- drivers that are killed -----------------------------------------------------------------------------------------
@@ -125,7 +132,7 @@ def _observer(case: TaskCase) -> Callable[[str, TransactionAttempt], None]:
 def run_doomed(cases: Sequence[TaskCase], master: str) -> list[TaskOutcome]:
     """Start all cases in one driver process; kill it when each has come to its point; let this process continue each.
 
-    Workers that were in the middle of a commit go on: those of the first half at once, the others after their batch is
+    Workers that were in the middle of a commit go on: those of every second case at once, the others after their batch is
     committed by the next driver.
     """
     for case in cases:
@@ -144,13 +151,10 @@ def run_doomed(cases: Sequence[TaskCase], master: str) -> list[TaskOutcome]:
     finally:
         driver.kill()
     assert driver.wait() == -signal.SIGKILL
-    outcomes = []
-    for number, case in enumerate(cases):
-        late = number % 2 == 1
-        if not late:
-            case.fault.note("go")
-        outcomes.append(run_case(case, 2, lambda case=case: _let_end(case)))  # type: ignore[misc]
-    return outcomes
+    for case in cases[::2]:
+        case.fault.note("go")
+    with ThreadPoolExecutor(_AT_ONCE) as threads:
+        return [*threads.map(lambda case: run_case(case, 2, lambda: _let_end(case)), cases)]
 
 
 def _let_end(case: TaskCase) -> None:

@@ -1,5 +1,7 @@
 """The campaign: faults × stores × pairings. `python -m tests.crash.commit_tasks.kill_campaign --redis PORT …` runs it.
 
+`--only worker@begun driver` restricts a part to some faults; `--pairings 2` runs only so many of each, other ones in turn.
+
 It prints a line for each run and, at the end, a table and the counts; the exit code is 1 if a run of a pairing that must be
 exact was not, or if a run without E1 or E2 never goes wrong.
 """
@@ -11,29 +13,23 @@ import os
 import random
 import sys
 import tempfile
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 
-from tests.crash.case import EXACT, Pairing
+from tests.crash.case import EXACT
 from tests.crash.commit_tasks.cluster_runs import SPARK, TaskOutcome, run_beside, run_case, run_doomed
-from tests.crash.commit_tasks.task_case import STORES, TaskCase
-from tests.crash.commit_tasks.task_faults import POINTS, Fault
+from tests.crash.commit_tasks.kill_cases import CHANGING, RULES, Cases
+from tests.crash.commit_tasks.task_case import STORES
 from tests.harness.spark_cluster import start_spark_cluster
 from trident.runtime.engine.session import spark_session, stop_session
 
 __all__ = ["main"]
 
-CHANGING = EXACT[3]
-FAULTS = [
-    *((point, how) for how in ("worker", "executor") for point in POINTS),
-    ("before", "neighbour"), ("processed", "executor"), ("begun", "raise"), ("chunk", "pause"),
-]  # fmt: skip
 _TRIES = 4
-DRIVER_POINTS = [*POINTS, "record"]
+_TOGETHER = 8
 SPECULATION = {
     "spark.speculation": "TRUE",
     "spark.speculation.interval": "100ms",
@@ -43,81 +39,23 @@ SPECULATION = {
 }
 
 
-class Cases:
-    """Makes cases, each with a name and a folder of its own."""
-
-    def __init__(self, work: Path, ports: dict[str, int], seed: int) -> None:
-        self._work, self._ports, self._made, self.seed = work, ports, 0, seed
-        self._rng = random.Random(seed)
-
-    @property
-    def stores(self) -> list[str]:
-        """Those that run."""
-        return list(self._ports)
-
-    def of(
-        self, store: str, pairing: Pairing, point: str, how: str, pending: int, *without: str, partitions: int = 2,
-        state: str = "",
-    ) -> TaskCase:  # fmt: skip
-        """Make a case; the state in which it happens is drawn, if it is not given."""
-        self._made += 1
-        name = f"kill{self.seed}x{self._made}x{uuid.uuid4().hex[:8]}"  # the stores are not empty
-        drawn = self._rng.choice(["weights", "lots"] if pairing.state == "opaque" else ["weights"])
-        fault = Fault(point, how, state or drawn, 2, str(self._work / name))
-        return TaskCase(name, store, pairing, fault, self._ports, pending, self.seed + self._made, partitions, without)
-
-    def on_the_cluster(self) -> Iterator[list[TaskCase]]:
-        """Give all faults of workers and executors: those that may, in groups that run side by side."""
-        for store in self.stores:
-            for at, (point, how) in enumerate(FAULTS):
-                cases = [
-                    self.of(store, pairing, point, how, 3 if point == "processed" else 1 + 2 * ((at + number) % 2))
-                    for number, pairing in enumerate(EXACT)
-                ]
-                yield from ([case] for case in cases) if how == "pause" else [cases]
-
-    def of_drivers(self) -> Iterator[list[TaskCase]]:
-        """Give the deaths of drivers, a list for each driver."""
-        for store in self.stores:
-            for number, pairing in enumerate(EXACT):
-                yield [
-                    self.of(store, pairing, point, "driver", 1 + 2 * ((at + number) % 2))
-                    for at, point in enumerate(DRIVER_POINTS)
-                ]
-
-    def slow(self) -> Iterator[TaskCase]:
-        """Give commits that are slower than Spark has patience with."""
-        for store in self.stores:
-            for number, pairing in enumerate(EXACT):
-                yield self.of(store, pairing, "put", "slow", 1 + 2 * (number % 2))
-
-    def repeated(self) -> Iterator[TaskCase]:
-        """Give cases whose commit runs again with other rows, if what is killed has rows that it read."""
-        for store in self.stores:
-            for point in ("put", "committed"):
-                yield self.of(store, CHANGING, point, "executor", 1, partitions=1, state="lots")
-
-    def without_rule(self, store: str, rule: str) -> TaskCase:
-        """Make a case that goes wrong without E1, or without E2, if the rows that Spark lost are in what is killed."""
-        if rule == "E1":
-            return self.of(store, CHANGING, "put", "executor", 1, rule, partitions=1, state="lots")
-        return self.of(store, CHANGING, "processed", "executor", 3, rule)
-
-
 def _few(cases: Cases) -> Iterator[TaskOutcome]:
     """Run the cases that tell most."""
     (store,) = cases.stores
     yield run_case(cases.of(store, CHANGING, "begun", "worker", 1))
     yield run_case(cases.of(store, CHANGING, "before", "neighbour", 1))
-    yield from _until_wrong(cases, store, "E1")
+    yield from _until_wrong(cases, *RULES[0])
     yield from run_doomed([cases.of(store, CHANGING, "record", "driver", 1)], "local[2]")
 
 
 def _on_the_cluster(cases: Cases) -> Iterator[TaskOutcome]:
-    groups = list(cases.on_the_cluster())
-    random.Random(cases.seed).shuffle(groups)
-    for group in groups:
-        yield from run_beside(group)
+    drawn = list(cases.on_the_cluster())
+    random.Random(cases.seed).shuffle(drawn)
+    alone = [case for case in drawn if case.fault.how == "pause"]  # others would wait for a worker that is stopped
+    together = [case for case in drawn if case.fault.how != "pause"]
+    for at in range(0, len(together), _TOGETHER):
+        yield from run_beside(together[at : at + _TOGETHER])
+    yield from map(run_case, alone)
 
 
 def _of_drivers(cases: Cases) -> Iterator[TaskOutcome]:
@@ -126,16 +64,17 @@ def _of_drivers(cases: Cases) -> Iterator[TaskOutcome]:
 
 
 def _without_rules(cases: Cases) -> Iterator[TaskOutcome]:
-    for store in cases.stores:
-        for rule in ("E1", "E2"):
-            yield from _until_wrong(cases, store, rule)
+    for rule in cases.rules:
+        yield from _until_wrong(cases, *rule)
 
 
-def _until_wrong(cases: Cases, store: str, rule: str) -> Iterator[TaskOutcome]:
+def _until_wrong(cases: Cases, rule: str, point: str, how: str) -> Iterator[TaskOutcome]:
+    stores = cases.stores
     for _ in range(_TRIES):
-        outcome = run_case(cases.without_rule(store, rule))
-        yield outcome
-        if not outcome.is_exact:
+        outcomes = run_beside([cases.without_rule(store, rule, point, how) for store in stores])
+        yield from outcomes
+        stores = [outcome.case.store for outcome in outcomes if outcome.is_exact]
+        if not stores:
             return
 
 
@@ -176,6 +115,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--part", default="few", choices=PARTS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="*", default=[], help="how@point, how, or the name of a rule")
+    parser.add_argument("--pairings", type=int, default=len(EXACT), help="how many of each fault and store")
+    parser.add_argument(
+        "--standalone", action="store_true", help="on a cluster of processes that Spark has started before"
+    )
     parser.add_argument("--delta", type=int, help="0: Delta, which has no server")
     for store in ("redis", "cassandra", "postgres"):
         parser.add_argument(f"--{store}", type=int, help="the server's port")
@@ -183,8 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     ports = {store: port for store in STORES if (port := getattr(asked, store)) is not None}
     outcomes: list[TaskOutcome] = []
 
-    with tempfile.TemporaryDirectory() as folder, _spark(asked.part == "speculation", Path(folder)):
-        for outcome in PARTS[asked.part](Cases(Path(folder), ports, asked.seed)):
+    with tempfile.TemporaryDirectory() as folder, _spark(Path(folder), asked.standalone, asked.part == "speculation"):
+        cases = Cases(Path(folder), ports, asked.seed, asked.only, asked.pairings)
+        for outcome in PARTS[asked.part](cases):
             outcomes.append(outcome)
             sys.stdout.write(f"{outcome}\n")
             sys.stdout.flush()
@@ -192,9 +137,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _spark(speculates: bool, work: Path) -> Iterator[None]:
+def _spark(work: Path, standalone: bool, speculates: bool) -> Iterator[None]:
     """Start Spark; if it is to speculate, on two workers that have an address each."""
-    if not speculates:
+    if not standalone and not speculates:
         spark = spark_session("kills", "local-cluster[2,1,1024]", SPARK)
         try:
             yield
@@ -204,7 +149,7 @@ def _spark(speculates: bool, work: Path) -> Iterator[None]:
     cluster = start_spark_cluster(work / "spark", apart=True)
     path = {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}
     try:
-        spark = spark_session("kills", cluster.url, SPARK | SPECULATION | path)
+        spark = spark_session("kills", cluster.url, SPARK | path | (SPECULATION if speculates else {}))
         yield
         stop_session(spark)
     finally:

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import psutil
 
 from trident.errors import BackendError
 
-__all__ = ["POINTS", "Fault", "executors_below"]
+__all__ = ["POINTS", "Fault", "executors_of"]
 
 POINTS = {
     "before": "before begin_commit",
@@ -71,7 +72,7 @@ class Fault:
             signal.pause()
         elif self.how == "neighbour":
             own = _own_executor()
-            for other in executors_below(own.parent()):
+            for other in executors_of(own.cmdline()):
                 if other != own:
                     other.kill()
         elif self.how == "pause":
@@ -115,8 +116,14 @@ def _own_executor() -> psutil.Process:
     return next(one for one in psutil.Process().parents() if one.name() == "java")
 
 
-def executors_below(process: psutil.Process | None) -> list[psutil.Process]:
-    """Return the executors that a process has started, or a JVM that it has started."""
-    children = [] if process is None else process.children(recursive=True)
-    commands = {one: " ".join(one.as_dict(["cmdline"])["cmdline"] or []) for one in children}  # None of a zombie
-    return [one for one, command in commands.items() if "CoarseGrainedExecutorBackend" in command]
+def executors_of(driver: Collection[str]) -> list[psutil.Process]:
+    """Return the executors of a driver on this machine, whoever started them.
+
+    Parameters
+    ----------
+    driver
+        Holds the driver's address as Spark writes it; the command line of each of its executors does.
+    """
+    address = next(word for word in driver if word.startswith("spark://CoarseGrainedScheduler@"))
+    # The command line of a zombie is None.
+    return [one for one in psutil.process_iter(["cmdline"]) if address in (one.info["cmdline"] or [])]
