@@ -7,6 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,15 @@ def test_the_same_code_is_shipped_once_and_changed_code_again(folder: Path) -> N
     assert len(cluster.added) == 1
     write_module(folder, "shipped_module", "VALUE = 'changed'")
     assert shipped_to(cluster) != first
+
+
+def test_topologies_that_start_side_by_side_ship_the_code_once(folder: Path) -> None:
+    shipping.ship_modules_of(folder)
+    cluster = Cluster()
+    with ThreadPoolExecutor(4) as threads:
+        archives = {*threads.map(lambda _: shipped_to(cluster), range(4))}
+    assert len(cluster.added) == len(archives) == 1
+    assert zipfile.ZipFile(archives.pop()).testzip() is None
 
 
 @pytest.mark.parametrize("master", ["local", "local[4]", "local-cluster[2,1,1024]"])

@@ -14,6 +14,7 @@ import marshal
 import shutil
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from functools import cache
@@ -33,6 +34,7 @@ _OWN = ("trident", "states", "spouts")
 _folders: list[Path] = []
 _UNCHECKED = 1  # bytecode that is not compared with the time of its source, which would depend on a machine's time zone
 _NOT_SHIPPED = ("__pycache__", ".pyc", ".pyo")
+_shipping = threading.Lock()  # topologies of one session may start side by side
 
 
 def ship_modules_of(folder: Path) -> None:
@@ -45,12 +47,13 @@ def ship_code(context: SparkContext) -> None:
     """Give the code to all executors of a cluster, those that come later too. A local Spark has the driver's paths."""
     if (context.master or "").startswith("local"):
         return
-    files = dict(_files())
-    archive = _archive(files)
-    if any(str(one).endswith(f"/{archive.name}") for one in context.listFiles):
-        return  # an earlier topology of this session has shipped it
-    logger.debug("shipping %d files to the executors: %s", len(files), archive)
-    context.addPyFile(str(archive))
+    with _shipping:
+        files = dict(_files())
+        archive = _archive(files)
+        if any(str(one).endswith(f"/{archive.name}") for one in context.listFiles):
+            return  # an earlier topology of this session has shipped it
+        logger.debug("shipping %d files to the executors: %s", len(files), archive)
+        context.addPyFile(str(archive))
 
 
 def _files() -> Iterator[tuple[str, Path]]:
