@@ -24,13 +24,12 @@ import pyarrow.compute as pc
 
 from states.delta.base_table import TRIMMED, BaseTable, Holds
 from states.delta.buckets.bucketed_base import BucketedBase
-from states.delta.buckets.building import built
-from states.delta.change_table import ABSENT, ChangeTable, VersionMoved
+from states.delta.change_table import ChangeTable, VersionMoved
 from states.delta.commit_notes import COMPACTION
-from states.delta.fence import moved_by_compactions, newest_sentinel
+from states.delta.fence import moved_by_compactions
 from states.delta.large_index import LargeIndex, Merge
-from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN, Layout, in_order
-from states.delta.memory_bounds import MemoryBounds
+from states.delta.layout import Layout
+from states.delta.opened_base import OpenedBase
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.publisher import Due, is_newest
@@ -42,6 +41,7 @@ __all__ = ["BeyondMemory"]
 _LOGGER = logging.getLogger(__name__)
 _SHARE = 20  # merging for the sake of people takes at most one part in so many of the time
 _RUNS_PER_CHECKPOINT = 32
+_CHANGE_BYTES = 64  # of a change in memory, without long values
 
 
 class _Outcome(NamedTuple):
@@ -50,7 +50,7 @@ class _Outcome(NamedTuple):
     error: Exception | None
 
 
-class BeyondMemory:
+class BeyondMemory(OpenedBase):
     """Keeps one state in files. Used by the thread of the commits; merges have a thread and table objects of their own.
 
     Parameters
@@ -75,63 +75,12 @@ class BeyondMemory:
         name: str,
         what: str,
     ) -> None:
-        self._changes, self._rows, self._layout = changes, rows, layout
-        self._table, self._merging = tables
-        self._options, self._name, self._what = options, name, what
-        self.bounds = MemoryBounds(options)
+        super().__init__(changes, tables[0], rows, layout, options, name, what)
+        self._merging, self._options = tables[1], options
         self._thread: threading.Thread | None = None
         self._outcome: _Outcome | None = None
         self._is_running = False  # until `settle` has used the outcome
-        self._held = self._held_before = -1  # the `_seq` up to which the newest base, and the one before, hold changes
-        self._version, self._not_before, self._runs = ABSENT, 0.0, 0
-
-    # ---- opening --------------------------------------------------------------------------------------------------
-
-    def opened(self) -> LargeIndex | None:
-        """Return the values of the version of the changes last seen; None if they are not kept in files yet.
-
-        Raises
-        ------
-        StateError
-            The base is gone, or is one of an earlier time, and the changes since then are gone.
-        """
-        self._table.refresh()
-        holds, trimmed = self._table.holds(), self._changes.transaction(TRIMMED)
-        if (holds is None and trimmed is None) or newest_sentinel(self._changes) is None:  # without one it was emptied
-            return None
-        if trimmed is not None and trimmed > (-1 if holds is None else holds.seq):
-            raise StateError(
-                f"{self._what}: the table at its path is one of an earlier time, or no table of this state, and later rows are "
-                "nowhere else. Restore its newest version from a copy of the whole folder"
-            )
-        if holds is None:
-            return None
-        self._held = self._held_before = holds.seq
-        self._version = self._table.version
-        index = LargeIndex(self._layout, self._table.base(), holds.batch)
-        for file in self._changes.files():
-            if file.last > holds.seq:
-                rows = in_order(self._changes.scan(None, None, [file]))
-                index.load(rows.filter(pc.greater(rows[SEQ_COLUMN], holds.seq)))
-        return index
-
-    def grow(self, snapshot: Snapshot, due: Due, seq: int) -> None:
-        """Write the first base: all changes of the version last seen, up to `seq`, as of a committed batch."""
-        self._table.create()  # another program may have deleted it
-        _LOGGER.info("%s is kept in files from now on, because it is too large for memory", self._what)
-        empty, count = self._table.base([]), sum(file.rows for file in self._changes.files())
-        data = (part.filter(pc.is_null(part[SENTINEL_COLUMN])) for part in self._changes.batches())
-        files = built(
-            data,
-            empty,
-            count,
-            lambda rows: self._rows.of(self._layout.reduced(rows, drop_deleted=True), snapshot),
-            self._layout.key_columns,
-        )
-        try:
-            self._table.begin(files, Holds(seq, snapshot.txid), due.shown, self._name)
-        except VersionMoved as moved:
-            raise BackendError(f"{self._what}: another writer has committed meanwhile ({moved})") from moved
+        self._not_before, self._runs = 0.0, 0
 
     # ---- merging, in the thread of the commits --------------------------------------------------------------------
 
@@ -175,7 +124,7 @@ class BeyondMemory:
         if outcome.base is not None:
             index.merged(outcome.base, outcome.holds.batch)
             self._held_before, self._held = self._held, outcome.holds.seq
-            self._version = self._merging.version
+            self._version, self._rows_held = self._merging.version, len(outcome.base)
             pa.default_memory_pool().release_unused()
             return
         index.thaw()
@@ -188,10 +137,21 @@ class BeyondMemory:
         if self._thread is not None:
             self._thread.join()
 
+    def is_due_for(self, changes: int, size: int) -> bool:
+        """Whether a merge of so many changes, of so many bytes on the disk, is due."""
+        return bool(changes) and (
+            time.monotonic() >= self._not_before
+            or self.bounds.are_enough(changes, max(size, changes * _CHANGE_BYTES), self._rows_held)
+        )
+
+    def is_late(self, changes: int, size: int) -> bool:
+        """Whether so many changes are too many to wait for a merge that is running."""
+        return max(size, changes * _CHANGE_BYTES) > 2 * self.bounds.bytes_of_changes
+
     @property
-    def held(self) -> int:
-        """The `_seq` up to which the base holds changes."""
-        return self._held
+    def is_running(self) -> bool:
+        """Whether a merge has begun, and `settle` has not used its outcome."""
+        return self._is_running
 
     # ---- inside ---------------------------------------------------------------------------------------------------
 

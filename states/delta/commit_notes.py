@@ -14,9 +14,20 @@ from trident.errors import StateError
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import EVERYTHING_WON, Winners
 
-__all__ = ["COMPACTION", "RESET", "CommitNote", "Place", "find_batch", "only_compactions", "shown_batches"]
+__all__ = [
+    "COMPACTION",
+    "RESET",
+    "STAGED_AS",
+    "CommitNote",
+    "Place",
+    "find_batch",
+    "is_only_staged",
+    "only_compactions",
+    "shown_batches",
+]
 
 COMPACTION = "trident.compaction"
+STAGED_AS = "trident.staged"
 RESET = "trident.reset"
 _COMMIT = "trident.commit"
 
@@ -72,8 +83,13 @@ class Place(NamedTuple):
 
 def only_compactions(entries: Sequence[Mapping[str, Any]], after: int, until: int) -> bool:
     """Return whether every version with `after` < version ≤ `until` is in `entries` and changed no content."""
-    kept = {entry["version"] for entry in entries if COMPACTION in entry or _is_vacuum(entry)}
+    kept = {entry["version"] for entry in entries if _changes_nothing(entry)}
     return kept.issuperset(range(after + 1, until + 1))
+
+
+def is_only_staged(entries: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Return whether one of the entries published what was staged under a name, and the others changed no content."""
+    return [entry.get(STAGED_AS) for entry in entries if not _changes_nothing(entry)] == [name]
 
 
 def find_batch(
@@ -139,6 +155,10 @@ def _last_incarnation(entries: Sequence[Mapping[str, Any]]) -> Iterator[tuple[in
             return
         incarnation = (note.incarnation,)
         yield entry["version"], note
+
+
+def _changes_nothing(entry: Mapping[str, Any]) -> bool:
+    return COMPACTION in entry or _is_vacuum(entry)
 
 
 def _is_vacuum(entry: Mapping[str, Any]) -> bool:

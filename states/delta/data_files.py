@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from deltalake.transaction import AddAction, RemoveAction
 
-__all__ = ["DataFile", "data_files", "read_files", "write_file"]
+__all__ = ["DataFile", "added", "data_files", "name_of", "read_files", "write_file"]
 
 _ROWS_PER_GROUP = 1 << 20
 _NAME = re.compile(r"part-(\d+)-(\d+)-[\da-f-]+\.snappy\.parquet")
@@ -78,7 +78,12 @@ def read_files(
 
 
 def write_file(
-    rows: pa.Table | pa.RecordBatchReader, seq: tuple[int, int], schema: pa.Schema, system: FileSystem, new_rows: bool
+    rows: pa.Table | pa.RecordBatchReader,
+    seq: tuple[int, int],
+    schema: pa.Schema,
+    system: FileSystem,
+    new_rows: bool,
+    name: str | None = None,
 ) -> AddAction | None:
     """Write rows into a file of their own; return the action that adds it, None without any row.
 
@@ -94,11 +99,10 @@ def write_file(
         The table's folder.
     new_rows
         False for rows that were in the table before.
+    name
+        Of the file, where no version shows it yet; None: that of a data file.
     """
-    from deltalake.transaction import AddAction
-
-    name = f"part-{seq[0]:010}-{seq[1]:010}-{uuid4()}.snappy.parquet"
-    count = 0
+    name, count = name or name_of(*seq), 0
     try:
         with system.open_output_stream(name) as sink:
             with pq.ParquetWriter(sink, schema) as writer:
@@ -117,7 +121,19 @@ def write_file(
     if not count:
         system.delete_file(name)
         return None
-    return AddAction(name, size, {}, _now_ms(), new_rows, json.dumps({"numRecords": count}))
+    return added(name, size, count, new_rows)
+
+
+def name_of(first: int, last: int) -> str:
+    """Return a name for a new data file whose rows have these lowest and highest `_seq`."""
+    return f"part-{first:010}-{last:010}-{uuid4()}.snappy.parquet"
+
+
+def added(name: str, size: int, rows: int, new_rows: bool) -> AddAction:
+    """Return the action that adds a data file to a table."""
+    from deltalake.transaction import AddAction
+
+    return AddAction(name, size, {}, _now_ms(), new_rows, json.dumps({"numRecords": rows}))
 
 
 def _now_ms() -> int:

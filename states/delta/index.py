@@ -100,6 +100,24 @@ class Beyond(Protocol):
         """When a state is too large."""
 
 
+class AheadPuts(Protocol):
+    """The puts of a commit that is staged and not published yet, as far as this process knows."""
+
+    @property
+    def seq(self) -> int:
+        """The `_seq` of its rows."""
+
+    @property
+    def sentinel(self) -> Sentinel:
+        """What it lays."""
+
+    def is_published(self, entries: Sequence[Mapping[str, Any]]) -> bool:
+        """Whether these entries of the table's history are that commit and compactions, and no other."""
+
+    def go_into(self, index: IndexedValues | LargeIndex) -> None:
+        """Bring an index up to date."""
+
+
 class Index:
     """What a writer holds of one version of its table.
 
@@ -111,6 +129,8 @@ class Index:
         The latest values, the sentinel, and the highest `_seq` of this version.
     beyond
         Says whether the state is too large for memory, and opens one that is; None for a state that is never.
+    ahead
+        What this writer staged last, on top of this version; None if that is no longer open.
     size, is_beyond
         The bytes of the files that were there when the version was loaded, and whether they are too much for memory.
     """
@@ -122,14 +142,19 @@ class Index:
         self.sentinel: Sentinel | None = None
         self.version: int | None = None
         self.beyond: Beyond | None = None
+        self.ahead: AheadPuts | None = None
         self.size, self.is_beyond = 0, False
         self._inside = ""
 
     def load(self) -> bool:
         """Move to the newest version; return whether it had to be read."""
-        if (self._table.refresh() == self.version and self._is_here()) or self.moved_by_compactions():
+        if (
+            (self._table.refresh() == self.version and self._is_here())
+            or self._is_ahead()
+            or self.moved_by_compactions()
+        ):
             return False
-        self.version = None
+        self.version = self.ahead = None
         if not self._load_beyond():
             scan = in_order(self._table.scan())
             self.values = IndexedValues(self._layout, lambda: scan)
@@ -159,10 +184,21 @@ class Index:
         self.version = self._table.version
         return True
 
+    def _is_ahead(self) -> bool:
+        """Move to the newest version, if it shows what this writer staged, and nothing else since."""
+        if self.ahead is None or self.version in (None, ABSENT) or not self._is_here():
+            return False
+        ahead, self.ahead = self.ahead, None
+        if not ahead.is_published(self._table.notes(self._table.version - self.version)):
+            return False
+        ahead.go_into(self.values)
+        self.sentinel, self.seq, self.version = ahead.sentinel, ahead.seq, self._table.version
+        return True
+
     def _is_here(self) -> bool:
         # The version of a table that was moved says nothing about the place where it is now.
         return self._inside == self._table.inside
 
     def forget(self) -> None:
         """Hold nothing."""
-        self.values, self.sentinel, self.version = IndexedValues(self._layout), None, None
+        self.values, self.sentinel, self.version, self.ahead = IndexedValues(self._layout), None, None, None

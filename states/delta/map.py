@@ -81,9 +81,7 @@ class DeltaBackingMap(DeltaPublishing):
         if self._claim is None or self._claim != txid.sentinel:
             self._drop_commit()
             self._create_and_load()
-        if not (self._move_over(txid) and self._grow(txid)):
-            raise self._overtaken(self._claim)
-        self._publish_before(txid)
+        self._prepare(txid)
         self._puts, self._begun = Puts(self._layout), True
 
     def end(self, txid: Txid) -> None:
@@ -160,6 +158,12 @@ class DeltaBackingMap(DeltaPublishing):
             self._load()
             self._publisher.clear()
         self._seen = (None,)
+
+    def _prepare(self, txid: Txid) -> None:
+        """Bring the table into its present form, and publish what the commit is based on."""
+        if not (self._move_over(txid) and self._grow(txid)):
+            raise self._overtaken(self._claim)
+        self._publish_before(txid)
 
     # ---- the rest -------------------------------------------------------------------------------------------------
 

@@ -74,8 +74,12 @@ class DeltaPublishing(DeltaReads):
         is_committed = found is None or found.txid <= snapshot.txid
         if self._table.inside == AT_PATH or not (is_committed or self._layout.kind is StateType.OPAQUE):
             return
-        due, values = Due(Shown(snapshot.txid, shown, self._table.version), snapshot), self._index.values
-        self._recorded = due
+        self._recorded = Due(Shown(snapshot.txid, shown, self._table.version), snapshot)
+        self._keep_up(self._recorded, is_committed)
+
+    def _keep_up(self, due: Due, is_committed: bool) -> None:
+        """Publish what is due; what is all committed goes into the base, if there is one."""
+        values = self._index.values
         if not isinstance(values, LargeIndex):
             self._publisher.publish(due)
         elif is_committed:

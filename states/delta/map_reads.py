@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from states.delta.base_reads import BaseReads
-from states.delta.change_table import ABSENT, ChangeTable
+from states.delta.change_table import ABSENT
 from states.delta.fence import newest_sentinel
 from states.delta.index import Index
 from states.delta.layout import Layout
@@ -16,6 +16,7 @@ from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.puts import Puts
 from states.delta.reader import Reader
+from states.delta.staged_files import StagingTable
 from trident.redaction import redacted
 from trident.state.columns.number_columns import NumberColumns
 from trident.state.interfaces import Key, StateConf, StateType
@@ -42,9 +43,9 @@ class DeltaReads:
         options = DeltaOptions() if options is None else options
         self._layout = Layout(kind, conf)
         self._what = f"state {conf.state!r} partition {partition} in {redacted(os.fspath(path))}"
-        self._app = f"trident/{conf.prefix}/{partition}"
+        self._app, self._partition = f"trident/{conf.prefix}/{partition}", partition
         layout = self._layout
-        self._table = ChangeTable(os.fspath(path), layout.schemas, layout.description, options, conf.read_only)
+        self._table = StagingTable(os.fspath(path), layout.schemas, layout.description, options, conf.read_only)
         self._maintenance = Maintenance(self._table, self._layout, options, self._what)
         base = BaseReads(os.fspath(path), layout, PublishedRows(layout, conf).schema, options)
         self._reader = Reader(self._table, self._layout, base) if conf.read_only else None

@@ -24,6 +24,10 @@ Fencing
     `end` of its successor makes the successor try once more; then its rows are seen with the attempt that lost, and the
     value rule undoes them. Afterwards a paused writer cannot do anything.
 
+In executors
+    A task stages its rows and its sentinel as a data file that no version shows; the driver compares the sentinel and
+    adds the file, as the version after the one that the task read (`states/delta/staging_map.py`).
+
 Publishing
     Only batches that the log holds: a writer knows them at its next `begin`, or from `recorded`.
 

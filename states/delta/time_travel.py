@@ -15,17 +15,19 @@ from states.delta.commit_notes import Place, find_batch, shown_batches
 from states.delta.fence import newest_sentinel
 from states.delta.index import IndexedValues
 from states.delta.layout import Layout, RawValue, in_order
-from states.delta.map import DeltaBackingMap
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.spark_table import delta_dataframe
+from states.delta.staged_files import Staged
+from states.delta.staging_map import DeltaStagingMap
 from trident.errors import StateError
 from trident.redaction import redacted
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.map_state import state_type
 from trident.state.maps import map_for
+from trident.state.sentinel import check_sentinel
 from trident.state.snapshottable import SnapshottableMap
-from trident.state.txid import Snapshot
+from trident.state.txid import Snapshot, Txid
 from trident.state.values import OpaqueValue, TransactionalValue
 
 if TYPE_CHECKING:
@@ -89,8 +91,8 @@ class DeltaMapState(SnapshottableMap):
         self, path: str, kind: StateType, conf: StateConf, partition: int = 0, options: DeltaOptions | None = None
     ) -> None:
         options = DeltaOptions() if options is None else options
-        self._path, self._conf, self._options = path, conf, options
-        self._backing = DeltaBackingMap(path, kind, conf, partition, options)
+        self._path, self._conf, self._options, self._partition = path, conf, options, partition
+        self._backing = DeltaStagingMap(path, kind, conf, partition, options)
         super().__init__(map_for(kind, self._backing, conf.prefix, partition), options.snapshot_key)
 
     def at(self, txid: int | Snapshot) -> DeltaStateAt:
@@ -116,6 +118,19 @@ class DeltaMapState(SnapshottableMap):
         base = BaseReads(self._path, found.layout, rows.schema, self._options)
         at = found.place.version, base.version_at(found.table, snapshot.txid)
         return delta_dataframe(spark, self._path, at[0], found.place.snapshot, base_version=at[1])
+
+    def stage(self, txid: int) -> bytes:
+        """End a commit in a task: write what it put into a file that the table does not show yet; return what names it."""
+        return self._backing.staged_by(lambda: self.commit(txid))
+
+    def publish(self, txid: Txid, staged: bytes) -> None:
+        """Commit, in the driver, what a task staged for this attempt."""
+        own = txid.sentinel
+        if own is None:
+            raise StateError(f"state {self._conf.prefix!r}: what a task stages is published in batches of a log")
+        place, partition = self._conf.prefix, self._partition
+        check_sentinel(place, partition, self._backing.read_sentinel(), txid, place)
+        self._backing.publish(own._replace(place=place), txid, Staged.unpacked(staged))
 
     def recorded(self, snapshot: Snapshot) -> None:
         """Publish the state after a batch that the log holds; called between two commits."""

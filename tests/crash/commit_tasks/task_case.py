@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from states.delta import DeltaBackingMap, DeltaOptions
+from states.delta import DeltaOptions
 from tests.crash.case import KEYS, Pairing
 from tests.crash.commit_tasks.task_faults import Fault
-from tests.crash.commit_tasks.task_seams import FaultyStates
+from tests.crash.commit_tasks.task_seams import FaultyStates, Tables
 from tests.crash.fuse import Fuse
 from tests.crash.spout import ScriptedSpout, rows_of
 from trident.config import Config
@@ -20,7 +20,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import LogReader
 from trident.operations import Sum
 from trident.runtime.reading.open_partitions import open_view
-from trident.state import StateConf, StateSpec, StateType
+from trident.state import StateSpec, StateType
 from trident.topology import TridentTopology
 
 __all__ = ["BATCHES", "STORES", "TaskCase"]
@@ -124,7 +124,8 @@ class TaskCase:
     def _factory(self) -> FaultyStates:
         kind = StateType(self.pairing.state)
         if self.store == "delta":
-            maps: Any = _DeltaMaps(self.fault.folder, kind)
+            few = 1 if self.seed % 2 else 1_000_000  # of one key, and of more than one, the state is kept in files
+            maps: Any = Tables(self.fault.folder, DeltaOptions(max_keys_in_memory=few))
         else:
             maps = _spec(self.store, self.pairing.state, self.ports).factory.backing_map_factory
         return FaultyStates(maps, kind, self.fault, self.without)
@@ -157,17 +158,6 @@ class TaskCase:
             return {key: value for key, value in zip(keys, view.multi_get(keys), strict=True) if value is not None}
         finally:
             view.close()
-
-
-@dataclass(frozen=True)
-class _DeltaMaps:
-    """Opens tables in a folder that both executors have."""
-
-    folder: str
-    kind: StateType
-
-    def __call__(self, conf: StateConf, partition: int, partitions: int) -> DeltaBackingMap:
-        return DeltaBackingMap(Path(self.folder, conf.state), self.kind, conf, partition, DeltaOptions())
 
 
 def _spec(store: str, kind: str, ports: dict[str, int]) -> Any:

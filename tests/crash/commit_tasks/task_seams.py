@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from states.delta import DeltaMapState, DeltaOptions
 from tests.crash.commit_tasks.rule_switches import set_rules
 from tests.crash.commit_tasks.task_faults import Fault
 from trident.state import Key, MicroBatchIBackingMap, SnapshottableMap, StateConf, StateType, map_for
-from trident.state.txid import Sentinel
+from trident.state.txid import Sentinel, Txid
 from trident.state.wrappers.forwarding import MapWrapper
 
-__all__ = ["FaultyStates"]
+__all__ = ["FaultyStates", "Tables"]
 
 _CHUNK = 2
 
@@ -60,6 +64,47 @@ class FaultyState(SnapshottableMap):
         self._fault.reach("committed", self._state, txid)
 
 
+class FaultyTable(DeltaMapState):
+    """A Delta state, which tasks stage: it comes by the other points too, and by `publish` in the driver."""
+
+    def __init__(
+        self, path: Path, kind: StateType, conf: StateConf, fault: Fault, driver: Fault, options: DeltaOptions
+    ) -> None:
+        super().__init__(str(path), kind, conf, 0, options)
+        seam = MicroBatchIBackingMap(FaultyMap(self._backing, fault, conf.state), 0, _CHUNK)
+        self.map_state = self.inner = map_for(kind, seam, conf.prefix, 0)
+        self._fault, self._driver, self._state = fault, driver, conf.state
+
+    def begin_commit(self, txid: int) -> None:
+        self._fault.reach("before", self._state, txid)
+        super().begin_commit(txid)
+        self._fault.reach("begun", self._state, txid)
+
+    def stage(self, txid: int) -> bytes:
+        self._fault.reach("put", self._state, txid)
+        staged = super().stage(txid)
+        self._fault.reach("committed", self._state, txid)
+        return staged
+
+    def publish(self, txid: Txid, staged: bytes) -> None:
+        fault, point = self._driver, ("publish", self._state, int(txid))
+        if (fault.point, fault.state, fault.txid) == point and fault.note("reached", str(os.getpid())):
+            threading.Event().wait()
+        super().publish(txid, staged)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Opens Delta tables in a folder that all executors have."""
+
+    folder: str
+    options: DeltaOptions
+
+    def state(self, kind: StateType, conf: StateConf, fault: Fault, driver: Fault) -> FaultyTable:
+        """Open one of them."""
+        return FaultyTable(Path(self.folder, conf.state), kind, conf, fault, driver, self.options)
+
+
 @dataclass(frozen=True)
 class FaultyStates:
     """The `StateFactory` of a case: a store's maps with seams around them.
@@ -67,7 +112,7 @@ class FaultyStates:
     Attributes
     ----------
     maps
-        Opens the store's map of a partition.
+        Opens the store's map of a partition; or `Tables`.
     without
         The rules that are switched off where this is unpickled.
     """
@@ -78,12 +123,14 @@ class FaultyStates:
     without: Collection[str] = ()
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
-        backing = self.maps(conf, partition_index, num_partitions)
         from pyspark import TaskContext
 
         # What the driver itself commits, and what reads, has no part in it.
         apart = conf.read_only or TaskContext.get() is None or (self.fault.how == "slow" and partition_index > 0)
         fault = Fault() if apart else self.fault
+        if isinstance(self.maps, Tables):
+            return self.maps.state(self.kind, conf, fault, Fault() if conf.read_only else self.fault)
+        backing = self.maps(conf, partition_index, num_partitions)
         seam = MicroBatchIBackingMap(FaultyMap(backing, fault, conf.state), 0, _CHUNK)
         return FaultyState(map_for(self.kind, seam, conf.prefix, partition_index), fault, conf.state)
 

@@ -88,11 +88,17 @@ class _Handler(BaseHTTPRequestHandler):
             if self.headers.get("If-None-Match") == "*" and name in self.store.objects:
                 self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
                 return
+            source = unquote(self.headers.get("x-amz-copy-source", "")).lstrip("/").partition("/")[2]
+            if source and source not in self.store.objects:
+                self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+                return
+            data = self.store.objects[source] if source else data
             if "partNumber" in query:
                 self.store.parts.setdefault(name, {})[int(query["partNumber"][0])] = data
             else:
                 self.store.objects[name] = data
-        self._answer(200, b"", ETag=_tag(data))
+        copied = f"<CopyObjectResult><ETag>{_tag(data)}</ETag></CopyObjectResult>".encode() if source else b""
+        self._answer(200, copied, ETag=_tag(data))
 
     def do_DELETE(self) -> None:
         with self.store.lock:

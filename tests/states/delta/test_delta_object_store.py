@@ -118,3 +118,27 @@ def test_a_file_url_is_a_local_folder_and_is_forced_to_the_disk(
 def test_a_url_that_lost_a_slash_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="without its second slash"):
         DeltaState.opaque(Path("s3://bucket/words")).factory.make_state(WORDS, 0, 1)
+
+
+def test_a_task_stages_in_a_bucket_and_the_driver_publishes_there(bucket: Bucket) -> None:
+    task, driver, log = state_in(bucket), state_in(bucket), Log()
+    for number in (1, 2, 3):
+        txid = log.txid(number, 1)
+        run = txid.of_run(f"{number:016x}")
+        task.begin_commit(run)
+        update(task, {"man": number})
+        staged = task.stage(run)
+        assert sum("/_staged/" in name for name in bucket.facts()["names"]) == 1
+        driver.publish(txid, staged)
+        log.record(txid)
+        assert values(state_in(bucket, read_only=True), "man") == [sum(range(number + 1))]
+    assert not any("/_staged/" in name for name in bucket.facts()["names"])
+    lost = log.txid(4, 1).of_run("a" * 16)
+    task.begin_commit(lost)
+    update(task, {"man": 100})
+    task.stage(lost)
+    again = log.txid(4, 2).of_run("b" * 16)
+    task.begin_commit(again)
+    assert not any("/_staged/" in name for name in bucket.facts()["names"])
+    for one in (task, driver):
+        one.close()

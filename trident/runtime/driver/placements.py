@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from trident.config import Config
 from trident.errors import ConfigError
+from trident.graph import QueryNode
 from trident.monitoring.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.placing import misplaced
@@ -86,7 +87,17 @@ def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[Any]) -> 
             f"its store ({type(state).__name__}) cannot refuse a task that was replaced and writes late (it has no "
             "read_sentinel and move_sentinel), and such a write would stay"
         )
+    if isinstance(state, StagedCommits) and _sees_its_batch(plan, name):
+        return (
+            "a query of it sees its own batch, and the store shows a batch only when the driver has published what all "
+            "tasks staged"
+        )
     return ""
+
+
+def _sees_its_batch(plan: Plan, name: str) -> bool:
+    queries = (node for node in plan.commits if isinstance(node, QueryNode))
+    return any(query.state == name and query.sees_batch for query in queries)
 
 
 def _on_cluster(config: Config) -> bool:

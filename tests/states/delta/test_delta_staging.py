@@ -1,0 +1,218 @@
+"""A batch that a task stages and the driver publishes: one transaction, by the driver alone, whatever was lost on the way."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from deltalake import DeltaTable
+
+from states.delta.index import IndexedValues
+from states.delta.staged_files import STAGED
+from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values, version_of
+from trident.errors import BackendError, FencedError, SecondRunError
+from trident.state.abilities import StagedCommits
+from trident.state.interfaces import StateType
+from trident.state.txid import Snapshot, Txid
+
+
+def stage(task: Any, txid: Txid, counts: Mapping[str, int]) -> bytes:
+    """Do what a commit task does."""
+    run = txid.of_run(secrets.token_hex(8))
+    task.begin_commit(run)
+    update(task, counts)
+    staged: bytes = task.stage(run)
+    return staged
+
+
+def step(task: Any, driver: Any, log: Log, number: int, attempt: int, counts: Mapping[str, int]) -> None:
+    """Do a batch whole."""
+    txid = log.txid(number, attempt)
+    driver.publish(txid, stage(task, txid, counts))
+    log.record(txid)
+
+
+def staged_files(path: Path) -> list[Path]:
+    folder = changes(path) / STAGED
+    return sorted(folder.iterdir()) if folder.exists() else []
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """An entry for each time that an index reduces the rows of a table, or turns them into columns."""
+    seen: list[str] = []
+    dropped = IndexedValues._drop_scan
+
+    def noted(index: IndexedValues) -> None:
+        seen.append("scan")
+        dropped(index)
+
+    monkeypatch.setattr(IndexedValues, "_drop_scan", noted)
+    return seen
+
+
+def test_what_is_staged_is_seen_once_it_is_published_as_one_version(tmp_path: Path) -> None:
+    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
+    assert isinstance(task, StagedCommits)
+    step(task, driver, log, 1, 1, {"man": 1})
+    txid, before = log.txid(2, 1), version_of(tmp_path)
+    staged = stage(task, txid, {"man": 10, "dog": 5})
+    assert len(staged) < 300
+    assert len(staged_files(tmp_path)) == 1
+    assert version_of(tmp_path) == before
+    assert values(reader_at(tmp_path), "man", "dog") == [1, None]
+    driver.publish(txid, staged)
+    assert version_of(tmp_path) == before + 1
+    assert staged_files(tmp_path) == []
+    assert values(reader_at(tmp_path), "man", "dog") == [11, 5]
+    found = DeltaTable(changes(tmp_path))
+    assert found.transaction_version("trident/words/counts/0") == 2 + 1
+    log.record(txid)
+    assert values(state_at(tmp_path), "man", "dog") == [11, 5]
+    assert dict(reader_at(tmp_path).at(1).get_tuples()) == {"man": 1}
+
+
+@pytest.mark.parametrize("kind", list(StateType))
+def test_tasks_and_the_driver_make_the_same_table(tmp_path: Path, kind: StateType) -> None:
+    task, driver, log = state_at(tmp_path / "a", kind=kind), state_at(tmp_path / "a", kind=kind), Log()
+    alone, own = state_at(tmp_path / "b", kind=kind), Log()
+    for number in range(1, 30):
+        counts = {f"w{number % 7}": number, "all": 1} | {f"k{n}": 1 for n in range(number)}
+        step(task, driver, log, number, 1, counts)
+        commit(alone, own, number, 1, counts)
+    rows = [
+        sorted(DeltaTable(changes(tmp_path / name)).to_pyarrow_table().to_pylist(), key=repr) for name in ("a", "b")
+    ]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) > 29
+    assert sorted(reader_at(tmp_path / "a", kind).get_tuples()) == sorted(alone.get_tuples())
+
+
+def test_a_task_reads_the_rows_once_and_the_driver_never(tmp_path: Path, reads: list[str]) -> None:
+    task, log = state_at(tmp_path, compact_after_commits=3, background_maintenance=False), Log()
+    driver = state_at(tmp_path, compact_after_commits=3, background_maintenance=False)
+    for number in range(1, 12):  # compactions of the driver come between its versions
+        step(task, driver, log, number, 1, {"man": 1} | {f"k{n}": 1 for n in range(20)})
+    assert len(reads) == 1
+    assert any("trident.compaction" in entry for entry in DeltaTable(changes(tmp_path)).history())
+    assert values(reader_at(tmp_path), "man", "k7") == [11, 11]
+
+
+def test_a_task_whose_index_another_task_has_overtaken_reads_again(tmp_path: Path, reads: list[str]) -> None:
+    one, other, driver, log = *(state_at(tmp_path) for _ in range(3)), Log()
+    for number in range(1, 9):
+        step((one, other)[number // 2 % 2], driver, log, number, 1, {"man": number, "dog": 1})
+    assert len(reads) == 5
+    assert values(reader_at(tmp_path), "man", "dog") == [36, 8]
+
+
+def test_a_task_does_not_keep_what_was_staged_and_lost(tmp_path: Path) -> None:
+    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
+    step(task, driver, log, 1, 1, {"man": 1})
+    stage(task, log.txid(2, 1), {"man": 100, "lost": 1})
+    step(task, driver, log, 2, 2, {"man": 1})
+    assert staged_files(tmp_path) == []
+    step(task, driver, log, 3, 2, {"man": 1})
+    assert values(task, "man", "lost") == [3, None]
+    assert dict(reader_at(tmp_path).get_tuples()) == {"man": 3}
+
+
+def test_a_task_reads_again_if_the_driver_published_another_run(tmp_path: Path) -> None:
+    first, second, driver, log = *(state_at(tmp_path) for _ in range(3)), Log()
+    step(first, driver, log, 1, 1, {"man": 1})
+    txid = log.txid(2, 1)
+    begun = txid.of_run("b" * 16)
+    second.begin_commit(begun)  # before the first has staged, so it is not refused yet
+    update(second, {"man": 20, "second": 1})
+    stage(first, txid, {"man": 10, "first": 1})
+    driver.publish(txid, second.stage(begun))
+    log.record(txid)
+    assert staged_files(tmp_path) == []
+    step(first, driver, log, 3, 1, {"man": 1})
+    assert dict(reader_at(tmp_path).get_tuples()) == {"man": 22, "second": 1}
+
+
+def test_a_second_run_of_a_task_is_refused(tmp_path: Path) -> None:
+    first, second, driver, log = *(state_at(tmp_path) for _ in range(3)), Log()
+    step(first, driver, log, 1, 1, {"man": 1})
+    txid = log.txid(2, 1)
+    staged = stage(first, txid, {"man": 1})
+    with pytest.raises(SecondRunError):
+        stage(second, txid, {"man": 2})
+    driver.publish(txid, staged)
+    with pytest.raises(SecondRunError):
+        stage(second, txid, {"man": 2})
+    assert values(reader_at(tmp_path), "man") == [2]
+
+
+def test_a_replaced_driver_publishes_nothing(tmp_path: Path) -> None:
+    task, old, new, log = *(state_at(tmp_path) for _ in range(3)), Log()
+    step(task, old, log, 1, 1, {"man": 1})
+    replaced, live = log.txid(2, 1), log.txid(2, 2)
+    staged = stage(task, replaced, {"man": 100})
+    other = state_at(tmp_path)
+    version = version_of(tmp_path)
+    kept = staged_files(tmp_path)[0].read_bytes()
+    late = stage(other, live, {"man": 1})
+    assert not any(b"man" in file.read_bytes() and file.read_bytes() == kept for file in staged_files(tmp_path))
+    with pytest.raises(BackendError, match="is gone; the batch may be replayed"):  # the new task has deleted it
+        old.publish(replaced, staged)
+    assert version_of(tmp_path) == version
+    new.publish(live, late)
+    with pytest.raises(FencedError, match="batch 2 attempt 2"):
+        old.publish(replaced, staged)
+    log.record(live)
+    assert values(reader_at(tmp_path), "man") == [2]
+
+
+def test_what_was_published_and_not_recorded_counts_as_never_written(tmp_path: Path) -> None:
+    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
+    step(task, driver, log, 1, 1, {"man": 1})
+    unrecorded = log.txid(2, 1)
+    driver.publish(unrecorded, stage(task, unrecorded, {"man": 100, "lost": 1}))
+    step(state_at(tmp_path), state_at(tmp_path), log, 2, 2, {"man": 1})
+    assert values(state_at(tmp_path), "man") == [2]
+    found = DeltaTable(changes(tmp_path)).to_pyarrow_table().to_pylist()
+    assert [row["curr"] for row in found if row["word"] == "lost"] == [1]
+    step(task, driver, log, 3, 2, {"lost": 5})
+    assert values(reader_at(tmp_path), "man", "lost") == [2, 5]
+
+
+def test_a_version_of_another_writer_after_the_task_began_refuses_what_it_staged(tmp_path: Path) -> None:
+    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
+    step(task, driver, log, 1, 1, {"man": 1})
+    step(task, driver, log, 2, 1, {"man": 1})
+    txid = log.txid(3, 1)
+    staged = stage(task, txid, {"man": 1})
+    DeltaTable(changes(tmp_path)).optimize.compact()  # of another program, which says nothing in our notes
+    with pytest.raises(BackendError, match="was committed meanwhile"):
+        driver.publish(txid, staged)
+    step(task, driver, log, 3, 2, {"man": 1})
+    assert values(reader_at(tmp_path), "man") == [3]
+
+
+def test_what_a_driver_that_ended_left_is_deleted_when_the_next_one_opens(tmp_path: Path) -> None:
+    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
+    step(task, driver, log, 1, 1, {"man": 1})
+    stage(task, log.txid(2, 1), {"man": 100})
+    other = changes(tmp_path) / STAGED / "of-another-program.txt"
+    other.write_text("not ours")
+    again = state_at(tmp_path)
+    assert again.read_sentinel() == log.expected
+    again.recorded(Snapshot(1, log.winners))
+    assert staged_files(tmp_path) == [other]
+    assert values(reader_at(tmp_path), "man") == [1]
+
+
+def test_people_see_batches_that_tasks_staged(tmp_path: Path) -> None:
+    task, driver, log = state_at(tmp_path), state_at(tmp_path), Log()
+    step(task, driver, log, 1, 1, {"man": 1, "dog": 2})
+    driver.recorded(Snapshot(1, log.winners))
+    driver.wait_for_maintenance()
+    assert sorted(DeltaTable(tmp_path).to_pyarrow_table().to_pylist(), key=str) == [
+        {"word": "dog", "value": 2},
+        {"word": "man", "value": 1},
+    ]
