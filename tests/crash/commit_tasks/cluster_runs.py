@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,7 @@ SPARK = {
     "spark.python.task.killTimeout": "300s",  # a task that is stopped is not ended, but woken
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.ui.enabled": "false",
+    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",  # starts sooner
     "spark.python.daemon.module": "tests.crash.commit_tasks.warm_daemon",
 }
 
@@ -100,10 +101,11 @@ def run_case(case: TaskCase, life: int = 1, ended: Callable[[], None] = lambda: 
     return TaskOutcome(case, happened, failures, last, wrong, time.monotonic() - began, put)
 
 
-def run_beside(cases: Sequence[TaskCase]) -> list[TaskOutcome]:
+def run_beside(cases: Sequence[TaskCase], at_once: int) -> Iterator[TaskOutcome]:
     """Run cases side by side, all with the same rules: what kills an executor meets all of them."""
-    with ThreadPoolExecutor(len(cases)) as threads:
-        return [*threads.map(run_case, cases)]
+    with ThreadPoolExecutor(at_once) as threads:
+        for ended in as_completed([threads.submit(run_case, case) for case in cases]):
+            yield ended.result()
 
 
 def _observer(case: TaskCase) -> Callable[[str, TransactionAttempt], None]:

@@ -29,7 +29,6 @@ from trident.runtime.engine.session import spark_session, stop_session
 __all__ = ["main"]
 
 _TRIES = 4
-_TOGETHER = 8
 SPECULATION = {
     "spark.speculation": "TRUE",
     "spark.speculation.interval": "100ms",
@@ -52,9 +51,7 @@ def _on_the_cluster(cases: Cases) -> Iterator[TaskOutcome]:
     drawn = list(cases.on_the_cluster())
     random.Random(cases.seed).shuffle(drawn)
     alone = [case for case in drawn if case.fault.how == "pause"]  # others would wait for a worker that is stopped
-    together = [case for case in drawn if case.fault.how != "pause"]
-    for at in range(0, len(together), _TOGETHER):
-        yield from run_beside(together[at : at + _TOGETHER])
+    yield from run_beside([case for case in drawn if case.fault.how != "pause"], cases.at_once)
     yield from map(run_case, alone)
 
 
@@ -71,9 +68,11 @@ def _without_rules(cases: Cases) -> Iterator[TaskOutcome]:
 def _until_wrong(cases: Cases, rule: str, point: str, how: str) -> Iterator[TaskOutcome]:
     stores = cases.stores
     for _ in range(_TRIES):
-        outcomes = run_beside([cases.without_rule(store, rule, point, how) for store in stores])
-        yield from outcomes
-        stores = [outcome.case.store for outcome in outcomes if outcome.is_exact]
+        exact = []
+        for outcome in run_beside([cases.without_rule(store, rule, point, how) for store in stores], len(stores)):
+            yield outcome
+            exact += [outcome.case.store] * outcome.is_exact
+        stores = exact
         if not stores:
             return
 
@@ -117,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="*", default=[], help="how@point, how, or the name of a rule")
     parser.add_argument("--pairings", type=int, default=len(EXACT), help="how many of each fault and store")
+    parser.add_argument("--at-once", type=int, default=8, help="how many runs, side by side")
+    parser.add_argument("--executors", type=int, default=2)
     parser.add_argument(
         "--standalone", action="store_true", help="on a cluster of processes that Spark has started before"
     )
@@ -127,8 +128,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     ports = {store: port for store in STORES if (port := getattr(asked, store)) is not None}
     outcomes: list[TaskOutcome] = []
 
-    with tempfile.TemporaryDirectory() as folder, _spark(Path(folder), asked.standalone, asked.part == "speculation"):
-        cases = Cases(Path(folder), ports, asked.seed, asked.only, asked.pairings)
+    with tempfile.TemporaryDirectory() as folder, _spark(Path(folder), asked):
+        cases = Cases(Path(folder), ports, asked.seed, asked.only, asked.pairings, asked.at_once)
         for outcome in PARTS[asked.part](cases):
             outcomes.append(outcome)
             sys.stdout.write(f"{outcome}\n")
@@ -137,16 +138,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _spark(work: Path, standalone: bool, speculates: bool) -> Iterator[None]:
+def _spark(work: Path, asked: argparse.Namespace) -> Iterator[None]:
     """Start Spark; if it is to speculate, on two workers that have an address each."""
-    if not standalone and not speculates:
-        spark = spark_session("kills", "local-cluster[2,1,1024]", SPARK)
+    speculates = asked.part == "speculation"
+    if not asked.standalone and not speculates:
+        spark = spark_session("kills", f"local-cluster[{asked.executors},1,1024]", SPARK)
         try:
             yield
         finally:
             stop_session(spark)
         return
-    cluster = start_spark_cluster(work / "spark", apart=True)
+    cluster = start_spark_cluster(work / "spark", workers=asked.executors, apart=True)
     path = {"spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"]}
     try:
         spark = spark_session("kills", cluster.url, SPARK | path | (SPECULATION if speculates else {}))

@@ -26,9 +26,10 @@ class Cases:
     """Makes cases, each with a name and a folder of its own."""
 
     def __init__(
-        self, work: Path, ports: dict[str, int], seed: int, only: Collection[str] = (), pairings: int = len(EXACT)
+        self, work: Path, ports: dict[str, int], seed: int, only: Collection[str], pairings: int, at_once: int
     ) -> None:
         self._work, self._ports, self._made, self.seed = work, ports, 0, seed
+        self.at_once = at_once
         self._only, self._pairings, self._turn = only, pairings, seed * pairings
         self._rng = random.Random(seed)
 
@@ -94,5 +95,7 @@ class Cases:
 
     def without_rule(self, store: str, rule: str, point: str, how: str) -> TaskCase:
         """Make a case that goes wrong without E1, or without E2, if the rows that Spark lost are in what is killed."""
+        if point == "put" and store == "postgres":
+            point = "committed"  # before that it has got nothing
         pending, partitions = 3 if point == "processed" else 1, 1 if rule == "E1" else 2
         return self.of(store, CHANGING, point, how, pending, rule, partitions=partitions, state="lots")
