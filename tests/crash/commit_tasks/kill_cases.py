@@ -77,7 +77,9 @@ class Cases:
             for number, pairing in self._next_pairings():
                 yield [
                     self.of(store, pairing, point, "driver", 1 + 2 * ((at + number) % 2))
-                    for at, point in enumerate([*DRIVER_POINTS, *(["publish"] if store == "delta" else [])])
+                    for at, point in enumerate(
+                        [*DRIVER_POINTS, *(["publish", "published"] if store == "delta" else [])]
+                    )
                     if self._asked(point, "driver")
                 ]
 

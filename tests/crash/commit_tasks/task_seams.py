@@ -65,7 +65,7 @@ class FaultyState(SnapshottableMap):
 
 
 class FaultyTable(DeltaMapState):
-    """A Delta state, which tasks stage: it comes by the other points too, and by `publish` in the driver."""
+    """A Delta state, which tasks stage: it comes by the other points too, and by `publish` and `published` in the driver."""
 
     def __init__(
         self, path: Path, kind: StateType, conf: StateConf, fault: Fault, driver: Fault, options: DeltaOptions
@@ -87,10 +87,16 @@ class FaultyTable(DeltaMapState):
         return staged
 
     def publish(self, txid: Txid, staged: bytes) -> None:
-        fault, point = self._driver, ("publish", self._state, int(txid))
-        if (fault.point, fault.state, fault.txid) == point and fault.note("reached", str(os.getpid())):
-            threading.Event().wait()
+        self._stay("publish", txid)
         super().publish(txid, staged)
+        self._stay("published", txid)
+
+    def _stay(self, point: str, txid: int) -> None:
+        """Stay at a point of the driver, until it is killed."""
+        fault = self._driver
+        here = (fault.point, fault.state, fault.txid) == (point, self._state, int(txid))
+        if here and fault.note("reached", str(os.getpid())):
+            threading.Event().wait()
 
 
 @dataclass(frozen=True)
