@@ -95,3 +95,14 @@ def test_the_whole_campaign(
         assert running.ends() == 0, running.errors.read_text()[-3000:]
     finally:
         running.close()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("part", ["cluster", "drivers", "repeated"])
+def test_the_campaign_of_tables_that_the_driver_publishes(part: str, tmp_path: Path) -> None:
+    running = Campaign(part, tmp_path, delta=0)
+    try:
+        assert running.ends() == 0, running.errors.read_text()[-3000:]
+    finally:
+        running.close()

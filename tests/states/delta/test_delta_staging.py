@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import secrets
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,8 @@ from deltalake import DeltaTable
 
 from states.delta.index import IndexedValues
 from states.delta.staged_files import STAGED
-from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values, version_of
+from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values, version_of
+from tests.states.delta.stage_child import POINTS
 from trident.errors import BackendError, FencedError, SecondRunError
 from trident.state.abilities import StagedCommits
 from trident.state.interfaces import StateType
@@ -216,3 +220,32 @@ def test_people_see_batches_that_tasks_staged(tmp_path: Path) -> None:
         {"word": "dog", "value": 2},
         {"word": "man", "value": 1},
     ]
+
+
+@pytest.mark.parametrize("form", ["small", "large"])
+@pytest.mark.parametrize("point", POINTS)
+def test_a_kill_at_each_point_loses_and_doubles_nothing(tmp_path: Path, point: str, form: str) -> None:
+    program = [sys.executable, "-m", "tests.states.delta.stage_child", str(tmp_path), point, form]
+    killed = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert len(staged_files(tmp_path)) == (point == "staged")
+    log = Log()
+    for number in (1, 2):
+        log.record(log.txid(number, 1))
+    before = Snapshot(2, log.winners)
+    assert reader_at(tmp_path).multi_get_at([("man",), ("lost",)], before) == [2, None]
+    options: dict[str, Any] = {"max_keys_in_memory": 1} if form == "large" else {}
+    task, driver = state_at(tmp_path, **options), state_at(tmp_path, **options)
+    retry = log.txid(3, 2)
+    staged = stage(task, retry, {"man": 1})
+    assert len(staged_files(tmp_path)) == 1  # that of the attempt before is gone
+    driver.publish(retry, staged)
+    log.record(retry)
+    assert staged_files(tmp_path) == []
+    step(task, driver, log, 4, 2, {"man": 1, "lost": 5})
+    assert values(reader_at(tmp_path), "man", "dog", "lost") == [4, 2, 5]
+    at_end = Snapshot(4, log.winners)
+    driver.recorded(at_end)
+    driver.close()
+    shown = {row["word"]: row["value"] for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()}
+    assert shown == dict(reader_at(tmp_path).get_tuples_at(at_end)) == {"man": 4, "dog": 2, "lost": 5}
