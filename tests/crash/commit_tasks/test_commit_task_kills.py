@@ -14,7 +14,8 @@ import pytest
 from tests.harness.servers import Server
 
 ROOT = Path(__file__).parents[3]
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.server]
+# The limit is the usual one; a mark makes the file one of the first to be begun (`tests/harness/workers.py`).
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(120)]
 
 
 class Campaign:

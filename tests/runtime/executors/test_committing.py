@@ -10,12 +10,14 @@ import redis
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.redis import RedisState
+from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.sqlite_map import sqlite_state
-from tests.harness.topology_runs import QUICK
+from tests.harness.topology_runs import QUICK, start
 from trident import Config, TridentTopology
 from trident.errors import ConfigError
 from trident.operations import Count, MapGet, ReducerAggregator, Split, Sum
+from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
 LINES = [(f"the cow {number % 7} jumped over moon {number}",) for number in range(60)]
@@ -101,3 +103,33 @@ def test_small_batches_of_engine_auto_are_committed_here_and_large_ones_by_execu
         assert [entry["engine"] for entry in running.recent_progress] == ["in_process", "spark"] * 2 + ["in_process"]
         assert sum(count for _, count in running.state(counts).get_tuples()) == 7006
         assert running.state(counts).multi_get(["w0", "w1"]) == [1004, 1003]
+
+
+@pytest.mark.parametrize(("paused_at", "what"), [(1, "committed"), (3, "processed and committed")])
+def test_a_commit_that_tasks_do_not_end_is_called_so_and_tried_again(
+    spark: Any, url: str, redis_server: Server, tmp_path: Path, paused_at: int, what: str
+) -> None:
+    topology, words = TridentTopology("late"), [(f"w{number}",) for number in range(4)]
+    state = RedisState.opaque(url, timeout_s=60)
+    stream = topology.new_stream("words", FixedBatchSpout("word: string", 1, *words)).group_by("word")
+    counts = stream.persistent_aggregate(state, Count(), "n")
+    client = redis.Redis(port=redis_server.port)
+
+    def pause(point: str, attempt: TransactionAttempt) -> None:
+        if (point, attempt.txid) == ("recorded", paused_at):
+            client.client_pause(600_000, all=False)  # writes wait, reads do not
+
+    # Of a batch that is processed before the one before it is recorded, the commit is a job of its own.
+    conf = {"message_timeout_s": 8, "max_batch_attempts": 50, "state_placement": "executors"}
+    pending = 3 if paused_at == 1 else 1
+    with (
+        client,
+        start(topology, "spark", pause, log_dir=str(tmp_path / "log"), max_spout_pending=pending, **conf) as running,
+    ):
+        try:
+            said = f"not {what} within message_timeout_s=8 seconds"
+            until(lambda: running.status["lastFailure"] == said, f"the batch fails: {said}")
+        finally:
+            client.client_unpause()
+        running.process_all_available()
+        assert running.state(counts).multi_get([word for (word,) in words]) == [1] * 4

@@ -41,6 +41,7 @@ __all__ = ["BatchLoop"]
 logger = logging.getLogger(__name__)
 
 _LOOK_AT_OWNER_S = 2.0
+_ENDED = {"processing": "processed", "commit": "committed"}
 
 
 class BatchLoop:
@@ -271,11 +272,15 @@ class BatchLoop:
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s
-        for attempt in [*self._coordinator.overdue(now, limit), *self._overdue_commit(now, limit)][:1]:
-            cause = f"not processed within message_timeout_s={limit:g} seconds"
+        late = [("processing", attempt) for attempt in self._coordinator.overdue(now, limit)]
+        late += [("commit", attempt) for attempt in self._overdue_commit(now, limit)]
+        for where, attempt in late[:1]:
+            in_one_job = where == "processing" and self._batches[attempt.txid].commits_now
+            what = "processed and committed" if in_one_job else _ENDED[where]
+            cause = f"not {what} within message_timeout_s={limit:g} seconds"
             self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
             self._sources.throttle.timed_out(self._batches[attempt.txid].share)
-            self._fail(attempt, self._work.hanging(attempt, cause) or Failure("processing", None, cause))
+            self._fail(attempt, self._work.hanging(attempt, cause) or Failure(where, None, cause))
 
     def _overdue_commit(self, now: float, limit: float) -> Iterator[TransactionAttempt]:
         """Give the attempt that tasks have been committing for too long; its writers are fenced by the next attempt's."""
