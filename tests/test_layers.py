@@ -28,7 +28,14 @@ class Layer:
     each_other: bool = True
 
 
-VALUES = ("trident.ability", "trident.errors", "trident.fields", "trident.redaction", "trident.tuples")
+VALUES = (
+    "trident.ability",
+    "trident.errors",
+    "trident.fields",
+    "trident.redaction",
+    "trident.setting_types",
+    "trident.tuples",
+)
 INTERFACES = (*VALUES, "trident.state", "trident.spout")
 GRAPH = (
     "trident.config",
@@ -71,6 +78,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 LAYERS = (
     Layer(("trident.ability", "trident.errors")),
     Layer(("trident.redaction",)),
+    Layer(("trident.setting_types",), ("trident.errors",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(
         tuple(
@@ -117,6 +125,9 @@ LAYERS = (
         ),
     ),  # the driver, on top of all rooms
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
+    # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
+    Layer(("trident.storm.execution",), ("cloudpickle", "trident.storm", *INTERFACES)),
+    Layer(("trident.storm",), INTERFACES),
     Layer(("trident.spark",), ("trident.runtime.reading", "trident.errors")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py

@@ -31,6 +31,8 @@ ALLOWED = {
         COMPUTED,
     ): "a wrapper's method that an ability declares is looked up in the map",
     ("trident/config.py", COMPUTED): FIELDS,
+    ("trident/setting_types.py", COMPUTED): FIELDS,
+    ("trident/storm/storm_config.py", COMPUTED): FIELDS,
     ("trident/redaction.py", COMPUTED): FIELDS,
     ("trident/coordination/log_state.py", COMPUTED): FIELDS,
     ("trident/storekit/store_options.py", COMPUTED): FIELDS,

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import os
 import re
-import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any, Literal
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted
+from trident.setting_types import check_types, read_settings
 
 __all__ = ["NO_URL", "Config", "is_url"]
 
@@ -141,8 +139,7 @@ class Config(Redacted):
     metrics_host: str = "127.0.0.1"
 
     def __post_init__(self) -> None:
-        for name, hint in typing.get_type_hints(type(self)).items():
-            _check(name, getattr(self, name), hint)
+        check_types(self)
         if self.max_spout_pending is not None and self.max_spout_pending < 1:
             raise ConfigError(f"max_spout_pending={self.max_spout_pending}: must be at least 1")
         for name in (
@@ -179,13 +176,7 @@ class Config(Redacted):
         """Build from another config or a mapping; text values are read as the type of their key."""
         base = dataclasses.asdict(conf) if isinstance(conf, Config) else dict(conf or {})
         given = {**base, **settings}
-        known = typing.get_type_hints(Config)
-        for name in given:
-            if name not in known:
-                close = difflib.get_close_matches(name, known, 1)
-                hint = f"; did you mean {close[0]!r}?" if close else "."
-                raise ConfigError(f"unknown setting {name!r}{hint} Known are: {', '.join(sorted(known))}")
-        return Config(**{name: _read(name, value, known[name]) for name, value in given.items()})
+        return Config(**read_settings(Config, given))
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the settings by key."""
@@ -203,43 +194,3 @@ class Config(Redacted):
 def is_url(path: str) -> bool:
     """Whether a path begins with a scheme, so that it names no folder of this machine."""
     return _URL.match(path) is not None
-
-
-def _read(name: str, value: Any, hint: Any) -> Any:
-    """Turn text (of a command line) into the type of the key."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if not isinstance(value, str) or typing.get_origin(hint) is Literal:
-        return value
-    kinds = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
-    if str in kinds:
-        return value
-    try:
-        if bool in kinds:
-            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[value.lower()]
-        return float(value) if float in kinds else int(value)
-    except (KeyError, ValueError):
-        raise ConfigError(f"{name}={value!r}: expected {_words(hint)}") from None
-
-
-def _check(name: str, value: Any, hint: Any) -> None:
-    if typing.get_origin(hint) is Literal:
-        allowed: tuple[Any, ...] = typing.get_args(hint)
-        fine = value in allowed
-    else:
-        kinds = tuple(typing.get_origin(kind) or kind for kind in (typing.get_args(hint) or (hint,)))
-        if typing.get_origin(hint) is Mapping or typing.get_origin(hint) is typing.get_origin(Mapping[str, str]):
-            kinds = (Mapping,)
-        if float in kinds:
-            kinds = (*kinds, int)
-        fine = isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds)
-    if not fine:
-        raise ConfigError(f"{name}={value!r}: expected {_words(hint)}")
-
-
-def _words(hint: Any) -> str:
-    if typing.get_origin(hint) is Literal:
-        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
-    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-    hint = kinds[0] if len(kinds) == 1 else hint
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))

@@ -7,10 +7,53 @@ from typing import Any, Protocol
 
 from trident.fields import Fields
 
-__all__ = ["TridentCollector", "TridentTuple"]
+__all__ = ["TridentCollector", "TridentTuple", "TypedValues"]
 
 
-class TridentTuple(Sequence[Any]):
+class TypedValues(Sequence[Any]):
+    """Getters that check the type of a value, for tuples whose `self[index]` takes an index or a field's name."""
+
+    __slots__ = ()
+
+    def get_value_by_field(self, name: str) -> Any:
+        """Return the value of a field."""
+        return self[name]
+
+    def get_long(self, index: int | str) -> int | None:
+        """Return an integer value (None stays None); TypeError for anything else."""
+        value: int | None = self._typed(index, int)
+        return value
+
+    get_integer = get_long
+
+    def get_double(self, index: int | str) -> float | None:
+        """Return a floating-point value (None stays None); TypeError for anything else."""
+        value: float | None = self._typed(index, float)
+        return value
+
+    def get_string(self, index: int | str) -> str | None:
+        """Return a text value (None stays None); TypeError for anything else."""
+        value: str | None = self._typed(index, str)
+        return value
+
+    def get_boolean(self, index: int | str) -> bool | None:
+        """Return a truth value (None stays None); TypeError for anything else."""
+        value: bool | None = self._typed(index, bool)
+        return value
+
+    def get_binary(self, index: int | str) -> bytes | None:
+        """Return a binary value (None stays None); TypeError for anything else."""
+        value: bytes | None = self._typed(index, bytes)
+        return value
+
+    def _typed(self, index: int | str, type_: type[Any]) -> Any:
+        value = self[index]
+        if value is None or (isinstance(value, type_) and (type_ is bool or not isinstance(value, bool))):
+            return value
+        raise TypeError(f"value {index!r} of {self!r} is {type(value).__name__}, not {type_.__name__}")
+
+
+class TridentTuple(TypedValues):
     """The values of one row, by index, by field name (`tuple["word"]`) or by typed getter (`tuple.get_long(0)`).
 
     Equal to a plain tuple or list of the same values.
@@ -52,43 +95,6 @@ class TridentTuple(Sequence[Any]):
 
     def __repr__(self) -> str:
         return "[" + ", ".join(f"{n}={v!r}" for n, v in zip(self._fields.names, self._values, strict=False)) + "]"
-
-    def get_value_by_field(self, name: str) -> Any:
-        """Return the value of a field."""
-        return self[name]
-
-    def get_long(self, index: int | str) -> int | None:
-        """Return an integer value (None stays None); TypeError for anything else."""
-        value: int | None = self._typed(index, int)
-        return value
-
-    get_integer = get_long
-
-    def get_double(self, index: int | str) -> float | None:
-        """Return a floating-point value (None stays None); TypeError for anything else."""
-        value: float | None = self._typed(index, float)
-        return value
-
-    def get_string(self, index: int | str) -> str | None:
-        """Return a text value (None stays None); TypeError for anything else."""
-        value: str | None = self._typed(index, str)
-        return value
-
-    def get_boolean(self, index: int | str) -> bool | None:
-        """Return a truth value (None stays None); TypeError for anything else."""
-        value: bool | None = self._typed(index, bool)
-        return value
-
-    def get_binary(self, index: int | str) -> bytes | None:
-        """Return a binary value (None stays None); TypeError for anything else."""
-        value: bytes | None = self._typed(index, bytes)
-        return value
-
-    def _typed(self, index: int | str, type_: type[Any]) -> Any:
-        value = self[index]
-        if value is None or (isinstance(value, type_) and (type_ is bool or not isinstance(value, bool))):
-            return value
-        raise TypeError(f"value {index!r} of {self!r} is {type(value).__name__}, not {type_.__name__}")
 
 
 class TridentCollector(Protocol):

@@ -1,0 +1,76 @@
+"""Reads and checks the values of settings by the types that their dataclass declares."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from trident.errors import ConfigError
+
+__all__ = ["check_types", "read_settings"]
+
+
+def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings by name with texts (of a command line) read as the declared types.
+
+    Raises
+    ------
+    ConfigError
+        A name is not declared, or a text cannot be read.
+    """
+    known = typing.get_type_hints(declared)
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
+            raise ConfigError(f"unknown setting {name!r}{hint} Known are: {', '.join(sorted(known))}")
+    return {name: _read(name, value, known[name]) for name, value in given.items()}
+
+
+def check_types(settings: object) -> None:
+    """Compare each value with its declared type; `ConfigError` names the first that differs."""
+    for name, hint in typing.get_type_hints(type(settings)).items():
+        _check(name, getattr(settings, name), hint)
+
+
+def _read(name: str, value: Any, hint: Any) -> Any:
+    """Turn text (of a command line) into the type of the key."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if not isinstance(value, str) or typing.get_origin(hint) is Literal:
+        return value
+    kinds = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
+    if str in kinds:
+        return value
+    try:
+        if bool in kinds:
+            return {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}[value.lower()]
+        return float(value) if float in kinds else int(value)
+    except (KeyError, ValueError):
+        raise ConfigError(f"{name}={value!r}: expected {_words(hint)}") from None
+
+
+def _check(name: str, value: Any, hint: Any) -> None:
+    if typing.get_origin(hint) is Literal:
+        allowed: tuple[Any, ...] = typing.get_args(hint)
+        fine = value in allowed
+    else:
+        kinds = tuple(typing.get_origin(kind) or kind for kind in (typing.get_args(hint) or (hint,)))
+        if typing.get_origin(hint) is Mapping or typing.get_origin(hint) is typing.get_origin(Mapping[str, str]):
+            kinds = (Mapping,)
+        if float in kinds:
+            kinds = (*kinds, int)
+        fine = isinstance(value, kinds) and not (isinstance(value, bool) and bool not in kinds)
+    if not fine:
+        raise ConfigError(f"{name}={value!r}: expected {_words(hint)}")
+
+
+def _words(hint: Any) -> str:
+    if typing.get_origin(hint) is Literal:
+        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(hint))
+    kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+    hint = kinds[0] if len(kinds) == 1 else hint
+    return {int: "a whole number", float: "a number", bool: "true or false", str: "text"}.get(hint, str(hint))
