@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
@@ -14,6 +15,10 @@ class TypedValues(Sequence[Any]):
     """Getters that check the type of a value, for tuples whose `self[index]` takes an index or a field's name."""
 
     __slots__ = ()
+
+    @abstractmethod
+    def __getitem__(self, index: Any) -> Any:
+        """Return a value by index or by field name."""
 
     def get_value_by_field(self, name: str) -> Any:
         """Return the value of a field."""

@@ -1,0 +1,236 @@
+"""Anchors, answers, timeouts, ticks, and what is refused of them."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from trident.errors import FailedException, ReportedFailedException, TopologyError
+from trident.storm import (
+    BaseBasicBolt,
+    BaseRichBolt,
+    BasicOutputCollector,
+    StormTopology,
+    StreamDeclarer,
+    TopologyBuilder,
+    Tuple,
+)
+from trident.storm.testing import MockedSpout, SteppedCluster
+
+
+class Rich(BaseRichBolt):
+    """Keeps its tuples; a test says what it does with them."""
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        declarer.declare("n: bigint")
+        declarer.declare_stream("any", "value")
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.got: list[Tuple] = []
+        self.cleaned = False
+
+    def execute(self, tuple: Tuple) -> None:
+        self.got.append(tuple)
+
+    def cleanup(self) -> None:
+        self.cleaned = True
+
+
+def topology(bolt: Any, rows: int = 2, **more: Any) -> StormTopology:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", MockedSpout("n: bigint", *[[n] for n in range(rows)]))
+    builder.set_bolt("bolt", bolt).shuffle_grouping("spout")
+    for name, each in more.items():
+        builder.set_bolt(name, each).shuffle_grouping("bolt")
+    return builder.create_topology()
+
+
+def test_an_unanswered_tuple_times_out_and_is_emitted_again() -> None:
+    with SteppedCluster(topology(Rich()), message_timeout_s=10) as cluster:
+        cluster.run()
+        cluster.advance(9)
+        cluster.run()
+        assert cluster.spout("spout").failed == []
+        cluster.advance(11)
+        cluster.run()
+        cluster.advance(10)
+        cluster.run()
+        assert sorted(cluster.spout("spout").failed) == [0, 1]
+        assert [each["n"] for each in cluster.instance("bolt").got] == [0, 1, 0, 1]
+
+
+def test_reset_timeout_keeps_a_tuple_alive() -> None:
+    with SteppedCluster(topology(Rich(), 1), message_timeout_s=10) as cluster:
+        cluster.run()
+        bolt = cluster.instance("bolt")
+        for _ in range(6):
+            cluster.advance(10)
+            bolt.collector.reset_timeout(bolt.got[0])
+            cluster.run()
+        assert cluster.spout("spout").failed == []
+        bolt.collector.ack(bolt.got[0])
+        cluster.run()
+        assert cluster.spout("spout").acked == [0]
+
+
+def test_fail_fails_at_once() -> None:
+    with SteppedCluster(topology(Rich(), 1)) as cluster:
+        cluster.run()
+        bolt = cluster.instance("bolt")
+        bolt.collector.fail(bolt.got[0])
+        cluster.run()
+        assert cluster.spout("spout").failed == [0]
+        assert len(bolt.got) == 2  # replayed
+
+
+def test_an_unanchored_tuple_fails_nothing() -> None:
+    with SteppedCluster(topology(Rich(), 1, next=Rich())) as cluster:
+        cluster.run()
+        first, second = cluster.instance("bolt"), cluster.instance("next")
+        first.collector.emit([1])
+        first.collector.ack(first.got[0])
+        cluster.run()
+        assert cluster.spout("spout").acked == [0]
+        assert second.got[0].roots == frozenset()
+        second.collector.fail(second.got[0])
+        cluster.run()
+        assert cluster.spout("spout").failed == []
+
+
+def test_a_tuple_with_anchors_in_two_trees_fails_both() -> None:
+    with SteppedCluster(topology(Rich(), 2, next=Rich())) as cluster:
+        cluster.run()
+        first, second = cluster.instance("bolt"), cluster.instance("next")
+        first.collector.emit([1], first.got)
+        for each in first.got[:]:
+            first.collector.ack(each)
+        cluster.run()
+        assert cluster.spout("spout").acked == []
+        assert second.got[0].roots == first.got[0].roots | first.got[1].roots
+        second.collector.fail(second.got[0])
+        cluster.run()
+        assert sorted(cluster.spout("spout").failed) == [0, 1]
+
+
+@pytest.mark.parametrize("what", ["ack", "fail", "reset_timeout"])
+def test_answers_that_are_refused(what: str) -> None:
+    with SteppedCluster(topology(Rich(), 1, next=Rich())) as cluster:
+        cluster.run()
+        first, second = cluster.instance("bolt"), cluster.instance("next")
+        (given,) = first.got
+        with pytest.raises(TopologyError, match="component 'next'.*which another task was given"):
+            getattr(second.collector, what)(given)
+        with pytest.raises(TopologyError, match="'text', a str; it takes the Tuple that execute"):
+            getattr(first.collector, what)("text")
+        first.collector.ack(given)
+        with pytest.raises(TopologyError, match="which was acked or failed before"):
+            getattr(first.collector, what)(given)
+
+
+def test_emits_that_are_refused() -> None:
+    with SteppedCluster(topology(Rich(), 1, next=Rich())) as cluster:
+        cluster.run()
+        bolt = cluster.instance("bolt")
+        (given,) = bolt.got
+        emit = bolt.collector.emit
+        for values, more, text in (
+            ([1, 2], {}, "stream 'default' of component 'bolt'.*emitted 2 values for its 1 fields \\['n'\\]"),
+            (["one"], {}, "field 'n' is declared as bigint but got 'one', a str"),
+            ([True], {}, "field 'n' is declared as bigint but got True"),
+            ([object()], {"stream_id": "any"}, "the value of field 'value' cannot be sent to another worker"),
+            ([1], {"stream_id": "other"}, "emits to stream 'other', which it does not declare; it declares"),
+            ([1], {"anchors": [1]}, "anchor to 1, a int; it takes the Tuple"),
+            ([1], {"anchors": "text"}, "anchor to 't', a str"),
+        ):
+            with pytest.raises(TopologyError, match=text):
+                emit(values, **more)
+        emit([None], given)
+        emit([[1, {"a": (2,)}]], stream_id="any")
+        bolt.collector.ack(given)
+        with pytest.raises(TopologyError, match="anchor to .* which was acked or failed before"):
+            emit([1], given)
+    assert bolt.cleaned
+    with pytest.raises(TopologyError, match="component 'bolt'.*emits after cleanup"):
+        emit([1])
+
+
+class Basic(BaseBasicBolt):
+    """Fails odd numbers once, and reports the number 3."""
+
+    def __init__(self) -> None:
+        self.failed: set[int] = set()
+
+    def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
+        n = tuple["n"]
+        if n % 2 and n not in self.failed:
+            self.failed.add(n)
+            raise (ReportedFailedException if n == 3 else FailedException)(f"not yet {n}")
+
+
+def test_failed_exception_out_of_a_basic_bolt_fails_its_tuple() -> None:
+    with SteppedCluster(topology(Basic(), 4)) as cluster:
+        cluster.run()
+        assert sorted(cluster.spout("spout").failed) == [1, 3]
+        assert sorted(cluster.spout("spout").acked) == [0, 1, 2, 3]
+        (reported,) = cluster.errors
+        assert (reported.component, reported.task) == ("bolt", cluster.layout.tasks["bolt"][0])
+        assert "not yet 3" in reported.text
+
+
+class Raising(BaseBasicBolt):
+    """Any other exception ends the worker: the task has a fresh instance afterwards."""
+
+    def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
+        raise ValueError("no")
+
+
+def test_another_exception_is_reported_with_its_tuple() -> None:
+    with SteppedCluster(topology(Raising(), 1)) as cluster:
+        before = cluster.instance("bolt")
+        cluster.run()
+        assert cluster.instance("bolt") is not before
+        assert "execute Tuple(n=0; from spout, task 1, stream 'default'): ValueError('no')" in cluster.errors[0].text
+
+
+class Ticks(Rich):
+    """Counts ticks."""
+
+    def execute(self, tuple: Tuple) -> None:
+        if tuple.is_tick:
+            super().execute(tuple)
+        self.collector.ack(tuple)
+
+
+def test_ticks_come_in_their_interval() -> None:
+    with SteppedCluster(topology(Ticks(), 1), tick_tuple_freq_s=5) as cluster:
+        for _ in range(4):
+            cluster.run()
+            cluster.advance(2.5)
+        cluster.run()
+        assert len(cluster.instance("bolt").got) == 2
+
+
+def test_a_bolt_that_never_answers_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        SteppedCluster(topology(Rich(), 3), message_timeout_s=10) as cluster,
+        caplog.at_level(logging.WARNING, "trident.storm"),
+    ):
+        cluster.run()
+        cluster.advance(10)
+        cluster.run()
+    assert "bolt bolt (task 2) holds 3 tuples and has answered none for 10 s" in caplog.text
+
+
+def test_max_spout_pending_bounds_what_a_silent_bolt_holds() -> None:
+    with SteppedCluster(topology(Rich(), 100), max_spout_pending=7) as cluster:
+        cluster.run()
+        assert (cluster.pending, len(cluster.instance("bolt").got)) == (7, 7)
+
+
+def test_without_ackers_a_message_is_acked_at_once() -> None:
+    with SteppedCluster(topology(Rich(), 5), acker_executors=0) as cluster:
+        cluster.step()
+        assert cluster.spout("spout").acked == [0, 1, 2, 3, 4]

@@ -1,0 +1,134 @@
+"""Which tasks get a tuple."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from trident.errors import TopologyError
+from trident.storm import BaseRichBolt, BaseRichSpout, StreamDeclarer, TopologyBuilder, TopologyContext, Tuple
+from trident.storm.declarers import BoltDeclarer
+from trident.storm.testing import MockedSpout, SteppedCluster
+
+KEYS = [1, 1.0, True, "a", b"a", None, -0.0, 0.0, "b", "c", "d"] * 4
+
+
+class Keep(BaseRichBolt):
+    """Keeps the values that its task gets."""
+
+    def prepare(self, *given: Any) -> None:
+        super().prepare(*given)
+        self.got: list[Any] = []
+
+    def execute(self, tuple: Tuple) -> None:
+        self.got.append(tuple[0])
+        self.collector.ack(tuple)
+
+
+def spread(
+    group: Callable[[BoltDeclarer], Any], tasks: int = 4, keys: Sequence[Any] = KEYS, **settings: Any
+) -> list[list[Any]]:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", MockedSpout("key", *[[key] for key in keys]))
+    group(builder.set_bolt("keep", Keep(), tasks))
+    with SteppedCluster(builder.create_topology(), **settings) as cluster:
+        cluster.run()
+        assert len(cluster.spout("spout").acked) == len(keys)
+        return [cluster.instance("keep", at).got for at in range(tasks)]
+
+
+def test_shuffle_is_even() -> None:
+    for group in (BoltDeclarer.shuffle_grouping, BoltDeclarer.none_grouping):
+        assert [len(got) for got in spread(lambda bolt, group=group: group(bolt, "spout"))] == [11, 11, 11, 11]  # type: ignore[misc]
+
+
+def test_equal_keys_go_to_one_task_and_types_differ() -> None:
+    got = spread(lambda bolt: bolt.fields_grouping("spout", "key"))
+    owners: dict[Any, set[int]] = {}
+    for task, keys in enumerate(got):
+        for key in keys:
+            owners.setdefault((type(key), key), set()).add(task)
+    assert all(len(tasks) == 1 for tasks in owners.values())
+    assert got == spread(lambda bolt: bolt.fields_grouping("spout", "key"), seed=9)  # and to the same one every time
+
+
+def test_all_and_global() -> None:
+    assert [len(got) for got in spread(lambda bolt: bolt.all_grouping("spout"))] == [44] * 4
+    assert [len(got) for got in spread(lambda bolt: bolt.global_grouping("spout"))] == [44, 0, 0, 0]
+
+
+def test_a_partial_key_goes_to_two_tasks_and_evens_a_skewed_key_out() -> None:
+    got = spread(lambda bolt: bolt.partial_key_grouping("spout", "key"), 8, ["hot"] * 100)
+    assert sorted(map(len, got))[-2:] == [50, 50]
+
+
+def test_local_or_shuffle_stays_in_the_worker() -> None:
+    got = spread(lambda bolt: bolt.local_or_shuffle_grouping("spout"), 4, workers=2)
+    assert sum(map(len, got)) == 44
+    assert sorted(map(len, got)) == [0, 0, 22, 22]
+
+
+class ByLength:
+    """A custom grouping."""
+
+    def prepare(self, context: TopologyContext, source: tuple[str, str], target_tasks: Sequence[int]) -> None:
+        self.tasks = target_tasks
+
+    def choose_tasks(self, task_id: int, values: Sequence[Any]) -> Sequence[int]:
+        return [self.tasks[len(values[0]) % len(self.tasks)]] if values[0] != "wrong" else [99]
+
+
+def test_a_custom_grouping_chooses() -> None:
+    assert spread(lambda bolt: bolt.custom_grouping("spout", ByLength()), 2, ["a", "bb", "c"]) == [["bb"], ["a", "c"]]
+
+
+def test_a_custom_grouping_that_chooses_a_wrong_task_is_named() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", MockedSpout("key", ["wrong"]))
+    builder.set_bolt("keep", Keep()).custom_grouping("spout", ByLength())
+    with SteppedCluster(builder.create_topology()) as cluster:
+        cluster.step()
+        assert (
+            "ByLength.choose_tasks for stream 'default' of component 'spout' returned (99,)" in cluster.errors[0].text
+        )
+
+
+class Directs(BaseRichSpout):
+    """Emits to the second task of `keep`, then to one that does not read it."""
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        declarer.declare("key", direct=True)
+
+    def open(self, conf: Any, context: TopologyContext, collector: Any) -> None:
+        self.collector, self.tasks, self.sent = collector, context.component_tasks("keep"), 0
+
+    def next_tuple(self) -> None:
+        self.sent += 1
+        if self.sent == 1:
+            self.collector.emit_direct(self.tasks[1], ["here"], "id")
+        elif self.sent == 2:
+            with pytest.raises(
+                TopologyError, match="emit_direct to task 77, which does not read it; the tasks that do are"
+            ):
+                self.collector.emit_direct(77, ["there"])
+            with pytest.raises(TopologyError, match="is direct: name the task with emit_direct"):
+                self.collector.emit(["there"])
+
+
+def test_a_direct_emit_goes_to_the_named_task() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", Directs())
+    builder.set_bolt("keep", Keep(), 2).direct_grouping("spout")
+    with SteppedCluster(builder.create_topology()) as cluster:
+        for _ in range(9):
+            cluster.step()
+        assert [cluster.instance("keep", at).got for at in range(2)] == [[], ["here"]]
+        assert (cluster.errors, cluster.pending) == ([], 0)
+
+
+def test_counts_of_keys_are_those_emitted() -> None:
+    got = spread(lambda bolt: bolt.fields_grouping("spout", "key"))
+    assert Counter(map(repr, [key for each in got for key in each])) == Counter(map(repr, KEYS))

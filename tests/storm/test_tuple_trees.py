@@ -1,0 +1,148 @@
+"""The promise of the ackers, on random topologies with random orders, losses and doubles of deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.storm.random_trees import MESSAGES, Ledger, Messages, doubled, random_topology
+from trident.storm.execution.collectors import BoltCollector
+from trident.storm.execution.messages import Body
+from trident.storm.execution.outbox import Outbox
+from trident.storm.storm_tuples import Tuple
+from trident.storm.testing import SteppedCluster
+
+SEEDS = st.integers(0, 1 << 32)
+
+
+class Run:
+    """A random topology on a link that loses and doubles deliveries, and what became of its messages."""
+
+    def __init__(self, seed: int, *, holds: int = 0, losses: float = 0.0, doubles: float = 0.0) -> None:
+        Ledger.clear()
+        self.random = Random(seed)
+        self.losses, self.doubles = losses, doubles
+        topology = random_topology(self.random, holds)
+        self.cluster = SteppedCluster(topology, seed=seed, link=self.link, acker_executors=self.random.randint(1, 3))
+
+    def link(self, task: int, body: Body) -> Sequence[Body]:
+        if self.random.random() < self.losses:
+            return []
+        return doubled(body) if self.random.random() < self.doubles else [body]
+
+    def time_out(self) -> None:
+        """Let everything that is unanswered time out, and be emitted again."""
+        for _ in range(2):
+            self.cluster.advance(30)
+            self.cluster.run()
+
+    @property
+    def spouts(self) -> list[Messages]:
+        return [self.cluster.spout("spout", at) for at in range(len(self.cluster.layout.tasks["spout"]))]
+
+    @property
+    def early(self) -> list[int]:
+        return [message for each in self.spouts for message in each.early]
+
+    @property
+    def acked(self) -> set[int]:
+        return {message for each in self.spouts for message in each.acked}
+
+
+@settings(max_examples=200, deadline=None)
+@given(SEEDS)
+def test_a_message_is_acked_when_its_whole_tree_is_executed_and_not_before(seed: int) -> None:
+    run = Run(seed)
+    run.cluster.run()
+    assert (run.early, run.acked, run.cluster.pending) == ([], set(range(MESSAGES)), 0)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SEEDS, st.integers(1, 3))
+def test_bolts_may_hold_tuples_back_and_anchor_to_many(seed: int, holds: int) -> None:
+    run = Run(seed, holds=holds)
+    run.cluster.run()
+    assert run.early == []
+    assert run.acked == {message for message in range(MESSAGES) if Ledger.whole(message)}
+
+
+@settings(max_examples=200, deadline=None)
+@given(SEEDS)
+def test_losses_and_doubles_never_complete_a_tree_early_and_replays_complete_every_message(seed: int) -> None:
+    run = Run(seed, losses=0.1, doubles=0.1)
+    run.cluster.run()
+    run.time_out()
+    run.losses = run.doubles = 0.0
+    for _ in range(3):
+        run.time_out()
+    assert (run.early, run.acked, run.cluster.pending) == ([], set(range(MESSAGES)), 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(SEEDS, st.integers(0, 40))
+def test_killed_executors_lose_no_message(seed: int, steps: int) -> None:
+    run = Run(seed)
+    tasks = [task for task in run.cluster.layout.component_of if run.cluster.layout.component_of[task] != "spout"]
+    for _ in range(steps):
+        run.cluster.step()
+    run.cluster.kill(run.random.choice(tasks))
+    run.cluster.run()
+    for _ in range(3):
+        run.time_out()
+    assert (run.early, run.acked, run.cluster.pending) == ([], set(range(MESSAGES)), 0)
+
+
+# ---- the tests above notice a wrong tracker -------------------------------------------------------------------------------
+
+
+def _ack_before_the_children(collector: BoltCollector, tuple: Tuple) -> None:
+    """What must not be: the tuple leaves its trees in one message, and its children enter them in a later one."""
+    for root, edge in (tuple.ids or {}).items():
+        collector.outbox.acks[root] = collector.outbox.acks.get(root, 0) ^ edge
+    collector.outbox.flush()
+    for root in tuple.ids or {}:
+        collector.outbox.acks[root] = collector.outbox.acks.get(root, 0) ^ tuple.edges
+    tuple.holder = None
+    collector.counts.acked[tuple.origin] = collector.counts.acked.get(tuple.origin, 0) + 1
+
+
+def _one_edge_for_all_anchors(collector: BoltCollector, anchors: Sequence[Tuple]) -> dict[int, int] | None:
+    """What must not be: anchors of one root cancel each other's edge."""
+    edge = Random(len(Ledger.executions)).getrandbits(64)
+    ids: dict[int, int] = {}
+    for each in anchors:
+        each.edges ^= edge
+        for root in each.ids or ():
+            ids[root] = ids.get(root, 0) ^ edge
+    return ids or None
+
+
+def _wrong(seed: int) -> bool:
+    run = Run(seed, holds=seed % 3)
+    run.cluster.run()
+    return bool(run.early) or run.acked != {message for message in range(MESSAGES) if Ledger.whole(message)}
+
+
+@pytest.mark.parametrize(
+    ("method", "planted"),
+    [("ack", _ack_before_the_children), ("_join", _one_edge_for_all_anchors)],
+)
+def test_a_planted_bug_is_noticed(monkeypatch: pytest.MonkeyPatch, method: str, planted: Callable[..., object]) -> None:
+    assert not any(map(_wrong, range(60)))
+    monkeypatch.setattr(BoltCollector, method, planted)
+    assert any(map(_wrong, range(60)))
+
+
+def test_an_acker_that_takes_a_beginning_twice_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = Outbox.begin
+
+    def twice(outbox: Outbox, root: int, edges: int, spout_task: int) -> None:
+        begin(outbox, root, edges, spout_task)
+        outbox.acks[root] = outbox.acks.get(root, 0) ^ edges  # as if the second beginning were an answer
+
+    monkeypatch.setattr(Outbox, "begin", twice)
+    assert any(map(_wrong, range(60)))

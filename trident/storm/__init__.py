@@ -1,0 +1,54 @@
+"""Spouts, bolts and ackers: message by message, at least once, in milliseconds.
+
+Begin with `builder.py` (what users declare) and `execution/` (what runs it).
+"""
+
+from trident.errors import FailedException, ReportedFailedException
+from trident.storm.builder import TopologyBuilder
+from trident.storm.context import TopologyContext
+from trident.storm.declarers import BoltDeclarer, SpoutDeclarer
+from trident.storm.interfaces import (
+    BaseBasicBolt,
+    BaseRichBolt,
+    BaseRichSpout,
+    BasicOutputCollector,
+    CustomStreamGrouping,
+    IBasicBolt,
+    IRichBolt,
+    IRichSpout,
+    OutputCollector,
+    SpoutOutputCollector,
+)
+from trident.storm.local_cluster import LocalCluster, LocalTopology
+from trident.storm.storm_config import StormConfig
+from trident.storm.storm_errors import TopologyDiedError, WorkerLostError
+from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_tuples import Tuple
+from trident.storm.streams import StreamDeclarer
+
+__all__ = [
+    "BaseBasicBolt",
+    "BaseRichBolt",
+    "BaseRichSpout",
+    "BasicOutputCollector",
+    "BoltDeclarer",
+    "CustomStreamGrouping",
+    "FailedException",
+    "IBasicBolt",
+    "IRichBolt",
+    "IRichSpout",
+    "LocalCluster",
+    "LocalTopology",
+    "OutputCollector",
+    "ReportedFailedException",
+    "SpoutDeclarer",
+    "SpoutOutputCollector",
+    "StormConfig",
+    "StormTopology",
+    "StreamDeclarer",
+    "TopologyBuilder",
+    "TopologyContext",
+    "TopologyDiedError",
+    "Tuple",
+    "WorkerLostError",
+]

@@ -1,0 +1,141 @@
+"""`TopologyBuilder`: where a topology of spouts and bolts is declared. Each call checks what can be checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trident.ability import missing
+from trident.errors import TopologyError
+from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
+from trident.storm.checks import check_signatures, check_topology
+from trident.storm.declarers import BoltDeclarer, Declared, SpoutDeclarer
+from trident.storm.interfaces import IBasicBolt, IRichBolt, IRichSpout
+from trident.storm.storm_topology import BoltSpec, SpoutSpec, StormTopology
+from trident.storm.streams import DEFAULT_STREAM, StreamDeclarer, StreamSpec
+
+__all__ = ["TopologyBuilder"]
+
+
+@dataclass
+class _Set:
+    """A component as it was set, until the topology is created."""
+
+    declared: Declared
+    made: Any
+    streams: Mapping[str, StreamSpec]
+
+
+class TopologyBuilder:
+    """Declares spouts and bolts and what connects them. Nothing runs until a cluster gets what `create_topology` returns.
+
+    Examples
+    --------
+    >>> from trident.storm import BaseBasicBolt, BaseRichSpout, TopologyBuilder
+    >>> class Sentences(BaseRichSpout):
+    ...     def declare_output_fields(self, declarer):
+    ...         declarer.declare("sentence: string")
+    >>> class Split(BaseBasicBolt):
+    ...     def declare_output_fields(self, declarer):
+    ...         declarer.declare("word: string")
+    ...
+    ...     def execute(self, tuple, collector):
+    ...         for word in tuple["sentence"].split():
+    ...             collector.emit([word])
+    >>> builder = TopologyBuilder()
+    >>> spout = builder.set_spout("sentences", Sentences())
+    >>> bolt = builder.set_bolt("split", Split(), 2).shuffle_grouping("sentences")
+    >>> list(builder.create_topology().components)
+    ['sentences', 'split']
+    """
+
+    def __init__(self) -> None:
+        self._spouts: dict[str, _Set] = {}
+        self._bolts: dict[str, _Set] = {}
+
+    def set_spout(self, id: str, spout: IRichSpout, parallelism: int = 1) -> SpoutDeclarer:
+        """Add a spout that `parallelism` threads run.
+
+        Raises
+        ------
+        TopologyError
+            The id is taken or is none, the object is no spout, or its fields cannot be read.
+        """
+        declared = self._check(id, parallelism, spout)
+        lacking = list(missing(spout, IRichSpout))
+        if lacking:
+            raise TopologyError(
+                f"set_spout({id!r}): {type(spout).__name__} has no {lacking[0]}(); a spout has open, next_tuple, ack, fail "
+                "and close. Derive it from BaseRichSpout"
+            )
+        declarer = StreamDeclarer(id)
+        if isinstance(spout, DeclaresOutputFields):
+            spout.declare_output_fields(declarer)
+        streams = dict(declarer.streams) or {DEFAULT_STREAM: StreamSpec(fields_of_rich_spout(spout))}
+        self._spouts[id] = _Set(declared, spout, streams)
+        return SpoutDeclarer(declared)
+
+    def set_bolt(self, id: str, bolt: IRichBolt | IBasicBolt, parallelism: int = 1) -> BoltDeclarer:
+        """Add a bolt that `parallelism` threads run; say with the groupings of the result what it reads.
+
+        Raises
+        ------
+        TopologyError
+            The id is taken or is none, the object is no bolt, or its fields cannot be read.
+        """
+        declared = self._check(id, parallelism, bolt)
+        lacking = list(missing(bolt, IRichBolt))
+        if lacking:
+            raise TopologyError(
+                f"set_bolt({id!r}): {type(bolt).__name__} has no {lacking[0]}(); a bolt has prepare, execute, cleanup and "
+                "declare_output_fields. Derive it from BaseBasicBolt or BaseRichBolt"
+            )
+        check_signatures(id, bolt)
+        declarer = StreamDeclarer(id)
+        bolt.declare_output_fields(declarer)
+        self._bolts[id] = _Set(declared, bolt, dict(declarer.streams))
+        return BoltDeclarer(declared)
+
+    def create_topology(self) -> StormTopology:
+        """Return what was declared, checked as a whole.
+
+        Raises
+        ------
+        TopologyError
+            There is no spout; a bolt reads nothing, an unknown component or stream, or a field that is not there; a direct
+            stream is read without `direct_grouping`, or the other way round.
+        """
+        topology = StormTopology(
+            {name: SpoutSpec(**_common(each), spout=each.made) for name, each in self._spouts.items()},
+            {
+                name: BoltSpec(**_common(each), bolt=each.made, inputs=tuple(each.declared.inputs))
+                for name, each in self._bolts.items()
+            },
+        )
+        check_topology(topology)
+        return topology
+
+    def _check(self, id: str, parallelism: int, made: object) -> Declared:
+        if isinstance(made, type):
+            raise TopologyError(
+                f"component {id!r}: {made.__name__} is a class; give an object of it, {made.__name__}(…)"
+            )
+        if not isinstance(id, str) or not id or id.startswith("__"):
+            raise TopologyError(f"{id!r} cannot name a component; use a text that does not begin with '__'")
+        if id in self._spouts or id in self._bolts:
+            raise TopologyError(f"component {id!r} is set twice; the ids of spouts and bolts differ from each other")
+        if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
+            raise TopologyError(f"component {id!r}: parallelism={parallelism!r} must be a whole number of at least 1")
+        return Declared(id, parallelism)
+
+
+def _common(each: _Set) -> dict[str, Any]:
+    declared = each.declared
+    return {
+        "id": declared.id,
+        "executors": declared.executors,
+        "tasks": declared.tasks or declared.executors,
+        "streams": each.streams,
+        "conf": dict(declared.conf),
+    }

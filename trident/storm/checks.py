@@ -1,0 +1,79 @@
+"""What must hold of a topology as a whole before it runs."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from inspect import signature
+
+from trident.errors import TopologyError
+from trident.storm.groupings import Subscription
+from trident.storm.interfaces import IBasicBolt, IRichBolt
+from trident.storm.storm_topology import BoltSpec, StormTopology
+
+__all__ = ["check_signatures", "check_topology", "is_basic"]
+
+
+def check_topology(topology: StormTopology) -> None:
+    """Raise `TopologyError` for the first thing that is wrong; it names component, stream and field."""
+    if not topology.spouts:
+        raise TopologyError("the topology has no spout; add one with set_spout")
+    for bolt in topology.bolts.values():
+        if not bolt.inputs:
+            raise TopologyError(
+                f"bolt {bolt.id!r} reads nothing; subscribe it to a stream, e.g. .shuffle_grouping('…')"
+            )
+        for each in bolt.inputs:
+            _check_input(topology, bolt, each)
+
+
+def check_signatures(id: str, bolt: IRichBolt | IBasicBolt) -> None:
+    """Raise `TopologyError` if `prepare` and `execute` are not both those of a rich bolt, or both those of a basic one."""
+    basic = is_basic(bolt)
+    kind, prepare = ("basic", 2) if basic else ("rich", 3)
+    try:
+        signature(bolt.prepare).bind(*range(prepare))
+    except TypeError:
+        wanted = "prepare(conf, context)" if basic else "prepare(conf, context, collector)"
+        found = "execute(tuple, collector)" if basic else "execute(tuple)"
+        raise TopologyError(
+            f"bolt {id!r}: {type(bolt).__name__} has {found}, so it is a {kind} bolt, which needs {wanted}; its prepare is "
+            f"{signature(bolt.prepare)}"
+        ) from None
+
+
+def is_basic(bolt: IRichBolt | IBasicBolt) -> bool:
+    """Whether `execute` takes a collector beside the tuple: the one thing in which both kinds differ for certain."""
+    return len(signature(bolt.execute).parameters) > 1
+
+
+def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) -> None:
+    source = topology.components.get(each.component)
+    if source is None:
+        raise TopologyError(
+            f"bolt {bolt.id!r} reads component {each.component!r}, which is not set"
+            f"{_close(each.component, topology.components)}"
+        )
+    stream = source.streams.get(each.stream)
+    if stream is None:
+        raise TopologyError(
+            f"bolt {bolt.id!r} reads stream {each.stream!r} of component {each.component!r}, which declares "
+            f"{sorted(source.streams) or 'none'}{_close(each.stream, source.streams)}"
+        )
+    if stream.direct != (each.grouping.kind == "direct"):
+        found, wanted = ("direct", "direct_grouping") if stream.direct else ("not direct", "another grouping")
+        raise TopologyError(
+            f"bolt {bolt.id!r} reads stream {each.stream!r} of component {each.component!r} with {each.grouping.kind} "
+            f"grouping, but the stream is {found}; use {wanted}"
+        )
+    for field in each.grouping.fields:
+        if field not in stream.fields:
+            raise TopologyError(
+                f"bolt {bolt.id!r} groups stream {each.stream!r} of component {each.component!r} by field {field!r}, but it "
+                f"has {list(stream.fields)}{_close(field, stream.fields)}"
+            )
+
+
+def _close(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else ""

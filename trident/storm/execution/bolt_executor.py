@@ -1,0 +1,147 @@
+"""Runs the tasks of a bolt in one thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+from trident.fields import Fields
+from trident.storm.checks import is_basic
+from trident.storm.execution.basic_bolts import RichBoltOfBasic
+from trident.storm.execution.collectors import BoltCollector
+from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.messages import Delivery
+from trident.storm.execution.task_layout import ExecutorPlace
+from trident.storm.interfaces import IRichBolt
+from trident.storm.storm_tuples import Origin, Tuple
+from trident.storm.streams import SYSTEM, TICK_STREAM
+
+__all__ = ["BoltExecutor"]
+
+logger = logging.getLogger("trident.storm")
+
+_TICK = Origin(SYSTEM, -1, TICK_STREAM, Fields("rate_secs: double"))
+_HELD_BACK_S = 0.01  # nothing waits for longer than this to be sent, unless one call of execute takes longer
+_SAMPLED = 20  # one tuple in so many is timed from its execution to its answer, as in Storm
+
+
+class BoltExecutor:
+    """One thread of a bolt."""
+
+    def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
+        self.place = place
+        self.active = True
+        self._setting = setting
+        self._conf = setting.conf_of(place.component)
+        self._outbox = setting.outbox(place)
+        self.instances: dict[int, Any] = {}
+        self._bolts: dict[int, IRichBolt] = {}
+        self.collectors: dict[int, BoltCollector] = {}
+        self._until_sample = _SAMPLED
+        now = setting.clock()
+        self._tick_s: float | None = self._conf["tick_tuple_freq_s"]
+        self._next_tick = now + (self._tick_s or 0)
+        self._next_look = now + setting.conf.message_timeout_s
+        self._answered_before: dict[int, int] = {}
+
+    @property
+    def at_rest(self) -> bool:
+        """What waits for it is in its inbox."""
+        return True
+
+    @property
+    def pending(self) -> int:
+        """Bolts have no messages of their own."""
+        return 0
+
+    def open(self) -> None:
+        """Make the tasks' instances and prepare them."""
+        setting, component = self._setting, self.place.component
+        for task in self.place.tasks:
+            random = setting.random()
+            context = setting.context(self.place, task)
+            streams = setting.streams(context, random)
+            report, debug = self._reporter(task), self._conf["debug"]
+            collector = BoltCollector(context, streams, self._outbox, random, setting.clock, report, debug)
+            bolt = setting.instance(component, task)
+            made: Any = RichBoltOfBasic(bolt) if is_basic(bolt) else bolt
+            try:
+                made.prepare(self._conf, context, collector)
+            except Exception as error:
+                raise TaskError(component, task, "prepare") from error
+            self.instances[task], self._bolts[task], self.collectors[task] = bolt, made, collector
+
+    def step(self, deliveries: Sequence[Delivery]) -> float:
+        """Execute the tuples of deliveries; return the seconds until the next tick."""
+        for task, tuples in deliveries:
+            self._execute(task, tuples)  # type: ignore[arg-type]
+            self._outbox.flush()
+        now = self._setting.clock()
+        if self._tick_s is not None and now >= self._next_tick:
+            self._next_tick = now + self._tick_s
+            for task in self.place.tasks:
+                self._execute(task, [Tuple((self._tick_s,), _TICK, None)])
+        self._outbox.flush()
+        if now >= self._next_look:
+            self._look_for_answers(now)
+        return min(self._next_look, self._next_tick if self._tick_s is not None else self._next_look) - now
+
+    def close(self) -> None:
+        """Clean up the instances."""
+        for task, bolt in self._bolts.items():
+            try:
+                bolt.cleanup()
+            except Exception as error:  # noqa: BLE001  the other instances are cleaned up too
+                self._setting.report(self.place.component, task, error)
+            self.collectors[task].close()
+        self._outbox.flush()
+
+    def _execute(self, task: int, tuples: list[Tuple]) -> None:
+        collector, execute = self.collectors[task], self._bolts[task].execute
+        counts, clock = collector.counts, self._setting.clock
+        began = clock()
+        self._until_sample -= len(tuples)
+        if self._until_sample <= 0:
+            self._until_sample += _SAMPLED * (1 - self._until_sample // _SAMPLED)
+            tuples[0].started = began
+        flush_at = began + _HELD_BACK_S
+        at, origin = 0, tuples[0].origin
+        done = 0
+        try:
+            for each in tuples:
+                each.holder = collector
+                if each.origin is not origin:
+                    counts.executed[origin] += done - at
+                    at, origin = done, each.origin
+                done += 1
+                execute(each)
+                if clock() > flush_at:  # answers of a slow bolt must not wait for the rest of the delivery
+                    self._outbox.flush()
+                    flush_at = clock() + _HELD_BACK_S
+        except Exception as error:
+            raise TaskError(self.place.component, task, f"execute {tuples[done - 1]!r}") from error
+        finally:
+            counts.executed[origin] += done - at
+            counts.execute_s += clock() - began
+
+    def _look_for_answers(self, now: float) -> None:
+        """Warn of a bolt that answers nothing: every message behind its tuples times out."""
+        timeout = self._setting.conf.message_timeout_s
+        self._next_look = now + timeout
+        for task, collector in self.collectors.items():
+            unanswered = collector.counts.unanswered
+            answered = collector.counts.answered
+            if unanswered and answered == self._answered_before.get(task, 0):
+                logger.warning(
+                    "bolt %s (task %d) holds %d tuples and has answered none for %g s; call collector.ack or fail for each, "
+                    "or derive it from BaseBasicBolt",
+                    self.place.component,
+                    task,
+                    unanswered,
+                    timeout,
+                )
+            self._answered_before[task] = answered
+
+    def _reporter(self, task: int) -> Any:
+        return lambda error: self._setting.report(self.place.component, task, error)

@@ -1,0 +1,257 @@
+"""The collectors of spouts and bolts: they draw the edges of the tuple trees.
+
+An edge is a random 64-bit number. A tuple with several anchors gets an edge for each of them, under every root of that
+anchor. One edge for all would be wrong: two anchors of one root would cancel it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from random import Random
+from typing import Any, NoReturn
+
+from trident.errors import TopologyError
+from trident.storm.context import TopologyContext
+from trident.storm.execution.counts import BoltCounts
+from trident.storm.execution.out_streams import OutStream
+from trident.storm.execution.outbox import BATCH, Outbox
+from trident.storm.execution.pending import Pending
+from trident.storm.storm_tuples import Tuple
+from trident.storm.streams import DEFAULT_STREAM
+
+__all__ = ["BasicCollector", "BoltCollector", "SpoutCollector"]
+
+logger = logging.getLogger("trident.storm")
+Report = Callable[[BaseException], None]
+
+
+class _Collector:
+    """What both kinds share: streams, and errors that are only reported."""
+
+    def __init__(
+        self,
+        context: TopologyContext,
+        streams: Mapping[str, OutStream],
+        outbox: Outbox,
+        random: Random,
+        clock: Callable[[], float],
+        report: Report,
+        debug: bool = False,
+    ) -> None:
+        self.component = context.component
+        self.task = context.task_id
+        self.clock = clock
+        self.streams = streams
+        self.outbox = outbox
+        self.report_error = report
+        self._open = True
+        # What an emit needs: without streams it takes the slow way, which refuses it or writes it to the log.
+        self._fast_streams = {} if debug else dict(streams)
+        self._edge = random.getrandbits
+
+    def close(self) -> None:
+        """Refuse emits from now on."""
+        self._open = False
+        self._fast_streams = {}
+
+    def _stream(self, stream_id: str) -> OutStream:
+        if not self._open:
+            raise TopologyError(
+                f"component {self.component!r} (task {self.task}) emits after cleanup; its tuples would go nowhere"
+            )
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            raise TopologyError(
+                f"component {self.component!r} (task {self.task}) emits to stream {stream_id!r}, which it does not declare; "
+                f"it declares {sorted(self.streams) or 'none'}"
+            )
+        logger.info("component %s, task %d: emit to %s", self.component, self.task, stream_id)
+        return stream
+
+
+class SpoutCollector(_Collector):
+    """The `SpoutOutputCollector` of one spout task."""
+
+    def __init__(self, pending: Pending, *args: Any) -> None:
+        super().__init__(*args)
+        self._pending = pending
+
+    @property
+    def pending(self) -> int:
+        """How many tracked tuples of this task are neither acknowledged nor failed."""
+        return len(self._pending)
+
+    def emit(self, values: Sequence[Any], message_id: Any = None, stream_id: str = DEFAULT_STREAM) -> Sequence[int]:
+        """Emit a tuple; return the ids of the tasks that get it."""
+        stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
+        values = stream.accept(values)
+        tasks = stream.tasks(values)
+        self._emit(stream, tasks, values, message_id)
+        return tasks
+
+    def emit_direct(
+        self, task: int, values: Sequence[Any], message_id: Any = None, stream_id: str = DEFAULT_STREAM
+    ) -> None:
+        """Emit a tuple to one task."""
+        stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
+        values = stream.accept(values)
+        self._emit(stream, stream.direct_task(task), values, message_id)
+
+    def _emit(self, stream: OutStream, tasks: Sequence[int], values: tuple[Any, ...], message_id: Any) -> None:
+        outbox, origin = self.outbox, stream.origin
+        if message_id is None or not outbox.tracks or not tasks:
+            for task in tasks:
+                outbox.put(task, Tuple(values, origin, None))
+            if message_id is not None:
+                self._pending.answered_at_once.append((message_id, origin.stream))
+            return
+        root = self._edge(64)
+        edges = 0
+        for task in tasks:
+            edge = self._edge(64)
+            edges ^= edge
+            outbox.put(task, Tuple(values, origin, {root: edge}))
+        self._pending.put(root, message_id, origin.stream)
+        outbox.begin(root, edges, self.task)
+
+
+class BoltCollector(_Collector):
+    """The `OutputCollector` of one bolt task. It holds no tuple: an unanswered one is in the bolt's own hands."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.counts = BoltCounts()
+
+    def emit(
+        self, values: Sequence[Any], anchors: Tuple | Iterable[Tuple] = (), stream_id: str = DEFAULT_STREAM
+    ) -> Sequence[int]:
+        """Emit a tuple; return the ids of the tasks that get it."""
+        stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
+        values = stream.accept(values)
+        if anchors.__class__ is not Tuple:
+            checked = self._checked(anchors)
+            tasks = stream.tasks(values)
+            self._emit(stream, tasks, values, checked)
+            return tasks
+        if anchors.holder is not self:
+            self._refuse("anchor to", anchors)
+        tasks = stream.tasks(values)
+        outgoing, origin, roots, ids = self.outbox.tuples, stream.origin, anchors.ids, None
+        for task in tasks:  # as `_emit` does it, without its calls: nearly every tuple has one anchor
+            if roots:
+                edge = self._edge(64)
+                anchors.edges ^= edge
+                ids = dict.fromkeys(roots, edge)
+            batch = outgoing.get(task)
+            if batch is None:
+                outgoing[task] = [Tuple(values, origin, ids)]
+            else:
+                batch.append(Tuple(values, origin, ids))
+                if len(batch) >= BATCH:
+                    self.outbox.send_full(task)
+        return tasks
+
+    def emit_direct(
+        self, task: int, values: Sequence[Any], anchors: Tuple | Iterable[Tuple] = (), stream_id: str = DEFAULT_STREAM
+    ) -> None:
+        """Emit a tuple to one task."""
+        stream = self._fast_streams.get(stream_id) or self._stream(stream_id)
+        values = stream.accept(values)
+        anchors = self._checked(anchors)
+        self._emit(stream, stream.direct_task(task), values, anchors)
+
+    def ack(self, tuple: Tuple) -> None:
+        """Take the tuple out of its trees, and put in what is anchored to it: in one number for each root."""
+        if tuple.__class__ is not Tuple or tuple.holder is not self:
+            self._refuse("ack", tuple)
+        tuple.holder = None
+        counts, origin = self.counts, tuple.origin
+        counts.acked[origin] += 1
+        if tuple.started:
+            counts.process_s += self.clock() - tuple.started
+            counts.process_samples += 1
+        if tuple.ids:
+            edges, acks = tuple.edges, self.outbox.acks
+            for root, edge in tuple.ids.items():
+                acks[root] = acks.get(root, 0) ^ edge ^ edges
+
+    def fail(self, tuple: Tuple) -> None:
+        """Fail every tree that the tuple belongs to."""
+        if tuple.__class__ is not Tuple or tuple.holder is not self:
+            self._refuse("fail", tuple)
+        tuple.holder = None
+        counts, origin = self.counts, tuple.origin
+        counts.failed[origin] += 1
+        if tuple.ids:
+            self.outbox.fail(list(tuple.ids))
+
+    def reset_timeout(self, tuple: Tuple) -> None:
+        """Give the trees that the tuple belongs to the whole message timeout again."""
+        if tuple.__class__ is not Tuple or tuple.holder is not self:
+            self._refuse("reset_timeout", tuple)
+        if tuple.ids:
+            self.outbox.extend(list(tuple.ids))
+
+    def _emit(self, stream: OutStream, tasks: Sequence[int], values: tuple[Any, ...], anchors: Sequence[Tuple]) -> None:
+        put, origin = self.outbox.put, stream.origin
+        for task in tasks:
+            put(task, Tuple(values, origin, self._join(anchors) if anchors else None))
+
+    def _checked(self, anchors: Tuple | Iterable[Tuple]) -> Sequence[Tuple]:
+        """Return the anchors; refuse all if one is no tuple, or is not this task's to anchor to."""
+        if anchors.__class__ is Tuple:
+            if anchors.holder is not self:
+                self._refuse("anchor to", anchors)
+            return (anchors,)
+        if not anchors:
+            return ()
+        if not isinstance(anchors, Iterable):
+            self._refuse("anchor to", anchors)
+        checked = tuple(anchors)
+        for each in checked:
+            if each.__class__ is not Tuple or each.holder is not self:
+                self._refuse("anchor to", each)
+        return checked
+
+    def _join(self, anchors: Sequence[Tuple]) -> dict[int, int] | None:
+        """Draw the edges to one copy of a new tuple; return its id under each root."""
+        ids: dict[int, int] = {}
+        for anchor in anchors:
+            if anchor.ids:
+                edge = self._edge(64)
+                anchor.edges ^= edge
+                for root in anchor.ids:
+                    ids[root] = ids.get(root, 0) ^ edge
+        return ids or None
+
+    def _refuse(self, what: str, tuple: object) -> NoReturn:
+        where = f"component {self.component!r} (task {self.task})"
+        if not isinstance(tuple, Tuple):
+            raise TopologyError(
+                f"{where}: {what} {tuple!r}, a {type(tuple).__name__}; it takes the Tuple that execute() got. "
+                "The order is emit(values, anchors)"
+            )
+        if tuple.holder is None:
+            raise TopologyError(
+                f"{where}: {what} {tuple!r}, which was acked or failed before; answer each tuple once, last"
+            )
+        raise TopologyError(f"{where}: {what} {tuple!r}, which another task was given; answer only what execute() got")
+
+
+class BasicCollector:
+    """The `BasicOutputCollector` of one bolt task: anchors everything to the tuple that is executed."""
+
+    def __init__(self, collector: BoltCollector) -> None:
+        self._collector = collector
+        self.anchor: Tuple | Sequence[Tuple] = ()
+        self.report_error = collector.report_error
+        self.reset_timeout = collector.reset_timeout
+
+    def emit(self, values: Sequence[Any], stream_id: str = DEFAULT_STREAM) -> Sequence[int]:
+        """Emit a tuple; return the ids of the tasks that get it."""
+        return self._collector.emit(values, self.anchor, stream_id)
+
+    def emit_direct(self, task: int, values: Sequence[Any], stream_id: str = DEFAULT_STREAM) -> None:
+        """Emit a tuple to one task."""
+        self._collector.emit_direct(task, values, self.anchor, stream_id)

@@ -1,0 +1,130 @@
+"""What every executor is, and what it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+import cloudpickle
+
+from trident.storm.context import TopologyContext
+from trident.storm.execution.messages import Delivery, Mail
+from trident.storm.execution.out_streams import OutStream, open_streams
+from trident.storm.execution.outbox import Outbox
+from trident.storm.execution.task_layout import ExecutorPlace, Layout
+from trident.storm.storm_config import StormConfig
+from trident.storm.storm_topology import ACKER, StormTopology
+from trident.storm.storm_tuples import Origin
+
+__all__ = ["Executor", "Setting", "TaskError"]
+
+
+class TaskError(Exception):
+    """An exception out of a task's code; `__cause__` is that exception."""
+
+    def __init__(self, component: str, task: int, doing: str) -> None:
+        super().__init__(component, task, doing)
+        self.component, self.task, self.doing = component, task, doing
+
+    def __str__(self) -> str:
+        return f"component {self.component!r}, task {self.task}: {self.doing}: {self.__cause__!r}"
+
+
+class Executor(Protocol):
+    """One thread's work: one or more tasks of one component. `open`, `step` and `close` are called by that thread."""
+
+    place: ExecutorPlace
+    active: bool
+    """Whether spouts are asked for tuples."""
+    instances: dict[int, Any]
+    """The objects of its tasks, once it is open."""
+
+    def open(self) -> None:
+        """Make the tasks' instances and prepare them."""
+
+    def step(self, deliveries: Sequence[Delivery]) -> float:
+        """Process deliveries; return for how many seconds there is nothing to do unless others come."""
+
+    def close(self) -> None:
+        """Clean up the instances."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it will send nothing more unless something arrives."""
+
+    @property
+    def pending(self) -> int:
+        """How many tracked messages of its spouts are not answered."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all executors of a worker have in common.
+
+    Attributes
+    ----------
+    pickled
+        The topology's spouts and bolts, pickled by component: every task has an instance of its own.
+    report
+        Takes component, task and an error that the user's code reported.
+    clock
+        Seconds, from any beginning.
+    random
+        Returns a new source of edges.
+    watch
+        Sees every tuple that is emitted to a stream that is not direct; for tests.
+    """
+
+    name: str
+    topology: StormTopology
+    pickled: Mapping[str, bytes]
+    layout: Layout
+    conf: StormConfig
+    mail: Mail
+    report: Callable[[str, int, BaseException], None]
+    clock: Callable[[], float]
+    random: Callable[[], Random]
+    watch: Callable[[Origin, tuple[Any, ...]], None] | None = None
+
+    def outbox(self, place: ExecutorPlace) -> Outbox:
+        """Return what an executor sends with."""
+        uncontrolled = frozenset(
+            task
+            for source, target in self.topology.on_cycles
+            if source == place.component
+            for task in self.layout.tasks[target]
+        )
+        return Outbox(self.mail, self.layout.tasks.get(ACKER, ()), uncontrolled)
+
+    def context(self, place: ExecutorPlace, task: int) -> TopologyContext:
+        """Return what a task knows of itself."""
+        tasks = self.layout.tasks
+        own = tasks[place.component]
+        return TopologyContext(self.name, place.component, task, own.index(task), len(own), place.worker, tasks)
+
+    def instance(self, component: str, task: int) -> Any:
+        """Return a spout or bolt of a task's own."""
+        try:
+            return cloudpickle.loads(self.pickled[component])
+        except Exception as error:
+            raise TaskError(component, task, "unpickle it in the worker") from error
+
+    def streams(self, context: TopologyContext, random: Random) -> dict[str, OutStream]:
+        """Return what a task emits to."""
+        return open_streams(self.topology, self.layout, context, random, self.watch)
+
+    def conf_of(self, component: str) -> dict[str, Any]:
+        """Return the settings that a component's tasks get."""
+        return {**self.conf.as_mapping(), **self.topology.components[component].conf}
+
+    def read_by(self, component: str) -> frozenset[int]:
+        """Return the tasks that a component sends to, unless they are on a cycle with it."""
+        return frozenset(
+            task
+            for bolt in self.topology.bolts.values()
+            if any(each.component == component for each in bolt.inputs)
+            and (component, bolt.id) not in self.topology.on_cycles
+            for task in self.layout.tasks[bolt.id]
+        )

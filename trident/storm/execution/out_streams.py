@@ -1,0 +1,189 @@
+"""A stream as one task emits to it: what fits, who gets a copy, and how many that were."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from random import Random
+from typing import Any
+
+from trident.errors import CorruptValueError, TopologyError
+from trident.state.encoding.codec import encode
+from trident.storm.context import TopologyContext
+from trident.storm.execution.routes import Chooser, chooser_of
+from trident.storm.execution.task_layout import Layout
+from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_tuples import Origin
+from trident.storm.streams import StreamSpec
+
+__all__ = ["OutStream", "open_streams"]
+
+_PLAIN: frozenset[type] = frozenset({str, int, float, bool, bytes, type(None)})
+_NULL: frozenset[type] = frozenset({type(None)})
+_CLASSES: dict[str, frozenset[type]] = {
+    "string": frozenset({str}),
+    "boolean": frozenset({bool}),
+    "tinyint": frozenset({int}),
+    "smallint": frozenset({int}),
+    "int": frozenset({int}),
+    "bigint": frozenset({int}),
+    "float": frozenset({float, int}),
+    "double": frozenset({float, int}),
+    "binary": frozenset({bytes}),
+    "date": frozenset({dt.date}),
+    "timestamp": frozenset({dt.datetime}),
+    "timestamp_ntz": frozenset({dt.datetime}),
+}
+
+
+class OutStream:
+    """One stream of one task."""
+
+    __slots__ = (
+        "_accepted",
+        "_choosers",
+        "_direct",
+        "_only",
+        "_to_any",
+        "component",
+        "emitted",
+        "origin",
+        "transferred",
+        "width",
+    )
+
+    def __init__(
+        self, origin: Origin, spec: StreamSpec, choosers: Sequence[Chooser], direct_to: frozenset[int]
+    ) -> None:
+        self.origin = origin
+        self.width = len(spec.fields)
+        self.emitted = 0
+        self.transferred = 0
+        self._choosers = (self._refuse_all,) if spec.direct else tuple(choosers)
+        self._only = self._choosers[0] if len(self._choosers) == 1 else None
+        self._direct = spec.direct
+        self._to_any = direct_to
+        self._accepted = tuple(map(_classes, spec.fields.types))
+
+    def accept(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        """Return the values as they travel.
+
+        Raises
+        ------
+        TopologyError
+            There are too many or too few, or one has another type than its field, or a type that cannot be sent.
+        """
+        if values.__class__ is list:
+            values = tuple(values)
+        elif values.__class__ is not tuple:
+            values = self._as_tuple(values)
+        if len(values) != self.width:
+            raise TopologyError(
+                f"{self}: emitted {len(values)} values for its {self.width} fields {list(self.origin.fields)}: "
+                f"{_shown(values)}"
+            )
+        for value, classes in zip(values, self._accepted):  # noqa: B905  the lengths were compared; strict costs time
+            if value.__class__ not in classes:
+                self._check_types(values)
+                break
+        return values
+
+    def tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
+        """Return the tasks that get a copy."""
+        only = self._only
+        chosen = only(values) if only else [task for choose in self._choosers for task in choose(values)]
+        self.emitted += 1
+        self.transferred += len(chosen)
+        return chosen
+
+    def direct_task(self, task: int) -> Sequence[int]:
+        """Return the task that the emitter named, as the only one."""
+        if not self._direct:
+            raise TopologyError(f"{self} is not direct: declare it with direct=True, or use emit(values)")
+        if task not in self._to_any:
+            raise TopologyError(
+                f"{self}: emit_direct to task {task!r}, which does not read it; "
+                f"the tasks that do are {sorted(self._to_any) or 'none'}"
+            )
+        self.emitted += 1
+        self.transferred += 1
+        return (task,)
+
+    def __str__(self) -> str:
+        return f"stream {self.origin.stream!r} of component {self.origin.component!r} (task {self.origin.task})"
+
+    def _refuse_all(self, values: Sequence[Any]) -> Sequence[int]:
+        raise TopologyError(f"{self} is direct: name the task with emit_direct(task, values)")
+
+    def _as_tuple(self, values: Sequence[Any]) -> tuple[Any, ...]:
+        if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+            raise TopologyError(
+                f"{self}: emitted {_shown(values)}, a {type(values).__name__}; emit a list with one value for each field, "
+                f"of {list(self.origin.fields)}"
+            )
+        return tuple(values)
+
+    def _check_types(self, values: Sequence[Any]) -> None:
+        for name, type_, value in zip(self.origin.fields.names, self.origin.fields.types, values, strict=True):
+            classes = _CLASSES.get(type_ or "")
+            if type_ == "decimal" or (type_ or "").startswith("decimal("):
+                classes = frozenset({Decimal, int})
+            if value is not None and classes is not None and value.__class__ not in classes:
+                raise TopologyError(
+                    f"{self}: field {name!r} is declared as {type_} but got {_shown(value)}, a {type(value).__name__}"
+                )
+            try:
+                encode(value)
+            except CorruptValueError as error:
+                raise TopologyError(
+                    f"{self}: the value of field {name!r} cannot be sent to another worker: {error}"
+                ) from error
+
+
+def open_streams(
+    topology: StormTopology,
+    layout: Layout,
+    context: TopologyContext,
+    random: Random,
+    watch: Callable[[Origin, tuple[Any, ...]], None] | None = None,
+) -> dict[str, OutStream]:
+    """Return the streams of one task by name, with the groupings of all bolts that read them."""
+    component, worker = context.component, context.worker
+    streams = {}
+    for name, spec in topology.components[component].streams.items():
+        choosers, direct = [], set()
+        for bolt, each in topology.readers(component, name):
+            tasks = layout.tasks[bolt.id]
+            if spec.direct:
+                direct |= set(tasks)
+                continue
+            local = [task for task in tasks if layout.worker_of[task] == worker]
+            choosers.append(chooser_of(each.grouping, (component, name), spec.fields, context, tasks, local, random))
+        origin = Origin(component, context.task_id, name, spec.fields)
+        if watch is not None:
+            choosers.append(_watcher(origin, watch))
+        streams[name] = OutStream(origin, spec, choosers, frozenset(direct))
+    return streams
+
+
+def _watcher(origin: Origin, watch: Callable[[Origin, tuple[Any, ...]], None]) -> Chooser:
+    """A chooser that sees every tuple and chooses no task."""
+
+    def see(values: Sequence[Any]) -> Sequence[int]:
+        watch(origin, tuple(values))
+        return ()
+
+    return see
+
+
+def _classes(type_: str | None) -> frozenset[type]:
+    """The classes that are taken without a further look."""
+    if type_ is None:
+        return _PLAIN
+    return (_CLASSES.get(type_, _NULL) & _PLAIN) | _NULL
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"

@@ -1,0 +1,57 @@
+"""The tracked tuples of one spout task that are not answered yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trident.storm.execution.rotating_map import RotatingMap
+
+__all__ = ["Message", "Pending"]
+
+_GENERATIONS = 2  # a tree times out after one to two message timeouts, as in Storm
+
+
+@dataclass(slots=True)
+class Message:
+    """A spout's message while its tree is processed."""
+
+    id: Any
+    stream: str
+    emitted_at: float
+
+
+class Pending:
+    """Messages by the root of their tree."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._messages: RotatingMap[Message] = RotatingMap(_GENERATIONS)
+        self.answered_at_once: list[tuple[Any, str]] = []
+        """Messages that are not tracked, or that go to no bolt: acknowledged as soon as the spout's call returns."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, root: int, message_id: Any, stream: str) -> None:
+        """Keep a message until its tree is complete."""
+        self._messages.add(root, Message(message_id, stream, self._clock()))
+        self._count += 1
+
+    def take(self, root: int) -> Message | None:
+        """Return a message that is answered now; None if it timed out before, or another worker emitted it."""
+        message = self._messages.pop(root)
+        self._count -= message is not None
+        return message
+
+    def extend(self, root: int) -> None:
+        """Give a message the whole timeout again."""
+        self._messages.touch(root)
+
+    def rotate(self) -> list[Message]:
+        """Return the messages that have timed out; called once in each message timeout."""
+        timed_out = list(self._messages.rotate().values())
+        self._count -= len(timed_out)
+        return timed_out

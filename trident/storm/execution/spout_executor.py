@@ -1,0 +1,178 @@
+"""Runs the tasks of a spout in one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trident.spout.rich import Activated
+from trident.storm.execution.collectors import SpoutCollector
+from trident.storm.execution.counts import SpoutCounts
+from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.messages import Delivery, Outcomes
+from trident.storm.execution.pending import Message, Pending
+from trident.storm.execution.task_layout import ExecutorPlace
+from trident.storm.interfaces import IRichSpout
+
+__all__ = ["SpoutExecutor", "SpoutTask"]
+
+_AT_ONCE = 64  # calls of next_tuple before what they emitted is sent
+_HELD_BACK_S = 0.001  # for longer than this nothing waits to be sent
+
+
+class SpoutTask:
+    """One instance of a spout, and its messages."""
+
+    def __init__(self, spout: IRichSpout, pending: Pending, collector: SpoutCollector, max_pending: int | None) -> None:
+        self.spout = spout
+        self.pending = pending
+        self.collector = collector
+        self.counts = SpoutCounts()
+        self.max_pending = max_pending
+
+    def may_emit(self) -> bool:
+        """Whether it has fewer unanswered messages than it may have."""
+        return self.max_pending is None or len(self.pending) < self.max_pending
+
+    def ack(self, message: Message, now: float) -> None:
+        """Tell the spout that a message is processed."""
+        counts, stream = self.counts, message.stream
+        counts.acked[stream] = counts.acked.get(stream, 0) + 1
+        counts.complete_s[stream] = counts.complete_s.get(stream, 0.0) + now - message.emitted_at
+        self.spout.ack(message.id)
+
+    def fail(self, message: Message) -> None:
+        """Tell the spout that a message failed."""
+        self.counts.failed[message.stream] = self.counts.failed.get(message.stream, 0) + 1
+        self.spout.fail(message.id)
+
+    def ack_untracked(self) -> None:
+        """Acknowledge what is not tracked, or went to no bolt."""
+        answered, self.pending.answered_at_once = self.pending.answered_at_once, []  # an ack may emit more
+        for message_id, stream in answered:
+            self.counts.acked[stream] = self.counts.acked.get(stream, 0) + 1
+            self.spout.ack(message_id)
+
+
+class SpoutExecutor:
+    """One thread of a spout. It asks for no tuples while a queue is full, and goes on to take acks."""
+
+    def __init__(self, place: ExecutorPlace, setting: Setting) -> None:
+        self.place = place
+        self.active = True
+        self._setting = setting
+        self._clock = setting.clock
+        self._conf = setting.conf_of(place.component)
+        self._outbox = setting.outbox(place)
+        self._readers = tuple(setting.read_by(place.component))
+        self.tasks: dict[int, SpoutTask] = {}
+        self.instances: dict[int, Any] = {}
+        self._told_active: bool | None = None
+        self._next_rotation = setting.clock() + setting.conf.message_timeout_s
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether the spouts know that they are not asked, and nothing is pending."""
+        return self._told_active is False and not self.active and self.pending == 0
+
+    @property
+    def pending(self) -> int:
+        """How many tracked messages are not answered."""
+        return sum(len(each.pending) for each in list(self.tasks.values()))
+
+    def open(self) -> None:
+        """Make the tasks' instances and open them."""
+        setting = self._setting
+        for task in self.place.tasks:
+            random, context = setting.random(), setting.context(self.place, task)
+            streams = setting.streams(context, random)
+            pending = Pending(setting.clock)
+            report, debug = self._reporter(task), self._conf["debug"]
+            collector = SpoutCollector(pending, context, streams, self._outbox, random, setting.clock, report, debug)
+            spout: IRichSpout = setting.instance(self.place.component, task)
+            self.instances[task] = spout
+            self.tasks[task] = SpoutTask(spout, pending, collector, self._conf["max_spout_pending"])
+            self._call(task, "open", spout.open, self._conf, context, collector)
+
+    def step(self, deliveries: Sequence[Delivery]) -> float:
+        """Tell the spouts what became of their messages, then ask them for more."""
+        began = self._clock()
+        for task, outcomes in deliveries:
+            self._take_outcomes(task, outcomes, began)  # type: ignore[arg-type]
+        if began >= self._next_rotation:
+            self._next_rotation = began + self._setting.conf.message_timeout_s
+            for task, each in self.tasks.items():
+                for message in each.pending.rotate():
+                    self._call(task, "fail", each.fail, message)
+        emitted = self._ask() if self._is_active() else False
+        for task, each in self.tasks.items():
+            if each.pending.answered_at_once:
+                self._call(task, "ack", each.ack_untracked)
+        self._outbox.flush()
+        return 0.0 if emitted else self._setting.conf.spout_wait_ms / 1000
+
+    def close(self) -> None:
+        """Close the spouts; their unanswered messages go back to where they came from."""
+        for task, each in self.tasks.items():
+            try:
+                each.spout.close()
+            except Exception as error:  # noqa: BLE001  the other instances are closed too
+                self._setting.report(self.place.component, task, error)
+            each.collector.close()
+        self._outbox.flush()
+
+    def _ask(self) -> bool:
+        """Call `next_tuple` of each task until nothing comes, or for a millisecond; whether anything was emitted last."""
+        is_open = self._setting.mail.is_open
+        if not all(map(is_open, self._readers)):
+            return False
+        began = now = self._clock()
+        emitted = False
+        for _ in range(_AT_ONCE):
+            emitted = False
+            for task, each in self.tasks.items():
+                if not each.may_emit():
+                    continue
+                before = sum(stream.emitted for stream in each.collector.streams.values())
+                self._call(task, "next_tuple", each.spout.next_tuple)
+                emitted |= sum(stream.emitted for stream in each.collector.streams.values()) != before
+            now = self._clock()
+            if not emitted or now - began > _HELD_BACK_S:
+                break
+        for each in self.tasks.values():
+            each.counts.busy_s += (now - began) / len(self.tasks)
+        return emitted
+
+    def _take_outcomes(self, task: int, outcomes: Outcomes, now: float) -> None:
+        each = self.tasks[task]
+        for root in outcomes.acked:
+            message = each.pending.take(root)
+            if message is not None:
+                self._call(task, "ack", each.ack, message, now)
+        for root in outcomes.failed:
+            message = each.pending.take(root)
+            if message is not None:
+                self._call(task, "fail", each.fail, message)
+        for root in outcomes.extended:
+            each.pending.extend(root)
+
+    def _is_active(self) -> bool:
+        """Whether tuples are asked for; tells the spouts when that changes."""
+        active = self.active
+        if active is not self._told_active:
+            self._told_active = active
+            for task, each in self.tasks.items():
+                if isinstance(each.spout, Activated):
+                    self._call(
+                        task, *(("activate", each.spout.activate) if active else ("deactivate", each.spout.deactivate))
+                    )
+        return active
+
+    def _call(self, task: int, what: str, function: Any, *args: Any) -> None:
+        try:
+            function(*args)
+        except Exception as error:
+            raise TaskError(self.place.component, task, what) from error
+
+    def _reporter(self, task: int) -> Any:
+        return lambda error: self._setting.report(self.place.component, task, error)

@@ -1,0 +1,142 @@
+"""A worker: the executors that run in one process, each in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from trident.storm.execution.acker_executor import AckerExecutor
+from trident.storm.execution.bolt_executor import BoltExecutor
+from trident.storm.execution.executor import Executor, Setting
+from trident.storm.execution.inbox import Inbox
+from trident.storm.execution.spout_executor import SpoutExecutor
+from trident.storm.execution.task_layout import ExecutorPlace
+from trident.storm.storm_topology import ACKER
+
+__all__ = ["Worker", "make_executor"]
+
+_LONGEST_WAIT_S = 0.5
+
+
+def make_executor(place: ExecutorPlace, setting: Setting) -> Executor:
+    """Return the executor of a place: of an acker, a spout or a bolt."""
+    if place.component == ACKER:
+        return AckerExecutor(place, setting)
+    kind = SpoutExecutor if place.component in setting.topology.spouts else BoltExecutor
+    return kind(place, setting)
+
+
+class Worker:
+    """Starts, watches and ends the executors of one worker.
+
+    Parameters
+    ----------
+    inboxes
+        The queue of each executor's tasks; all tasks of one executor share one.
+    died
+        Told once, by the thread of the executor that raised; the whole worker must end then, as in Storm.
+    """
+
+    def __init__(
+        self, number: int, setting: Setting, inboxes: Mapping[int, Inbox], died: Callable[[BaseException], None]
+    ) -> None:
+        self.number = number
+        self.executors = [make_executor(place, setting) for place in setting.layout.in_worker(number)]
+        self._inboxes = inboxes
+        self._died = died
+        self._busy_since: dict[ExecutorPlace, float] = {}
+        """When each executor's present step began; 0 while it waits for deliveries."""
+        self._starting = threading.Lock()
+        self._stopping = threading.Event()
+        self._failed = threading.Lock()
+        self._threads = [
+            threading.Thread(
+                target=self._run,
+                args=(each,),
+                name=f"{each.place.component}-{each.place.tasks[0]}",
+                daemon=True,
+            )
+            for each in self.executors
+        ]
+        self._opened = threading.Semaphore(0)
+
+    def start(self) -> None:
+        """Start all threads; return when every task is open, or the worker has died."""
+        with self._starting:
+            for thread in self._threads:
+                if not self.stopping:
+                    thread.start()
+        for _ in self._threads:
+            while not self._opened.acquire(timeout=0.1) and not self.stopping:
+                pass
+
+    def set_active(self, active: bool) -> None:
+        """Let spouts be asked for tuples, or not."""
+        for each in self.executors:
+            each.active = active
+
+    @property
+    def pending(self) -> int:
+        """How many tracked messages of its spouts are not answered."""
+        return sum(each.pending for each in self.executors)
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is pending, waits or is executed; only deactivated spouts come to rest."""
+        return not any(self._busy_since.values()) and all(
+            each.at_rest and self._inboxes[each.place.tasks[0]].is_empty for each in self.executors
+        )
+
+    def blocked(self, for_s: float) -> list[tuple[ExecutorPlace, float]]:
+        """Return the executors whose present call has taken longer than this, and how many seconds so far."""
+        now = monotonic()
+        return [
+            (place, now - since) for place, since in list(self._busy_since.items()) if since and now - since > for_s
+        ]
+
+    @property
+    def stopping(self) -> bool:
+        """Whether it is to end."""
+        return self._stopping.is_set()
+
+    def stop(self, wait_s: float) -> list[str]:
+        """End all threads, spouts first; return the names of those that did not end in time."""
+        self.set_active(False)
+        self._stopping.set()
+        for each in self.executors:
+            self._inboxes[each.place.tasks[0]].put(None)
+        with self._starting:
+            started = [each for each in self._threads if each.ident and each is not threading.current_thread()]
+        ends = monotonic() + wait_s
+        for thread in started:
+            thread.join(max(0.0, ends - monotonic()))
+        return [thread.name for thread in started if thread.is_alive()]
+
+    def _run(self, executor: Executor) -> None:
+        try:
+            try:
+                self._busy_since[executor.place] = monotonic()
+                executor.open()
+            finally:
+                self._opened.release()
+            self._go_on(executor, self._inboxes[executor.place.tasks[0]])
+        except BaseException as error:  # noqa: BLE001  the worker's end, whatever it was
+            self._fail(error)
+        finally:
+            executor.close()
+            self._busy_since.pop(executor.place)
+
+    def _go_on(self, executor: Executor, inbox: Inbox) -> None:
+        busy_since, place = self._busy_since, executor.place
+        wait_s = 0.0
+        while not self._stopping.is_set():
+            busy_since[place] = 0.0
+            deliveries = inbox.take(min(wait_s, _LONGEST_WAIT_S))
+            busy_since[place] = monotonic()
+            wait_s = executor.step(deliveries)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failed.acquire(blocking=False):
+            self._stopping.set()
+            self._died(error)

@@ -1,0 +1,247 @@
+"""`LocalCluster`: runs topologies with threads in this process, for development and tests."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from random import Random, SystemRandom
+from time import monotonic
+from types import TracebackType
+from typing import Any, Self
+
+from trident.errors import TopologyError, TridentError
+from trident.storm.execution.deaths import DeathWatch, ReportedError
+from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.inbox import Inbox
+from trident.storm.execution.messages import Body
+from trident.storm.execution.pickles import pickled_components
+from trident.storm.execution.storm_worker import Worker
+from trident.storm.execution.task_layout import Layout, lay_out
+from trident.storm.storm_config import StormConfig
+from trident.storm.storm_topology import StormTopology
+
+__all__ = ["LocalCluster", "LocalTopology"]
+
+logger = logging.getLogger("trident.storm")
+
+_STOP_S = 5.0
+_LOOKS = 3
+_seeds = SystemRandom()
+
+
+class _LocalMail:
+    """What one worker's executors send with, to all inboxes of this process."""
+
+    def __init__(self, inboxes: Mapping[int, Inbox]) -> None:
+        self._inboxes = inboxes
+        self.worker: Worker | None = None
+
+    def send(self, task: int, body: Body) -> None:
+        self._inboxes[task].put((task, body))
+
+    def is_open(self, task: int) -> bool:
+        return self._inboxes[task].is_open
+
+    def wait_until_open(self, task: int) -> None:
+        while not (self.worker and self.worker.stopping) and not self._inboxes[task].wait_until_open(0.05):
+            pass
+
+
+def _inboxes(layout: Layout, capacity: int) -> dict[int, Inbox]:
+    found: dict[int, Inbox] = {}
+    for each in layout.executors:
+        found |= dict.fromkeys(each.tasks, Inbox(capacity))
+    return found
+
+
+class LocalTopology:
+    """A topology that runs in this process: what `submit_topology` returns."""
+
+    def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
+        self._conf = conf
+        layout = lay_out(topology, conf.workers, conf.ackers)
+        self._inboxes = _inboxes(layout, conf.receive_buffer_size)
+        self._setting = Setting(
+            conf.name,
+            topology,
+            pickled_components(topology),
+            layout,
+            conf,
+            _LocalMail(self._inboxes),
+            self._report,
+            monotonic,
+            lambda: Random(_seeds.getrandbits(128)),
+        )
+        self._watch = DeathWatch(conf)
+        self._changing = threading.Lock()
+        self._active = True
+        self._ended = threading.Event()
+        self.errors: deque[ReportedError] = deque(maxlen=100)
+        self.exception: BaseException | None = None
+        self._workers = {number: self._make(number) for number in range(conf.workers)}
+        for worker in self._workers.values():
+            worker.start()
+
+    @property
+    def name(self) -> str:
+        """The topology's name."""
+        return self._conf.name
+
+    @property
+    def pending(self) -> int:
+        """How many tracked messages are not answered."""
+        return sum(each.pending for each in self._workers.values())
+
+    def activate(self) -> None:
+        """Let the spouts be asked for tuples again."""
+        self._set_active(True)
+
+    def deactivate(self) -> None:
+        """Let the spouts be asked for no more tuples; what is pending goes on."""
+        self._set_active(False)
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait until nothing is pending, waits or is executed; whether that was so in time. Deactivate first."""
+        ends = monotonic() + (self._conf.drain_timeout_s if timeout_s is None else timeout_s)
+        rested = 0  # a delivery may be between two executors when they are looked at; so look twice
+        while monotonic() < ends and rested < _LOOKS:
+            rested = rested + 1 if all(each.at_rest for each in self._workers.values()) else 0
+            if self._ended.wait(0.01):
+                break
+        return rested == _LOOKS
+
+    def stop(self) -> None:
+        """Deactivate the spouts, wait for what is pending, end. Raises what ended the topology, if it ended by itself."""
+        self.deactivate()
+        self.drain()
+        self._end(None)
+        if self.exception is not None:
+            raise self.exception
+
+    def await_termination(self, timeout_s: float | None = None) -> bool:
+        """Wait until it has ended; whether it has. Raises what ended it."""
+        ended = self._ended.wait(timeout_s)
+        if self.exception is not None:
+            raise self.exception
+        return ended
+
+    def _make(self, number: int) -> Worker:
+        mail = _LocalMail(self._inboxes)
+        setting = replace(self._setting, mail=mail)
+        mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._died(number, error))
+        worker.set_active(self._active)
+        return worker
+
+    def _set_active(self, active: bool) -> None:
+        with self._changing:
+            self._active = active
+            for worker in self._workers.values():
+                worker.set_active(active)
+
+    def _report(self, component: str, task: int, error: BaseException) -> None:
+        self.errors.append(ReportedError.of(component, task, error))
+        logger.error("topology %s: component %s (task %d) reports: %s", self.name, component, task, error)
+
+    def _died(self, number: int, error: BaseException) -> None:
+        """Start a worker again, with fresh instances; called by a thread of the worker that died."""
+        if isinstance(error, TaskError):
+            self._report(error.component, error.task, error)
+        threading.Thread(target=self._restart, args=(number, error), name=f"restart-{number}", daemon=True).start()
+
+    def _restart(self, number: int, error: BaseException) -> None:
+        with self._changing:
+            if self._ended.is_set():
+                return
+            too_many = self._watch.too_many(number, error)
+            self._stop_worker(self._workers[number])
+            if too_many is None:
+                self._workers[number] = self._make(number)
+        if too_many is None:
+            self._workers[number].start()
+        else:
+            self._end(too_many)
+
+    def _stop_worker(self, worker: Worker) -> None:
+        for name in worker.stop(_STOP_S):
+            logger.warning("topology %s: %s did not end within %g s, because its call blocks", self.name, name, _STOP_S)
+
+    def _end(self, error: BaseException | None) -> None:
+        with self._changing:
+            if self._ended.is_set():
+                return
+            self.exception = error
+            for worker in self._workers.values():
+                self._stop_worker(worker)
+            self._ended.set()
+
+
+class LocalCluster:
+    """Runs topologies in this process; a context manager that stops them.
+
+    Examples
+    --------
+    >>> from trident.storm import LocalCluster
+    >>> with LocalCluster() as cluster:
+    ...     cluster.topologies
+    {}
+    """
+
+    def __init__(self) -> None:
+        self.topologies: dict[str, LocalTopology] = {}
+
+    def submit_topology(
+        self, name: str, conf: StormConfig | Mapping[str, Any] | None, topology: StormTopology, **settings: Any
+    ) -> LocalTopology:
+        """Start a topology; return once all its spouts and bolts are open.
+
+        Raises
+        ------
+        TopologyError
+            A topology of this name runs already, or a component cannot be pickled.
+        TopologyDiedError
+            It has ended already, because its spouts and bolts could not be opened.
+        """
+        if name in self.topologies:
+            raise TopologyError(
+                f"topology {name!r} runs already in this LocalCluster; kill it first, or choose another name"
+            )
+        running = LocalTopology(topology, StormConfig.of(conf, **settings, name=name))
+        self.topologies[name] = running
+        if running.exception is not None:
+            self.topologies.pop(name)
+            raise running.exception
+        return running
+
+    def kill_topology(self, name: str) -> None:
+        """Stop a topology: spouts first, then what is pending."""
+        running = self.topologies.pop(name, None)
+        if running is None:
+            raise TopologyError(f"no topology {name!r} runs in this LocalCluster; there are {sorted(self.topologies)}")
+        running.stop()
+
+    def shutdown(self) -> None:
+        """Stop all topologies."""
+        first: BaseException | None = None
+        for name in list(self.topologies):
+            try:
+                self.kill_topology(name)
+            except TridentError as error:
+                first = first or error
+        if first is not None:
+            raise first
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.shutdown()
+        except TridentError as ended:
+            if error is None:
+                raise
+            logger.error("%s", ended)  # the error of the block is the one to raise
