@@ -12,7 +12,7 @@ from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSys
 from states.delta.data_files import DataFile, data_files, read_files
 from states.delta.faults import reading, short
 from states.delta.followed_table import ABSENT, FollowedTable
-from trident.errors import StateError
+from trident.errors import BackendError, StateError
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -102,8 +102,25 @@ class OpenedTable(FollowedTable):
         return SubTreeFileSystem(str(local.absolute()), LocalFileSystem())
 
     def notes(self, count: int | None = None) -> list[dict[str, Any]]:
-        """Return the notes of the last `count` versions (None: all in the log), newest first."""
+        """Return the notes of the last `count` versions up to the one last seen (None: all in the log), newest first."""
         if self._table is None:
             return []
         with reading(self.name, "read the log of"):
-            return self._opened().history(count)
+            at, table = self._opened().version(), self._opened()
+            for _ in range(_READ_TRIES):
+                newest = self._newest()
+                # It reads from the newest version on, and counts from the one that this object has seen.
+                entries = table.history(None if count is None else count + newest - at)
+                if self._newest() == newest:
+                    numbered = [{**entry, "version": newest - number} for number, entry in enumerate(entries)]
+                    return [entry for entry in numbered if entry["version"] <= at]
+        raise BackendError(f"the log of Delta table {self.name} grows faster than it can be read; try again")
+
+    def _newest(self) -> int:
+        """Return the newest version that is in the log now."""
+        folder, newest = self._folder, self._opened().version()
+        if folder is None:
+            return int(self._driver.DeltaTable(self._place.uri, storage_options=self._storage).version())
+        while folder.has_entry(newest + 1) and not folder.is_damaged(newest + 1):
+            newest += 1
+        return newest
