@@ -127,7 +127,12 @@ LAYERS = (
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
     Layer(("trident.storm.execution",), ("cloudpickle", "trident.storm", *INTERFACES)),
-    Layer(("trident.storm",), INTERFACES),
+    # The bridge to Trident: a bolt that reads a state, when it is prepared.
+    Layer(
+        ("trident.storm",),
+        INTERFACES,
+        deferred=("trident.reading", "trident.runtime.reading.state_reader"),
+    ),
     Layer(("trident.spark",), ("trident.runtime.reading", "trident.errors")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),
     Layer(("trident",), (*INTERFACES, *GRAPH), deferred=("trident.runtime",)),  # trident/__init__.py

@@ -20,6 +20,7 @@ from trident.storm.interfaces import (
     SpoutOutputCollector,
 )
 from trident.storm.local_cluster import LocalCluster, LocalTopology
+from trident.storm.state_lookup import StateLookupBolt
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_errors import TopologyDiedError, WorkerLostError
 from trident.storm.storm_topology import StormTopology
@@ -43,6 +44,7 @@ __all__ = [
     "ReportedFailedException",
     "SpoutDeclarer",
     "SpoutOutputCollector",
+    "StateLookupBolt",
     "StormConfig",
     "StormTopology",
     "StreamDeclarer",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from inspect import signature
 
 from trident.errors import TopologyError
@@ -30,21 +30,28 @@ def check_topology(topology: StormTopology) -> None:
 def check_signatures(id: str, bolt: IRichBolt | IBasicBolt) -> None:
     """Raise `TopologyError` if `prepare` and `execute` are not both those of a rich bolt, or both those of a basic one."""
     basic = is_basic(bolt)
-    kind, prepare = ("basic", 2) if basic else ("rich", 3)
-    try:
-        signature(bolt.prepare).bind(*range(prepare))
-    except TypeError:
+    if not _takes(bolt.prepare, 2 if basic else 3):
+        kind, found = ("basic", "execute(tuple, collector)") if basic else ("rich", "execute(tuple)")
         wanted = "prepare(conf, context)" if basic else "prepare(conf, context, collector)"
-        found = "execute(tuple, collector)" if basic else "execute(tuple)"
         raise TopologyError(
             f"bolt {id!r}: {type(bolt).__name__} has {found}, so it is a {kind} bolt, which needs {wanted}; its prepare is "
             f"{signature(bolt.prepare)}"
-        ) from None
+        )
 
 
 def is_basic(bolt: IRichBolt | IBasicBolt) -> bool:
-    """Whether `execute` takes a collector beside the tuple: the one thing in which both kinds differ for certain."""
-    return len(signature(bolt.execute).parameters) > 1
+    """Whether a bolt is a basic one: the two kinds differ in what `execute` and `prepare` take."""
+    if _takes(bolt.execute, 1) and _takes(bolt.execute, 2):
+        return not _takes(bolt.prepare, 3)
+    return _takes(bolt.execute, 2)
+
+
+def _takes(method: Callable[..., object], arguments: int) -> bool:
+    try:
+        signature(method).bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
 
 
 def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) -> None:
