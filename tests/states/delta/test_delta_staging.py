@@ -14,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta.index import IndexedValues
-from states.delta.staged_files import STAGED
+from states.delta.staged_files import STAGED, StagingTable
 from tests.states.delta.delta_states import ROOT, Log, changes, commit, reader_at, state_at, update, values, version_of
 from tests.states.delta.stage_child import POINTS
 from trident.errors import BackendError, FencedError, SecondRunError
@@ -249,3 +249,24 @@ def test_a_kill_at_each_point_loses_and_doubles_nothing(tmp_path: Path, point: s
     driver.close()
     shown = {row["word"]: row["value"] for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()}
     assert shown == dict(reader_at(tmp_path).get_tuples_at(at_end)) == {"man": 4, "dog": 2, "lost": 5}
+
+
+def test_a_compaction_while_a_task_reads_the_log_hides_no_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other, driver, log = *(state_at(tmp_path) for _ in range(3)), Log()
+    for number in (1, 2):
+        step(one, driver, log, number, 1, {"man": 1})
+    assert one.read_sentinel() == log.expected
+    step(other, driver, log, 3, 1, {"man": 1})
+    reads, compactions = StagingTable.notes, [driver._backing._maintenance]
+
+    def noted(table: StagingTable, count: int | None = None) -> Any:
+        if compactions:
+            compactions.pop().run(compact=True, checkpoint=False)  # after the table was refreshed
+        return reads(table, count)
+
+    monkeypatch.setattr(StagingTable, "notes", noted)
+    step(one, driver, log, 4, 1, {"man": 1})
+    assert not compactions
+    assert values(reader_at(tmp_path), "man") == [4]
