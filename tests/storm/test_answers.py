@@ -157,6 +157,30 @@ def test_emits_that_are_refused() -> None:
         emit([1])
 
 
+@pytest.mark.parametrize("values", ["a", b"a", {"n": 1}, None, 5])
+def test_values_that_are_no_list_are_refused(values: Any) -> None:
+    with SteppedCluster(topology(Rich(), 1)) as cluster:
+        cluster.run()
+        with pytest.raises(TopologyError, match="emit a list with one value for each field"):
+            cluster.instance("bolt").collector.emit(values)
+
+
+def test_anchors_may_be_an_iterator_and_are_refused_before_anything_is_drawn() -> None:
+    with SteppedCluster(topology(Rich(), 2, next=Rich(), other=Rich())) as cluster:
+        cluster.run()
+        bolt = cluster.instance("bolt")
+        first, second = bolt.got
+        with pytest.raises(TopologyError, match="anchor to 5, a int"):
+            bolt.collector.emit([1], [first, 5])
+        with pytest.raises(TopologyError, match="anchor to 5, a int"):
+            bolt.collector.emit([1], 5)
+        assert first.edges == 0
+        bolt.collector.emit([1], iter([first, second]))
+        cluster.run()
+        for name in ("next", "other"):
+            assert cluster.instance(name).got[0].roots == first.roots | second.roots
+
+
 class Basic(BaseBasicBolt):
     """Fails odd numbers once, and reports the number 3."""
 
@@ -222,6 +246,15 @@ def test_a_bolt_that_never_answers_is_named(caplog: pytest.LogCaptureFixture) ->
         cluster.advance(10)
         cluster.run()
     assert "bolt bolt (task 2) holds 3 tuples and has answered none for 10 s" in caplog.text
+
+
+def test_a_bolt_that_does_not_ack_ticks_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
+    with SteppedCluster(topology(Rich(), 0), message_timeout_s=10, tick_tuple_freq_s=1) as cluster:
+        for _ in range(30):
+            cluster.advance(1)
+            cluster.run()
+        assert len(cluster.instance("bolt").got) == 30
+    assert caplog.text == ""
 
 
 def test_max_spout_pending_bounds_what_a_silent_bolt_holds() -> None:

@@ -65,6 +65,13 @@ def test_a_partial_key_goes_to_two_tasks_and_evens_a_skewed_key_out() -> None:
     assert sorted(map(len, got))[-2:] == [50, 50]
 
 
+@pytest.mark.parametrize("key", ["a", "aa", "", 0, 1, None])
+def test_the_two_tasks_of_a_partial_key_differ(key: Any) -> None:
+    for tasks in (2, 3, 5):
+        got = spread(lambda bolt: bolt.partial_key_grouping("spout", "key"), tasks, [key] * 10)
+        assert sorted(map(len, got))[-2:] == [5, 5]
+
+
 def test_local_or_shuffle_stays_in_the_worker() -> None:
     got = spread(lambda bolt: bolt.local_or_shuffle_grouping("spout"), 4, workers=2)
     assert sum(map(len, got)) == 44

@@ -202,6 +202,49 @@ def test_a_cycle_of_bolts_with_full_queues_does_not_lock_up() -> None:
     assert sorted(Board.executed) == sorted([*range(3000), *range(3000)])
 
 
+class WaitsForItsAck(Sink):
+    """Goes on with the second number only when the first one is acknowledged."""
+
+    def execute(self, tuple: Tuple, collector: BasicOutputCollector) -> None:
+        if tuple["n"] == 0:
+            Board.go.wait(0.05)  # a slow call
+        else:
+            for _ in range(200):
+                if Board.acked or Board.go.wait(0.05):
+                    break
+        super().execute(tuple, collector)
+
+
+def test_the_answer_to_a_slow_execution_does_not_wait_for_the_rest_of_the_delivery() -> None:
+    with LocalCluster() as cluster:
+        cluster.submit_topology("numbers", None, numbers(64, WaitsForItsAck(), 1))
+        assert Board.done.wait(60)
+    assert Board.acked[0] == Board.executed[0]
+    assert Board.failed == []
+
+
+class EmitsOnAck(Numbers):
+    """Emits the next number from `ack`."""
+
+    def next_tuple(self) -> None:
+        if not Board.acked:
+            super().next_tuple()
+
+    def ack(self, msg_id: Any) -> None:
+        super().ack(msg_id)
+        super().next_tuple()
+
+
+def test_a_spout_may_emit_from_ack_without_ackers() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("numbers", EmitsOnAck(500))
+    builder.set_bolt("sink", Sink()).shuffle_grouping("numbers")
+    with LocalCluster() as cluster:
+        cluster.submit_topology("numbers", {"acker_executors": 0}, builder.create_topology())
+        assert Board.done.wait(60)
+    assert sorted(Board.acked) == sorted(Board.executed) == list(range(500))
+
+
 def test_stop_waits_for_what_is_pending() -> None:
     with LocalCluster() as cluster:
         running = cluster.submit_topology("numbers", {"max_spout_pending": 50}, numbers(100_000, Sink()))
