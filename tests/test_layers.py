@@ -127,6 +127,11 @@ LAYERS = (
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
     Layer(("trident.storm.execution",), ("cloudpickle", "trident.storm", *INTERFACES)),
+    Layer(
+        ("trident.storm.statistics",),
+        ("trident.storm", "trident.monitoring", *INTERFACES),
+        deferred=("prometheus_client",),
+    ),
     # The bridge to Trident: a bolt that reads a state, when it is prepared.
     Layer(
         ("trident.storm",),

@@ -5,14 +5,24 @@ from __future__ import annotations
 import errno
 import socket
 import threading
+from collections.abc import Iterator
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.monitoring.open_metrics import Metrics
 
-__all__ = ["MetricsServer"]
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+__all__ = ["Collects", "MetricsServer"]
+
+
+class Collects(Protocol):
+    """Has metrics to serve."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Iterate over the metrics, as `prometheus_client` asks for them."""
 
 
 class MetricsServer:
@@ -31,7 +41,7 @@ class MetricsServer:
         The package `prometheus-client` is missing.
     """
 
-    def __init__(self, topology: str, metrics: Metrics, host: str, port: int) -> None:
+    def __init__(self, topology: str, metrics: Collects, host: str, port: int) -> None:
         self._server = _listening(_app(metrics), host, port)
         self.host, self.port = host, int(self._server.server_address[1])
         self._thread = threading.Thread(
@@ -52,7 +62,7 @@ class MetricsServer:
         self._thread.join()
 
 
-def _app(metrics: Metrics) -> Any:
+def _app(metrics: Collects) -> Any:
     try:
         from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
     except ImportError as error:

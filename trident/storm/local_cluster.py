@@ -15,11 +15,12 @@ from typing import Any, Self
 from trident.errors import TopologyError, TridentError
 from trident.storm.execution.deaths import DeathWatch, ReportedError
 from trident.storm.execution.executor import Setting, TaskError
-from trident.storm.execution.inbox import Inbox
-from trident.storm.execution.messages import Body
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import Worker
-from trident.storm.execution.task_layout import Layout, lay_out
+from trident.storm.execution.task_layout import lay_out
+from trident.storm.local_mail import LocalMail, inboxes_of
+from trident.storm.statistics.local_observer import LocalObserver
+from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 
@@ -32,45 +33,20 @@ _LOOKS = 3
 _seeds = SystemRandom()
 
 
-class _LocalMail:
-    """What one worker's executors send with, to all inboxes of this process."""
-
-    def __init__(self, inboxes: Mapping[int, Inbox]) -> None:
-        self._inboxes = inboxes
-        self.worker: Worker | None = None
-
-    def send(self, task: int, body: Body) -> None:
-        self._inboxes[task].put((task, body))
-
-    def is_open(self, task: int) -> bool:
-        return self._inboxes[task].is_open
-
-    def wait_until_open(self, task: int) -> None:
-        while not (self.worker and self.worker.stopping) and not self._inboxes[task].wait_until_open(0.05):
-            pass
-
-
-def _inboxes(layout: Layout, capacity: int) -> dict[int, Inbox]:
-    found: dict[int, Inbox] = {}
-    for each in layout.executors:
-        found |= dict.fromkeys(each.tasks, Inbox(capacity))
-    return found
-
-
 class LocalTopology:
     """A topology that runs in this process: what `submit_topology` returns."""
 
     def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
         self._conf = conf
         layout = lay_out(topology, conf.workers, conf.ackers)
-        self._inboxes = _inboxes(layout, conf.receive_buffer_size)
+        self._inboxes = inboxes_of(layout, conf.receive_buffer_size)
         self._setting = Setting(
             conf.name,
             topology,
             pickled_components(topology),
             layout,
             conf,
-            _LocalMail(self._inboxes),
+            LocalMail(self._inboxes),
             self._report,
             monotonic,
             lambda: Random(_seeds.getrandbits(128)),
@@ -81,6 +57,9 @@ class LocalTopology:
         self._ended = threading.Event()
         self.errors: deque[ReportedError] = deque(maxlen=100)
         self.exception: BaseException | None = None
+        self._observer = LocalObserver(
+            conf, topology, lambda: layout, lambda: self._active and not self._ended.is_set(), lambda: self.errors
+        )
         self._workers = {number: self._make(number) for number in range(conf.workers)}
         for worker in self._workers.values():
             worker.start()
@@ -94,6 +73,16 @@ class LocalTopology:
     def pending(self) -> int:
         """How many tracked messages are not answered."""
         return sum(each.pending for each in self._workers.values())
+
+    @property
+    def status(self) -> TopologyStatus:
+        """Workers, executors, tasks, errors and statistics as they are now."""
+        return self._observer.status
+
+    @property
+    def metrics_url(self) -> str | None:
+        """Where metrics are served, None without `metrics_port`."""
+        return self._observer.metrics_url
 
     def activate(self) -> None:
         """Let the spouts be asked for tuples again."""
@@ -129,10 +118,11 @@ class LocalTopology:
         return ended
 
     def _make(self, number: int) -> Worker:
-        mail = _LocalMail(self._inboxes)
+        mail = LocalMail(self._inboxes)
         setting = replace(self._setting, mail=mail)
         mail.worker = worker = Worker(number, setting, self._inboxes, lambda error: self._died(number, error))
         worker.set_active(self._active)
+        self._observer.follow(worker)
         return worker
 
     def _set_active(self, active: bool) -> None:
@@ -175,6 +165,7 @@ class LocalTopology:
             self.exception = error
             for worker in self._workers.values():
                 self._stop_worker(worker)
+            self._observer.close()
             self._ended.set()
 
 

@@ -68,6 +68,8 @@ class StormConfig(Redacted):
         Spark master URL; default `local[workers]`, or that of the active session.
     spark_conf
         Further Spark settings, by key.
+    log_interval_s
+        How often a line with the statistics of the last ten minutes is logged; None for never.
     metrics_port
         Serve the statistics in OpenMetrics over HTTP at this port; 0 takes a free one, None serves none. Needs
         `trident-spark[metrics]`.
@@ -93,6 +95,7 @@ class StormConfig(Redacted):
     drain_timeout_s: float = 30.0
     master: str | None = None
     spark_conf: Mapping[str, str] = field(default_factory=dict)
+    log_interval_s: float | None = 60.0
     metrics_port: int | None = None
     metrics_host: str = "127.0.0.1"
     user: Mapping[str, Any] = field(default_factory=dict)
@@ -113,6 +116,7 @@ class StormConfig(Redacted):
             "worker_deaths_window_s",
             "worker_timeout_s",
             "start_timeout_s",
+            "log_interval_s",
         ):
             value = getattr(self, name)
             if value is not None and value <= 0:

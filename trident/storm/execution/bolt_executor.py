@@ -38,7 +38,7 @@ class BoltExecutor:
         self.instances: dict[int, Any] = {}
         self._bolts: dict[int, IRichBolt] = {}
         self.collectors: dict[int, BoltCollector] = {}
-        self._until_sample = _SAMPLED
+        self._until_sample = 1
         now = setting.clock()
         self._tick_s: float | None = self._conf["tick_tuple_freq_s"]
         self._next_tick = now + (self._tick_s or 0)
@@ -102,17 +102,18 @@ class BoltExecutor:
         counts, clock = collector.counts, self._setting.clock
         began = clock()
         self._until_sample -= len(tuples)
-        if self._until_sample <= 0:
+        if self._until_sample <= 0 and tuples[0].origin is not _TICK:
             self._until_sample += _SAMPLED * (1 - self._until_sample // _SAMPLED)
             tuples[0].started = began
         flush_at = began + _HELD_BACK_S
+        parts: list[tuple[Origin, int]] = []
         at, origin = 0, tuples[0].origin
         done = 0
         try:
             for each in tuples:
                 each.holder = collector
                 if each.origin is not origin:
-                    counts.executed[origin] += done - at
+                    parts.append((origin, done - at))
                     at, origin = done, each.origin
                 done += 1
                 execute(each)
@@ -122,8 +123,8 @@ class BoltExecutor:
         except Exception as error:
             raise TaskError(self.place.component, task, f"execute {tuples[done - 1]!r}") from error
         finally:
-            counts.executed[origin] += done - at
-            counts.execute_s += clock() - began
+            parts.append((origin, done - at))
+            counts.add_executed(parts, clock() - began)
 
     def _look_for_answers(self, now: float) -> None:
         """Warn of a bolt that answers nothing: every message behind its tuples times out."""

@@ -169,8 +169,7 @@ class BoltCollector(_Collector):
         counts, origin = self.counts, tuple.origin
         counts.acked[origin] += 1
         if tuple.started:
-            counts.process_s += self.clock() - tuple.started
-            counts.process_samples += 1
+            counts.add_sample(origin, self.clock() - tuple.started)
         if tuple.ids:
             edges, acks = tuple.edges, self.outbox.acks
             for root, edge in tuple.ids.items():

@@ -39,6 +39,7 @@ class SpoutTask:
         counts, stream = self.counts, message.stream
         counts.acked[stream] = counts.acked.get(stream, 0) + 1
         counts.complete_s[stream] = counts.complete_s.get(stream, 0.0) + now - message.emitted_at
+        counts.complete_samples[stream] = counts.complete_samples.get(stream, 0) + 1
         self.spout.ack(message.id)
 
     def fail(self, message: Message) -> None:

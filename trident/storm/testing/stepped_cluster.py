@@ -111,7 +111,7 @@ class SteppedCluster:
             task = self._random.choice(waiting)
             self._run(self._executors[task], [(task, self._queues[task].popleft())])
             return True
-        for executor in self._distinct():
+        for executor in self.executors:
             self._run(executor, [])
         return any(self._queues.values())
 
@@ -157,11 +157,11 @@ class SteppedCluster:
     @property
     def pending(self) -> int:
         """How many tracked messages are not answered."""
-        return sum(each.pending for each in self._distinct())
+        return sum(each.pending for each in self.executors)
 
     def close(self) -> None:
         """Clean up all spouts and bolts."""
-        for each in self._distinct():
+        for each in self.executors:
             each.close()
 
     def __enter__(self) -> SteppedCluster:
@@ -174,7 +174,9 @@ class SteppedCluster:
         self._executors |= dict.fromkeys(executor.place.tasks, executor)
         executor.open()
 
-    def _distinct(self) -> list[Executor]:
+    @property
+    def executors(self) -> list[Executor]:
+        """All executors."""
         return list({id(each): each for each in self._executors.values()}.values())
 
     def _run(self, executor: Executor, deliveries: list[tuple[int, Body]]) -> None:

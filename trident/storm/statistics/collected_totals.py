@@ -1,0 +1,173 @@
+"""`Collected`: the snapshots of all workers put together, whichever of them start again in between."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from trident.storm.execution.task_layout import ExecutorPlace, Layout
+from trident.storm.statistics.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
+from trident.storm.statistics.statistics_figures import (
+    ComponentStatistics,
+    ExecutorStatistics,
+    Figures,
+    Kind,
+    StreamStatistics,
+    TopologyStatistics,
+    WindowStatistics,
+)
+from trident.storm.statistics.worker_snapshots import Key, Snapshot
+from trident.storm.storm_topology import ACKER, StormTopology
+
+__all__ = ["Collected"]
+
+_MILLISECONDS = 1000
+_CAPACITY_WINDOW_S = WINDOWS_S[0]
+Sums = defaultdict[str, float]
+
+
+class _Start(NamedTuple):
+    """The last snapshot of a worker since it started."""
+
+    start: int
+    number: int
+    totals: dict[Key, float]
+
+
+class Collected:
+    """Adds up what snapshots tell.
+
+    A worker that starts again counts from 0: its snapshots have another start, and all that they tell is new. Tasks keep
+    their totals when they move to other executors or workers.
+    """
+
+    def __init__(self, topology: StormTopology, now: float) -> None:
+        self._topology = topology
+        self._windows: Windows[Key] = Windows(now)
+        self._last: dict[int, _Start] = {}
+        self._lock = threading.Lock()
+
+    def take(self, snapshot: Snapshot, now: float) -> None:
+        """Take in a snapshot; one that is older than the last of its start is left out."""
+        start, number, worker = snapshot["start"], snapshot["number"], snapshot["worker"]
+        totals = {Key(*key): value for key, value in snapshot["totals"]}
+        with self._lock:
+            last = self._last.get(worker)
+            before: Mapping[Key, float] = {}
+            if last is not None and last.start == start:
+                if last.number >= number:
+                    return
+                before = last.totals
+            self._last[worker] = _Start(start, number, totals)
+            self._windows.add({key: value - before.get(key, 0) for key, value in totals.items()}, now)
+
+    def statistics(self, layout: Layout, now: float) -> TopologyStatistics:
+        """Return the statistics of all windows, by the executors that there are now."""
+        with self._lock:
+            differences = {window: self._windows.over(window, now) for window in (*WINDOWS_S, ALL_TIME)}
+        capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S])
+        return TopologyStatistics(
+            tuple(
+                _Window(self._topology, layout, capacities).of(window, difference)
+                for window, difference in differences.items()
+            )
+        )
+
+
+def _capacities(layout: Layout, difference: Difference[Key]) -> Mapping[ExecutorPlace, float]:
+    busy: dict[int, float] = defaultdict(float)
+    for key, value in difference.added.items():
+        if key.measure in ("execute_s", "busy_s"):
+            busy[key.task] += value
+    seconds = max(difference.seconds, 1e-9)
+    return {place: sum(busy[task] for task in place.tasks) / seconds for place in layout.executors}
+
+
+class _Window:
+    """Groups what was added in one window."""
+
+    def __init__(self, topology: StormTopology, layout: Layout, capacities: Mapping[ExecutorPlace, float]) -> None:
+        self._topology, self._layout, self._capacities = topology, layout, capacities
+        self._components: dict[str, Sums] = defaultdict(lambda: defaultdict(float))
+        self._tasks: dict[int, Sums] = defaultdict(lambda: defaultdict(float))
+        self._inputs: dict[tuple[str, str, str], Sums] = defaultdict(lambda: defaultdict(float))
+        self._outputs: dict[tuple[str, str], Sums] = defaultdict(lambda: defaultdict(float))
+
+    def of(self, window: int, difference: Difference[Key]) -> WindowStatistics:
+        for key, value in difference.added.items():
+            if not key.component.startswith("__"):  # ticks are no tuples of the topology
+                self._add(key, value)
+        whole: Sums = defaultdict(float)
+        for component in self._topology.components:
+            spout = component in self._topology.spouts
+            for measure, value in self._components[component].items():
+                if spout or measure in ("emitted", "transferred"):
+                    whole[measure] += value
+        components = {component: self._component(component) for component in self._layout.tasks}
+        return WindowStatistics(window, difference.seconds, _figures(whole), components)
+
+    def _add(self, key: Key, value: float) -> None:
+        component = self._layout.component_of[key.task]
+        self._components[component][key.measure] += value
+        self._tasks[key.task][key.measure] += value
+        if key.component:
+            self._inputs[component, key.component, key.stream][key.measure] += value
+        elif key.stream:
+            self._outputs[component, key.stream][key.measure] += value
+
+    def _component(self, component: str) -> ComponentStatistics:
+        places = [place for place in self._layout.executors if place.component == component]
+        capacity = max(self._capacities[place] for place in places)
+        return ComponentStatistics(
+            component,
+            self._kind(component),
+            len(self._layout.tasks[component]),
+            _figures(self._components[component], capacity),
+            tuple(self._streams(component, self._inputs)),
+            tuple(
+                StreamStatistics(component, stream, _figures(sums))
+                for (of, stream), sums in sorted(self._outputs.items())
+                if of == component
+            ),
+            tuple(self._executor(place) for place in places),
+        )
+
+    def _streams(self, component: str, inputs: Mapping[tuple[str, str, str], Sums]) -> Iterator[StreamStatistics]:
+        for (reader, source, stream), sums in sorted(inputs.items()):
+            if reader == component:
+                yield StreamStatistics(source, stream, _figures(sums))
+
+    def _executor(self, place: ExecutorPlace) -> ExecutorStatistics:
+        sums: Sums = defaultdict(float)
+        for task in place.tasks:
+            for measure, value in self._tasks[task].items():
+                sums[measure] += value
+        return ExecutorStatistics(place.tasks, place.worker, _figures(sums, self._capacities[place]))
+
+    def _kind(self, component: str) -> Kind:
+        if component == ACKER:
+            return "acker"
+        return "spout" if component in self._topology.spouts else "bolt"
+
+
+def _figures(sums: Mapping[str, float], capacity: float | None = None) -> Figures:
+    def mean(seconds: str, of: str) -> float | None:
+        count = sums.get(of, 0)
+        return sums.get(seconds, 0.0) / count * _MILLISECONDS if count else None
+
+    emitted, transferred, executed, acked, failed = (
+        int(sums.get(measure, 0)) for measure in ("emitted", "transferred", "executed", "acked", "failed")
+    )
+    return Figures(
+        emitted,
+        transferred,
+        executed,
+        acked,
+        failed,
+        mean("execute_s", "executed"),
+        mean("process_s", "process_samples"),
+        mean("complete_s", "complete_samples"),
+        capacity,
+    )

@@ -1,0 +1,153 @@
+"""What the executors of a worker have done since they were opened, as plain data that may cross to another process.
+
+Nothing is counted for this: a snapshot reads the totals that each executor's thread keeps anyway.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from random import SystemRandom
+from typing import NamedTuple, TypedDict
+
+from trident.storm.execution.acker_executor import AckerExecutor
+from trident.storm.execution.bolt_executor import BoltExecutor
+from trident.storm.execution.counts import BoltCounts, SpoutCounts
+from trident.storm.execution.executor import Executor
+from trident.storm.execution.out_streams import OutStream
+from trident.storm.execution.spout_executor import SpoutExecutor
+
+__all__ = ["Key", "Snapshot", "WorkerSnapshots"]
+
+_random = SystemRandom()
+
+
+class Key(NamedTuple):
+    """What a total counts.
+
+    Attributes
+    ----------
+    measure
+        `emitted`, `transferred`, `executed`, `acked`, `failed`; the seconds `execute_s`, `process_s`, `complete_s`,
+        `busy_s`; and of how many tuples these are: `process_samples`, `complete_samples`.
+    component, stream
+        Of input, where it came from. Of output, the component is empty.
+    """
+
+    task: int
+    measure: str
+    component: str
+    stream: str
+
+
+class Snapshot(TypedDict):
+    """The totals of one worker.
+
+    Attributes
+    ----------
+    start
+        Another one for each start of the worker: its totals begin at 0 again.
+    number
+        Grows with each snapshot of a start.
+    totals
+        Lists of a `Key` and its value.
+    pending
+        Lists of a spout's task and how many of its tracked messages are not answered.
+    """
+
+    worker: int
+    start: int
+    number: int
+    host: str
+    pid: int
+    uptime_s: float
+    totals: list[tuple[tuple[int, str, str, str], float]]
+    pending: list[tuple[int, int]]
+
+
+class WorkerSnapshots:
+    """Takes snapshots of one worker, from any thread, while its executors run.
+
+    Parameters
+    ----------
+    executors
+        Those of one start of the worker; a new start needs a new object.
+    """
+
+    def __init__(self, worker: int, executors: Sequence[Executor]) -> None:
+        self._worker, self._executors = worker, tuple(executors)
+        self._start, self._number = _random.getrandbits(62), 0
+        self._host, self._began = socket.gethostname(), time.monotonic()
+
+    def take(self) -> Snapshot:
+        """Return what there is now."""
+        self._number += 1
+        return {
+            "worker": self._worker,
+            "start": self._start,
+            "number": self._number,
+            "host": self._host,
+            "pid": os.getpid(),
+            "uptime_s": time.monotonic() - self._began,
+            "totals": [total for each in self._executors for total in _totals_of(each)],
+            "pending": [
+                (task, each.collector.pending)
+                for executor in self._executors
+                if isinstance(executor, SpoutExecutor)
+                for task, each in list(executor.tasks.items())
+            ],
+        }
+
+
+# Dicts that a thread writes are copied by `list(….items())`, which no other thread can interrupt.
+
+
+def _totals_of(executor: Executor) -> Iterator[tuple[Key, float]]:
+    if isinstance(executor, BoltExecutor):
+        for task, collector in list(executor.collectors.items()):
+            yield from _of_streams(task, collector.streams)
+            yield from _of_bolt(task, collector.counts)
+    elif isinstance(executor, SpoutExecutor):
+        for task, each in list(executor.tasks.items()):
+            yield from _of_streams(task, each.collector.streams)
+            yield from _of_spout(task, each.counts)
+    elif isinstance(executor, AckerExecutor):
+        task = executor.place.tasks[0]
+        yield Key(task, "executed", "", ""), executor.handled
+        yield Key(task, "execute_s", "", ""), executor.busy_s
+
+
+def _of_streams(task: int, streams: Mapping[str, OutStream]) -> Iterator[tuple[Key, float]]:
+    for name, stream in streams.items():
+        yield Key(task, "emitted", "", name), stream.emitted
+        yield Key(task, "transferred", "", name), stream.transferred
+
+
+def _of_bolt(task: int, counts: BoltCounts) -> Iterator[tuple[Key, float]]:
+    found: dict[Key, float] = {}
+    for measure, values in (
+        ("executed", counts.executed),
+        ("acked", counts.acked),
+        ("failed", counts.failed),
+        ("execute_s", counts.execute_s),
+        ("process_s", counts.process_s),
+        ("process_samples", counts.process_samples),
+    ):
+        for origin, value in list(values.items()):
+            key = Key(task, measure, origin.component, origin.stream)
+            found[key] = found.get(key, 0) + value  # several tasks emit to one stream
+    yield from found.items()
+
+
+def _of_spout(task: int, counts: SpoutCounts) -> Iterator[tuple[Key, float]]:
+    for measure, values in (
+        ("acked", counts.acked),
+        ("failed", counts.failed),
+        ("complete_s", counts.complete_s),
+        ("complete_samples", counts.complete_samples),
+    ):
+        for stream, value in list(values.items()):
+            yield Key(task, measure, "", stream), value
+    yield Key(task, "busy_s", "", ""), counts.busy_s
