@@ -90,7 +90,7 @@ class TaskCase:
                 "max_spout_pending": self.pending,
                 "log_dir": str(self.folder / "log"),
                 "retry_backoff_ms": 10,
-                "poll_interval_ms": 5,
+                "poll_interval_ms": 200,  # many cases run side by side
                 "max_batch_attempts": 3 if self.fault.how == "slow" else 30,  # faults of other cases meet this one too
                 "message_timeout_s": 10.0 if self.fault.how == "pause" else 300.0,
                 **settings,
