@@ -1,0 +1,102 @@
+"""The tables of docs/bolts.md say what the code says; its programs are run by `tests/test_docs.py`.
+
+`python -m tests.test_docs_bolts` writes the table of settings again.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+import trident.storm
+from tests.test_docs import DOCS, lookup, rows, text_of
+from trident.storm import StormConfig, StormTopology
+from trident.storm.groupings import GroupingKind
+from trident.storm.storm_config import _STORMS_NAMES
+
+PAGE = DOCS / "bolts.md"
+SETTINGS = "| setting | default | in Storm | meaning |"
+_NAME = re.compile(r"`([A-Z]\w*(?:\.\w+)?)`")
+
+
+def settings_table() -> str:
+    """Return the table of settings that the docstring of `StormConfig` makes."""
+    described = (StormConfig.__doc__ or "").split("----------\n", 1)[1]
+    defaults = {field.name: getattr(StormConfig(), field.name) for field in dataclasses.fields(StormConfig)}
+    storms = {name: storm for storm, name in _STORMS_NAMES.items()}
+    lines = [SETTINGS, "|---|---|---|---|"]
+    for names, text in re.findall(r"^ {4}(\w.*)\n((?: {8}.*\n?)+)", described, re.MULTILINE):
+        each = names.split(", ")
+        shown, in_storm = (", ".join(f"`{value}`" for value in found) for found in (
+            [repr(defaults[name]) for name in each], [storms[name] for name in each if name in storms]
+        ))  # fmt: skip
+        meaning = re.sub(r" \(`topology[^)]*\)", "", " ".join(text.split()))
+        lines.append(f"| {', '.join(f'`{name}`' for name in each)} | {shown} | {in_storm} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_settings_table(page: str) -> str:
+    return re.sub(rf"^{re.escape(SETTINGS)}\n(\|.*\n)*", lambda _: settings_table(), page, flags=re.MULTILINE)
+
+
+def test_the_table_of_settings_is_that_of_storm_config() -> None:
+    page = text_of(PAGE)
+    assert page == with_settings_table(page), "write it again: python -m tests.test_docs_bolts"
+    named = [name for row in rows(page, SETTINGS) for name in re.findall(r"`(\w+)`", row[0])]
+    assert named == [field.name for field in dataclasses.fields(StormConfig)]
+
+
+def test_every_name_of_the_table_of_names_is_there() -> None:
+    table = rows(text_of(PAGE), "| Storm | streamparse | here |")
+    assert len(table) > 20
+    for *_, here in table:
+        names = _NAME.findall(here)
+        assert names or "trident.storm.testing" in here, here
+        for name in names:
+            assert lookup("trident.storm", name) is not None
+
+
+def test_every_class_that_users_need_is_named() -> None:
+    users = set(trident.storm.__all__) - {"WorkerLostError", "SpoutDeclarer", StormTopology.__name__}
+    page = text_of(PAGE)
+    assert [name for name in sorted(users) if name not in page] == []
+
+
+def _texts() -> str:
+    """All texts of the code: those that are split over lines are one, and a value is `…`."""
+    found = []
+    for path in sorted(Path(trident.storm.__file__).parent.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                found.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))  # type: ignore[misc]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(re.sub(r"%\.?\d*[a-z]", "…", node.value))
+    return "\n".join(found)
+
+
+TEXTS = _texts()
+
+
+@pytest.mark.parametrize("row", rows(text_of(PAGE), "| error | what to do |"), ids=lambda row: row[0])
+def test_every_error_that_is_explained_is_raised(row: list[str]) -> None:
+    assert row[0].strip("`") in TEXTS
+
+
+def test_every_grouping_is_explained() -> None:
+    said = " ".join(row[0] for row in rows(text_of(PAGE), "| call | a tuple goes to |"))
+    kinds: tuple[str, ...] = GroupingKind.__args__  # type: ignore[attr-defined]
+    assert [kind for kind in kinds if f"`{kind}_grouping(" not in said] == []
+
+
+def test_every_figure_is_explained() -> None:
+    said = " ".join(row[0] for row in rows(text_of(PAGE), "| figure | |"))
+    figures = lookup("trident.storm.statistics", "Figures")
+    assert [field.name for field in dataclasses.fields(figures) if f"`{field.name}`" not in said] == []
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_settings_table(text_of(PAGE)), encoding="utf-8")
