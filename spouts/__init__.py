@@ -5,6 +5,8 @@
 `kafka` has `OpaqueTridentKafkaSpout` and `TransactionalTridentKafkaSpout`, `rate` has `RateSpout` for load tests,
 `dataframes` has `DataFrameSpout` and `streaming` has `StructuredStreamingSpout`, whose rows stay in Spark.
 `redis_streams` has `RedisStreamSpout` and `TransactionalRedisStreamSpout`.
+`redis_messages`, `kafka_messages` and `rabbitmq` have `RedisStreamRichSpout`, `KafkaSpout` and `RabbitMQSpout`, which emit
+single messages and acknowledge each of them at its queue.
 Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
@@ -12,7 +14,10 @@ from spouts.dataframes import DataFrameSpout
 from spouts.delta import DeltaSpout
 from spouts.files import CsvFileSpout, JsonFileSpout, ParquetFileSpout
 from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from spouts.kafka_messages import KafkaSpout
+from spouts.rabbitmq import RabbitMQSpout
 from spouts.rate import RateSpout
+from spouts.redis_messages import RedisStreamRichSpout
 from spouts.redis_streams import RedisStreamSpout, TransactionalRedisStreamSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout
 from spouts.streaming import StructuredStreamingSpout
@@ -25,9 +30,12 @@ __all__ = [
     "FeederBatchSpout",
     "FixedBatchSpout",
     "JsonFileSpout",
+    "KafkaSpout",
     "OpaqueTridentKafkaSpout",
     "ParquetFileSpout",
+    "RabbitMQSpout",
     "RateSpout",
+    "RedisStreamRichSpout",
     "RedisStreamSpout",
     "StructuredStreamingSpout",
     "TextFileSpout",

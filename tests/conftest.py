@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from tests.harness.kafka_servers import KafkaCluster
     from tests.harness.kafka_topics import Topics
+    from tests.harness.rabbit_servers import RabbitServer
 
 pin_worker_python()
 # Tests start some hundred Python processes, which would each compile PySpark and this project for themselves.
@@ -113,6 +114,18 @@ def cassandra_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A PostgreSQL. Who kills it starts it again."""
     yield from _server(start_postgres, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RabbitServer]:
+    """A RabbitMQ of one node. Who kills it starts it again."""
+    from tests.harness.rabbit_servers import start_rabbitmq
+
+    server = start_rabbitmq(tmp_path_factory.mktemp("rabbitmq"))
+    try:
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -55,7 +55,7 @@ FOR_STORES = (
     "trident.arrow",
 )
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
-DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka", "psycopg")
+DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka", "pika", "psycopg")
 
 RUNTIME = (
     "cloudpickle",
@@ -158,12 +158,14 @@ LAYERS = (
         ("spouts",),
         (
             "trident.spout",
+            "trident.storm.context",
+            "trident.storm.interfaces",
             "trident.arrow",
             *("pyarrow", "pandas", "numpy", "pyspark", "py4j"),
             *("confluent_kafka", "redis"),
             *VALUES,
         ),
-        deferred=("fastavro", "deltalake"),
+        deferred=("fastavro", "deltalake", "pika"),
     ),
     Layer(("examples",), ("trident", "states", "spouts", "pyspark", "typer", "rich", "confluent_kafka")),
 )

@@ -1,0 +1,250 @@
+"""Kafka as a queue of messages: the partitions of one task, read once, and committed as far as everything is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from spouts.kafka.batch_ranges import Spot
+from spouts.kafka.broker_view import BrokerView
+from spouts.kafka.client_settings import Reports, consumer_settings, error_of, is_final, kafka_error, kafka_package
+from spouts.kafka.lost_records import gone_topic
+from spouts.kafka.options import KafkaOptions
+from spouts.kafka_messages.commits import Commits
+from spouts.kafka_messages.dead_topic import DeadTopic
+from spouts.kafka_messages.own_partitions import OwnPartitions
+from spouts.kafka_messages.partition_work import PartitionWork
+from spouts.kafka_messages.record_values import RecordValues
+from spouts.messages.queue import Message as Taken
+from spouts.messages.queue import decoded
+from trident.errors import SourceAwayError, SpoutError
+
+if TYPE_CHECKING:
+    from confluent_kafka import KafkaError, Message
+
+__all__ = ["TopicQueue"]
+
+_LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION")
+_UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
+
+
+class TopicQueue:
+    """The partitions of one task.
+
+    The consumer joins no group: which task reads what follows from its number, so nothing is rebalanced, and a task that
+    comes back has its partitions at once. Offsets are committed to the group all the same.
+
+    Parameters
+    ----------
+    options
+        What is read; `group_id` is where offsets are committed.
+    task, tasks
+        The number of the task in its component, from 0, and how many there are.
+    dead_letters
+        The topic for what is given up.
+    max_uncommitted, commit_every_s
+        The most offsets of a partition from the lowest that is not done on, and how often is committed.
+    """
+
+    outlives_connections = True
+
+    def __init__(
+        self,
+        options: KafkaOptions,
+        task: int,
+        tasks: int,
+        dead_letters: str | None,
+        max_uncommitted: int,
+        commit_every_s: float,
+    ) -> None:
+        kafka_package()
+        self._options, self._dead_letters = options, dead_letters
+        self._max_uncommitted = max_uncommitted
+        self._look_at = 0.0
+        self._reports, self._values = Reports(), RecordValues(options)
+        self._is_down = self._is_told = False
+        self._settings = consumer_settings(
+            options.bootstrap_servers, options.isolation, options.group_id, options.config
+        )
+        self._work: dict[Spot, PartitionWork] = {}
+        self._commits = Commits(self._work, commit_every_s)
+        self._dead: DeadTopic | None = None
+        self._consumer = self._opened()
+        self._view = BrokerView(options)
+        self._own = OwnPartitions(options, self._view, self._reports, task, tasks)
+        try:
+            self._view.wait_for_brokers()
+            self._look()
+        except BaseException:
+            self._release()
+            raise
+
+    def _opened(self) -> Any:
+        from confluent_kafka import Consumer, KafkaException
+
+        own = {**self._settings, "error_cb": self._error, "on_commit": self._commits.answered}
+        try:
+            return Consumer(own, logger=self._reports)
+        except KafkaException as error:
+            raise SpoutError(f"config: {error_of(error).str()}") from error
+
+    # ---- what a queue does --------------------------------------------------------------------------------------------
+
+    def reconnect(self) -> None:
+        """Nothing to do: the client connects by itself."""
+
+    def told(self, message: Taken) -> str:
+        """Name a record by its offset."""
+        spot, offset = _where(message.raw)
+        return f"offset {offset} of {spot}"
+
+    def fetch(self, room: int) -> Sequence[Taken]:
+        """Take what the client has read ahead."""
+        if self._is_down and not self._is_told:
+            self._is_told = True
+            raise SourceAwayError(
+                f"reading at {self._options.bootstrap_servers}: no broker answers ({self._reports}). Check that they run"
+            )
+        if not self._is_down and time.monotonic() >= self._look_at:
+            self._look()
+        taken = self._consumer.consume(min(room, self._permitted()), 0) if self._work else []
+        records = []
+        for each in taken:
+            if each.error() is not None:
+                self._heed(each, each.error())
+                continue
+            spot, offset = _where(each)
+            if self._work[spot].window.arrive(offset):
+                records.append(each)
+        if taken or self._commits.succeeded:
+            self._is_down = self._is_told = self._commits.succeeded = False
+        return self._messages(records)
+
+    def acknowledge(self, done: Sequence[Taken]) -> None:
+        """Note what is done; it is committed with more."""
+        for message in done:
+            spot, offset = _where(message.raw)
+            self._work[spot].finish(offset)
+
+    def note_failures(self, failed: Sequence[Taken]) -> None:
+        """Have the next commit tell how often each has failed."""
+        for message in failed:
+            spot, offset = _where(message.raw)
+            self._work[spot].failures[offset] = message.failures
+
+    def retry(self, message: Taken) -> bool:
+        """Emit it again: it is still here."""
+        return True
+
+    def bury(self, message: Taken, reason: str) -> None:
+        """Write the record to the topic of dead letters, and only then count it as done."""
+        assert self._dead_letters is not None
+        if self._dead is None:
+            self._dead = DeadTopic(self._dead_letters, self._settings, self._reports)
+        record = message.raw
+        why = {
+            "dead_letter.reason": reason, "dead_letter.failures": str(message.failures),
+            "dead_letter.topic": record.topic(), "dead_letter.partition": str(record.partition()),
+            "dead_letter.offset": str(record.offset()),
+        }  # fmt: skip
+        self._dead.write(record, why)
+        self.acknowledge([message])
+
+    def tend(self) -> None:
+        """Commit from time to time, without waiting for the answer."""
+        self._commits.if_due(self._consumer)
+
+    def give_back(self, messages: Sequence[Taken]) -> bool:
+        """Commit what is done; what was not emitted is emitted when the spout goes on."""
+        self._commits.now(self._consumer, waits=False)
+        return False
+
+    def close(self) -> None:
+        """Commit what is done, and disconnect."""
+        self._commits.now(self._consumer, waits=True)
+        self._release()
+
+    def _release(self) -> None:
+        self._consumer.close()
+        self._view.close()
+        if self._dead is not None:
+            self._dead.close()
+
+    # ---- partitions ---------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Look for partitions that are this task's and not read yet."""
+        self._look_at = time.monotonic() + self._options.refresh_s
+        more = () if self._dead_letters is None else (self._dead_letters,)
+        topics = self._own.topics(more)
+        new = [spot for spot in self._own.of(topics, self._dead_letters) if spot not in self._work]
+        for spot, start in self._own.starts(new, topics, self._consumer).items() if new else ():
+            self._work[spot] = PartitionWork(start)
+        if new:
+            self._assign()
+            self._commits.now(self._consumer, waits=True)  # so that a restart begins where this start did
+
+    def _assign(self) -> None:
+        from confluent_kafka import TopicPartition
+
+        self._consumer.assign([TopicPartition(*spot, work.window.position) for spot, work in self._work.items()])
+        for work in self._work.values():
+            work.is_paused = False
+
+    def _permitted(self) -> int:
+        """Stop reading partitions whose lowest record takes too long; return how many records of others may come."""
+        from confluent_kafka import TopicPartition
+
+        least = self._max_uncommitted
+        for spot, work in self._work.items():
+            room = self._max_uncommitted - work.window.gap
+            if room > 0:
+                least = min(least, room)
+            if (room <= 0) is not work.is_paused:
+                work.is_paused = not work.is_paused
+                change = self._consumer.pause if work.is_paused else self._consumer.resume
+                change([TopicPartition(*spot)])
+        return least
+
+    def _heed(self, message: Message, error: KafkaError) -> None:
+        name = error.name()
+        spot, offset = _where(message)
+        if name == "_PARTITION_EOF":
+            self._work[spot].window.skip_to(offset)
+        elif name in _LOST:
+            self._lost(spot)
+        elif name in _UNKNOWN:
+            raise gone_topic(spot.topic)
+        elif is_final(error):
+            raise kafka_error(f"reading {spot}", self._options.bootstrap_servers, error, self._reports)
+
+    def _lost(self, spot: Spot) -> None:
+        """Go on where there are records, if that is permitted; `SpoutError` if not."""
+        work = self._work[spot]
+        start = self._own.moved(spot, work.window.position)
+        if start != work.window.position:
+            work.move(start)
+        self._assign()
+
+    def _error(self, error: KafkaError) -> None:
+        self._is_down = self._is_down or error.name() == "_ALL_BROKERS_DOWN"
+        self._reports.error(error)
+
+    # ---- records -------------------------------------------------------------------------------------------------------
+
+    def _messages(self, records: list[Message]) -> list[Taken]:
+        found = []
+        for record, row in zip(records, decoded(records, self._values), strict=True):
+            spot, offset = _where(record)
+            work = self._work[spot]
+            values, trouble = ((), row) if isinstance(row, str) else (row, None)
+            if values or trouble is not None:
+                found.append(Taken((*spot, offset), values, record, work.failures.get(offset, 0), trouble))
+            else:
+                work.finish(offset)  # the user's function leaves it out
+        return found
+
+
+def _where(record: Any) -> tuple[Spot, int]:
+    return Spot(record.topic(), record.partition()), record.offset()

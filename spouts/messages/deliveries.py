@@ -1,0 +1,224 @@
+"""What becomes of the messages of one task: fetched, emitted, acknowledged, tried again, given up.
+
+A message is in one place at a time: *ready* to be emitted, *out* in the topology, *waiting* for its retry or its burial, or
+*done*, which is told to the queue with others. Until then it is pending at the queue, so a crash at any moment loses nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
+
+from spouts.messages.queue import Message, MessageQueue
+from spouts.messages.retry_policy import RetryPolicy, Waiting
+from trident.errors import SourceAwayError, SpoutError
+
+__all__ = ["Deliveries"]
+
+_log = logging.getLogger(__name__)
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # between two tries to reach a server that is away
+_SHORTEST_IDLE_S, _LONGEST_IDLE_S = 0.001, 0.02  # between two questions to a queue that had nothing
+_WORK_EVERY_S, _MOST_ACKS = 0.005, 1000  # what is told to the queue is told together
+_CHUNK = 500
+
+
+class _Emits(Protocol):
+    def emit(self, values: Any, message_id: Any = None, stream_id: str = "default") -> Any: ...
+
+
+class Deliveries:
+    """The messages of one task between its queue and the topology.
+
+    Parameters
+    ----------
+    queue, policy
+        Where they come from, and what becomes of those that fail.
+    max_pending
+        The most that are taken from the queue and not acknowledged there.
+    emits, report
+        Take a tuple, and an error to show.
+    clock
+        Seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        queue: MessageQueue,
+        policy: RetryPolicy,
+        max_pending: int,
+        emits: _Emits,
+        report: Callable[[BaseException], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._queue, self._policy, self._most, self._clock = queue, policy, max_pending, clock
+        self._emits, self._report = emits, report
+        self._ready: deque[Message] = deque()
+        self._out: dict[Hashable, Message] = {}
+        self._waiting: Waiting[Message] = Waiting()
+        self._done: list[Message] = []
+        self._failed: list[Message] = []  # of which the queue does not know yet
+        self._is_active, self._is_away = True, False
+        self._pause_s, self._idle_s = _FIRST_PAUSE_S, _SHORTEST_IDLE_S
+        self._try_at = self._work_at = self._fetch_at = 0.0
+
+    @property
+    def pending(self) -> int:
+        """How many messages are taken from the queue and not acknowledged there."""
+        return len(self._ready) + len(self._out) + len(self._waiting) + len(self._done)
+
+    def emit_next(self) -> None:
+        """Emit one message if there is one, and do what is due at the queue."""
+        now = self._clock()
+        if now >= self._work_at if self._ready else now >= self._try_at:
+            self._work_at = now + _WORK_EVERY_S
+            self._guarded(lambda: self._work(now))
+        if self._ready:
+            message = self._ready.popleft()
+            self._out[message.id] = message
+            self._emits.emit(message.values, message_id=message.id)
+
+    def ack(self, id: Hashable) -> None:
+        """Note that the tree of a message is complete."""
+        message = self._out.pop(id, None)
+        if message is None:
+            return  # it has gone back to the queue meanwhile, which delivers it again
+        self._done.append(message)
+        if len(self._done) >= _MOST_ACKS or not self._is_active:  # then `emit_next` is not called
+            self._try_to(self._settle)
+
+    def fail(self, id: Hashable) -> None:
+        """Note that the tree of a message failed or timed out."""
+        message = self._out.pop(id, None)
+        if message is not None:
+            self._failed_once_more(message)
+
+    def activate(self) -> None:
+        """Go on fetching."""
+        self._is_active = True
+
+    def deactivate(self) -> None:
+        """Tell the queue what is done, and let others have what was not emitted."""
+        self._is_active = False
+        self._try_to(self._rest)
+
+    def close(self) -> None:
+        """Tell the queue what is done, and disconnect."""
+        self._try_to(self._acknowledge)
+        self._queue.close()
+
+    # ---- at the queue -------------------------------------------------------------------------------------------------
+
+    def _work(self, now: float) -> None:
+        if self._is_away:
+            self._queue.reconnect()
+        self._is_away, self._pause_s = False, _FIRST_PAUSE_S
+        self._settle()
+        if self._failed:
+            self._queue.note_failures(self._failed)
+            self._failed.clear()
+        while (message := self._waiting.pop_due(now)) is not None:
+            self._again(message)
+        if not self._ready and now >= self._fetch_at:
+            self._fetch(now)
+
+    def _fetch(self, now: float) -> None:
+        room = min(self._most - self.pending, _CHUNK)
+        if room <= 0:
+            return
+        fetched = self._queue.fetch(room)
+        self._idle_s = _SHORTEST_IDLE_S if fetched else min(2 * self._idle_s, _LONGEST_IDLE_S)
+        self._fetch_at = now if fetched else now + self._idle_s
+        for message in fetched:
+            if message.trouble is None and not self._policy.gives_up(message.failures):
+                self._ready.append(message)
+            else:
+                self._failed_once_more(message)
+
+    def _settle(self) -> None:
+        self._acknowledge()
+        self._queue.tend()
+
+    def _acknowledge(self) -> None:
+        if self._done:
+            self._queue.acknowledge(self._done)
+            self._done.clear()
+
+    def _rest(self) -> None:
+        self._acknowledge()
+        if self._queue.give_back(self._ready):
+            self._ready.clear()
+
+    def _forget(self) -> None:
+        """Forget everything: the queue delivers it again, under other ids."""
+        self._ready.clear()
+        self._out.clear()
+        self._waiting.clear()
+        self._done.clear()
+        self._failed.clear()
+
+    # ---- failures -----------------------------------------------------------------------------------------------------
+
+    def _failed_once_more(self, message: Message) -> None:
+        message.failures += 1
+        if message.trouble is not None:
+            self._report(SpoutError(f"{self._queue.told(message)} cannot be read: {message.trouble}"))
+        self._failed.append(message)
+        pause_s = 0.0 if self._is_dead(message) else self._policy.pause_s(message.failures)
+        self._waiting.add(message, self._clock() + pause_s)
+
+    def _is_dead(self, message: Message) -> bool:
+        """Whether it is given up. What cannot be read now cannot be read later."""
+        if message.trouble is not None:
+            return self._policy.limit is not None
+        return self._policy.gives_up(message.failures)
+
+    def _again(self, message: Message) -> None:
+        try:
+            if self._is_dead(message):
+                self._bury(message)
+            elif message.trouble is not None:
+                self._failed_once_more(message)
+            elif self._queue.retry(message):
+                self._ready.appendleft(message)
+        except SourceAwayError:
+            self._waiting.add(message, self._clock())
+            raise
+
+    def _bury(self, message: Message) -> None:
+        times = "once" if message.failures == 1 else f"{message.failures} times"
+        reason, name = message.trouble or f"it failed {times}", self._queue.told(message)
+        if self._policy.dead_letters is None:
+            _log.error("%s is given up: %s. It was %.1000r", name, reason, message.values or message.raw)
+            self._done.append(message)
+            return
+        try:
+            self._queue.bury(message, reason)
+        except SourceAwayError:
+            raise
+        except SpoutError as error:  # the place is not there any more, or refuses it
+            self._report(error)
+            self._waiting.add(message, self._clock() + self._policy.longest_pause_s)
+            return
+        self._report(SpoutError(f"{name} is a dead letter in {self._policy.dead_letters!r} now: {reason}"))
+
+    # ---- a server that is away ----------------------------------------------------------------------------------------
+
+    def _try_to(self, act: Callable[[], None]) -> None:
+        """Do something at the queue now if it answers; it is done later otherwise, or again by the queue."""
+        if not self._is_away:
+            self._guarded(act)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        try:
+            act()
+        except SourceAwayError as error:
+            if not self._is_away:
+                self._report(error)
+            self._is_away = True
+            if not self._queue.outlives_connections:
+                self._forget()
+            self._try_at = self._work_at = self._clock() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -1,0 +1,107 @@
+"""`MessageQueue`: what a queue must be able to do so that its messages become tuples that are tracked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from trident.errors import SpoutError
+
+__all__ = ["Message", "MessageQueue", "decoded"]
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Message:
+    """A message that was taken from a queue and not acknowledged there yet.
+
+    Attributes
+    ----------
+    id
+        Names it in the topology.
+    values
+        The values of its tuple; empty if it cannot be read.
+    raw
+        What its queue needs to acknowledge it, to give it back or to make a dead letter of it.
+    failures
+        How often it failed, as far as the queue and this spout know.
+    trouble
+        Why it cannot be read; None if it can.
+    """
+
+    id: Hashable
+    values: Sequence[Any]
+    raw: Any
+    failures: int = 0
+    trouble: str | None = None
+
+
+class MessageQueue(Protocol):
+    """One task's connection to a queue. No call waits for messages.
+
+    Every call may raise `SourceAwayError`: the server does not answer, and `reconnect` is called until it does. Any other
+    `SpoutError` ends the worker.
+
+    Attributes
+    ----------
+    outlives_connections
+        Whether what was taken stays with this task when the connection is lost. Otherwise it goes back to the queue then,
+        which delivers it again.
+    """
+
+    outlives_connections: bool
+
+    def reconnect(self) -> None:
+        """Connect again."""
+
+    def told(self, message: Message) -> str:
+        """Name a message in an error: its number and its place."""
+
+    def fetch(self, room: int) -> Sequence[Message]:
+        """Take what is there, at most `room` messages; each stays pending at the queue."""
+
+    def acknowledge(self, done: Sequence[Message]) -> None:
+        """Take messages off the queue for good."""
+
+    def note_failures(self, failed: Sequence[Message]) -> None:
+        """Write down how often these have failed, where the queue can keep that."""
+
+    def retry(self, message: Message) -> bool:
+        """Say whether a message that waited long enough is emitted from here; False: it was given back to the queue."""
+
+    def bury(self, message: Message, reason: str) -> None:
+        """Write a dead letter, and once that is safe take the message off the queue."""
+
+    def tend(self) -> None:
+        """Do what must be done from time to time; called often."""
+
+    def give_back(self, messages: Sequence[Message]) -> bool:
+        """Give back messages that were not emitted, as the spout is deactivated. False: this queue cannot."""
+
+    def close(self) -> None:
+        """Release everything. What is not acknowledged is delivered again."""
+
+
+def decoded(items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequence[Any]]]) -> list[Sequence[Any] | str]:
+    """Decode many items at once, and one by one if that fails, so that one bad item spoils no other.
+
+    Parameters
+    ----------
+    decode
+        Returns the values of each item; raises `SpoutError` or `ValueError` if any cannot be read.
+
+    Returns
+    -------
+    list
+        For each item its values, or the reason why it cannot be read.
+    """
+    if not items:
+        return []
+    try:
+        return list(decode(items))
+    except (SpoutError, ValueError) as error:
+        if len(items) == 1:
+            return [str(error)]
+    return [decoded([item], decode)[0] for item in items]

@@ -1,0 +1,127 @@
+"""`MessageSpout`: the base of spouts whose queue waits for an answer to each message."""
+
+from __future__ import annotations
+
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+from spouts.messages.deliveries import Deliveries
+from spouts.messages.queue import MessageQueue
+from spouts.messages.retry_policy import RetryPolicy
+from trident.ability import Ability
+from trident.errors import ConfigError, SourceAwayError, SpoutError
+from trident.fields import Fields
+from trident.spout.rich import OutputFieldsDeclarer
+from trident.storm.context import TopologyContext
+from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector
+
+__all__ = ["MessageSpout"]
+
+_log = logging.getLogger(__name__)
+_START_S = 5.0  # how long a server may be away when the spout starts: it may just be starting too
+
+
+@runtime_checkable
+class ReportsErrors(Ability, Protocol):
+    """A collector that shows errors; that of a Trident topology does not."""
+
+    def report_error(self, error: BaseException) -> None:
+        """Show an error."""
+
+
+class MessageSpout(BaseRichSpout, ABC):
+    """Emits each message of a queue, and acknowledges it there when its tuple tree is complete. At-least-once.
+
+    In a Trident topology it is a spout of single tuples like any other: messages are acknowledged with their batch.
+
+    Parameters
+    ----------
+    fields
+        What it emits, with types.
+    policy
+        What becomes of messages that fail.
+    max_pending
+        The most messages that a task takes from its queue before they are acknowledged.
+    """
+
+    def __init__(self, fields: Fields, policy: RetryPolicy, max_pending: int) -> None:
+        if not isinstance(max_pending, int) or max_pending < 1:
+            raise ConfigError(f"max_pending={max_pending!r}: give a whole number of at least 1")
+        self._fields, self._policy, self._max_pending = fields, policy, max_pending
+        self._opened: Deliveries | None = None
+
+    @abstractmethod
+    def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
+        """Connect a task to the queue, in the worker.
+
+        Raises
+        ------
+        SourceAwayError
+            The server does not answer; it is tried again for some seconds.
+        SpoutError
+            Something is wrong that waiting does not mend.
+        """
+
+    def declare_output_fields(self, declarer: OutputFieldsDeclarer) -> None:
+        """Declare the stream `default`."""
+        declarer.declare(self._fields)
+
+    def open(self, conf: Mapping[str, Any], context: TopologyContext, collector: SpoutOutputCollector) -> None:
+        """Connect; `SpoutError` if the server cannot be reached or does not have what is named."""
+        report = collector.report_error if isinstance(collector, ReportsErrors) else _log_error
+        queue = self._connected(context, report)
+        self._opened = Deliveries(queue, self._policy, self._max_pending, collector, report)
+
+    def _connected(self, context: TopologyContext, report: Callable[[BaseException], None]) -> MessageQueue:
+        deadline = time.monotonic() + _START_S
+        while True:
+            try:
+                return self._connect(context, report)
+            except SourceAwayError as error:
+                if time.monotonic() >= deadline:
+                    raise SpoutError(f"{error}; it did not answer for {_START_S:g} seconds") from error
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """Acknowledge what is done, and disconnect; what is not done is delivered again."""
+        if self._opened is not None:
+            self._opened.close()
+            self._opened = None
+
+    def activate(self) -> None:
+        """Go on fetching."""
+        self._deliveries.activate()
+
+    def deactivate(self) -> None:
+        """Give back what was not emitted, where the queue takes it back."""
+        self._deliveries.deactivate()
+
+    def next_tuple(self) -> None:
+        """Emit a message if there is one."""
+        self._deliveries.emit_next()
+
+    def ack(self, msg_id: Any) -> None:
+        """Have the message acknowledged at the queue, within some milliseconds and together with others."""
+        self._deliveries.ack(msg_id)
+
+    def fail(self, msg_id: Any) -> None:
+        """Have the message tried again after a pause, or given up if it has failed too often."""
+        self._deliveries.fail(msg_id)
+
+    @property
+    def pending(self) -> int:
+        """How many messages this task has taken from its queue that are not acknowledged there."""
+        return 0 if self._opened is None else self._opened.pending
+
+    @property
+    def _deliveries(self) -> Deliveries:
+        if self._opened is None:
+            raise SpoutError(f"{type(self).__name__} is not open: open(conf, context, collector) comes first")
+        return self._opened
+
+
+def _log_error(error: BaseException) -> None:
+    _log.error("%s", error)

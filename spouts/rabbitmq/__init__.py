@@ -1,0 +1,10 @@
+"""Messages of a RabbitMQ queue, each unacknowledged there until its tuple tree is complete.
+
+`pip install 'trident-spark[rabbitmq]'`. Begin with `spout.py`, then `queue_consumer.py` (what becomes of a message at the
+broker); `broker.py` calls it. `Json` and `Avro` are the formats of Kafka's spouts.
+"""
+
+from spouts.kafka.value_formats import Avro, Json
+from spouts.rabbitmq.spout import RabbitMQSpout
+
+__all__ = ["Avro", "Json", "RabbitMQSpout"]

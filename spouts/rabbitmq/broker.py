@@ -1,0 +1,167 @@
+"""One connection to a RabbitMQ: a channel that gets messages, and one that publishes with confirmations."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from spouts.rabbitmq.broker_errors import broker_errors
+from spouts.rabbitmq.options import RabbitMQOptions, driver
+from trident.errors import SourceAwayError
+
+__all__ = ["Broker", "Delivery"]
+
+
+class Delivery(NamedTuple):
+    """A message as the broker delivered it.
+
+    Attributes
+    ----------
+    connection, tag
+        Which connection of the spout it came over, and its number there: an answer is possible only over the same one.
+    method, properties, body
+        How it was routed, its properties (headers among them), and its content.
+    """
+
+    connection: int
+    tag: int
+    method: Any
+    properties: Any
+    body: bytes
+
+    @property
+    def headers(self) -> Mapping[str, Any]:
+        """Its headers, none as an empty mapping."""
+        return self.properties.headers or {}
+
+
+class Broker:
+    """A connection, which is opened again after it was lost. All calls from one thread.
+
+    Parameters
+    ----------
+    options
+        Where the broker is.
+    queue, dead_letters
+        The queue that is consumed, and the one for dead letters; both must be there.
+    prefetch
+        How many messages it delivers that are not acknowledged.
+    """
+
+    def __init__(self, options: RabbitMQOptions, queue: str, dead_letters: str | None, prefetch: int) -> None:
+        self._parameters, self.place, self.queue = options.parameters(), options.place, queue
+        self._dead_letters, self._prefetch = dead_letters, prefetch
+        self._arrived: list[Delivery] = []
+        self._number = 0
+        self._connection: Any = None
+        self._channel: Any = None
+        self._confirming: Any = None
+        self._consumer: str | None = None
+        self._is_cancelled = False
+        log = logging.getLogger("pika")
+        if log.level == logging.NOTSET:
+            log.setLevel(logging.CRITICAL)  # it logs a stack trace for each try to connect; the spout reports the error
+
+    def open(self) -> None:
+        """Connect, and check that the queues are there."""
+        self.close()
+        with self._errors("connecting"):
+            self._connection = driver().BlockingConnection(self._parameters)
+            self._channel = self._connection.channel()
+            self._channel.basic_qos(prefetch_count=self._prefetch)
+            self._channel.add_on_cancel_callback(self._cancelled)
+            self._confirming = self._connection.channel()
+            self._confirming.confirm_delivery()
+        self._number, self._is_cancelled = self._number + 1, False
+        for queue in (self.queue, self._dead_letters):
+            if queue is not None:
+                with self._errors(f"looking for the queue {queue!r}"):
+                    self._channel.queue_declare(queue, passive=True)
+
+    def arrived(self) -> list[Delivery]:
+        """Return what the broker has delivered since the last call, without waiting; keeps the connection alive."""
+        with self._errors(f"consuming the queue {self.queue!r}"):
+            if self._consumer is None:
+                self._consumer = self._channel.basic_consume(self.queue, self._take)
+            self._connection.process_data_events(0)
+        if self._is_cancelled:
+            self._lose(f"the broker ended the consumption of the queue {self.queue!r}: was it deleted?")
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def tend(self) -> None:
+        """Answer the broker's heartbeats."""
+        with self._errors("answering a heartbeat"):
+            self._connection.process_data_events(0)
+
+    def ack(self, tags: Sequence[int], all_up_to: int = 0) -> None:
+        """Acknowledge messages: these, and if given all up to a number."""
+        with self._errors(f"acknowledging messages of the queue {self.queue!r}"):
+            if all_up_to:
+                self._channel.basic_ack(all_up_to, multiple=True)
+            for tag in tags:
+                self._channel.basic_ack(tag)
+
+    def requeue(self, tags: Sequence[int]) -> None:
+        """Put messages back on the queue."""
+        with self._errors(f"putting messages back on the queue {self.queue!r}"):
+            for tag in tags:
+                self._channel.basic_nack(tag, requeue=True)
+
+    def publish(
+        self, queue: str, delivery: Delivery, headers: Mapping[str, Any], without: Collection[str] = ()
+    ) -> None:
+        """Publish a copy of a message to a queue; return once the broker has it safely.
+
+        Parameters
+        ----------
+        headers, without
+            Headers that are added, and the names of those that are left out.
+        """
+        properties = driver().BasicProperties(**vars(delivery.properties))
+        kept = {name: value for name, value in delivery.headers.items() if name not in without}
+        properties.headers = {**kept, **headers}
+        properties.user_id = None  # the broker refuses another user's
+        with self._errors(f"publishing to the queue {queue!r}"):
+            self._confirming.basic_publish("", queue, delivery.body, properties, mandatory=True)
+
+    def rest(self) -> list[Delivery]:
+        """Get no more messages until `arrived` is called; returns what had arrived."""
+        if self._consumer is not None:
+            with self._errors(f"resting from the queue {self.queue!r}"):
+                self._channel.basic_cancel(self._consumer)
+            self._consumer = None
+        arrived, self._arrived = self._arrived, []
+        return arrived
+
+    def close(self) -> None:
+        """Close the connection; the broker puts back what is not acknowledged."""
+        opened, self._connection, self._consumer = self._connection, None, None
+        self._arrived = []
+        if opened is not None and opened.is_open:
+            exceptions = driver().exceptions
+            with contextlib.suppress(exceptions.AMQPError, OSError):
+                opened.close()
+
+    def _take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        self._arrived.append(Delivery(self._number, method.delivery_tag, method, properties, body))
+
+    def _cancelled(self, frame: Any) -> None:
+        self._is_cancelled = True
+
+    def _lose(self, why: str) -> None:
+        self.close()
+        raise SourceAwayError(f"RabbitMQ {self.place}: {why}")
+
+    @contextlib.contextmanager
+    def _errors(self, doing: str) -> Any:
+        if self._connection is None and doing != "connecting":
+            raise SourceAwayError(f"{doing} on RabbitMQ {self.place}: not connected")
+        try:
+            with broker_errors(doing, self.place):
+                yield
+        except SourceAwayError:
+            self.close()  # so that the broker puts back what this spout forgets
+            raise

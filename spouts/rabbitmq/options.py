@@ -1,0 +1,122 @@
+"""Where a RabbitMQ is, and how to connect to it."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from trident.errors import ConfigError, EnvironmentProblem
+from trident.redaction import SECRET, Redacted
+
+__all__ = ["RabbitMQOptions", "driver"]
+
+_SCHEMES = ("amqp", "amqps")
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class RabbitMQOptions(Redacted):
+    """A RabbitMQ and an account on it.
+
+    Attributes
+    ----------
+    url
+        `amqp://[user:password@]host:port/virtual-host`, or `amqps://` (TLS). The virtual host `/` is written `%2F`, or left
+        out. A query is passed to pika.
+    user, password
+        Used instead of those in the URL.
+    tls_ca_file, tls_cert_file, tls_key_file
+        PEM files: the authorities to trust (None: the system's), and this client's own certificate and key.
+    tls_verify
+        False accepts any certificate and any host name.
+    connect_timeout_s
+        Seconds to wait for a connection.
+    heartbeat_s
+        After so many seconds without a sign of life the broker and the spout take each other for dead. Longer than the
+        message timeout: a spout that waits for its pending tuples gives no sign.
+    """
+
+    url: str = field(kw_only=False)
+    user: str | None = None
+    password: str | None = field(default=None, metadata=SECRET)
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_verify: bool = True
+    connect_timeout_s: float = 5.0
+    heartbeat_s: int = 60
+
+    def __post_init__(self) -> None:
+        """Check the URL, the numbers, and that there is TLS if there are options of it."""
+        scheme = urlsplit(self.url).scheme.lower()
+        if scheme not in _SCHEMES:
+            raise ConfigError(
+                f"the URL of a RabbitMQ starts with {scheme or 'no scheme'!r}; write amqp://user:password@host:5672/%2F or "
+                "amqps:// (TLS)"
+            )
+        if scheme == "amqp" and (self.tls_ca_file or self.tls_cert_file or self.tls_key_file or not self.tls_verify):
+            raise ConfigError("a RabbitMQ has TLS options and no TLS: nothing would be encrypted; write amqps://")
+        if not self.connect_timeout_s > 0 or not isinstance(self.heartbeat_s, int) or self.heartbeat_s < 0:
+            raise ConfigError(
+                f"connect_timeout_s={self.connect_timeout_s!r}, heartbeat_s={self.heartbeat_s!r}: give a number of seconds "
+                "above 0, and a whole number of seconds (0: no heartbeats)"
+            )
+        with contextlib.suppress(EnvironmentProblem):  # pika may be where the spout runs, and not here
+            self._parameters()
+
+    @property
+    def place(self) -> str:
+        """The broker's address and virtual host for messages, without user and password."""
+        parts = urlsplit(self.url)
+        host = parts.netloc.rpartition("@")[2] or "localhost"
+        return f"{host}{parts.path}".removesuffix("/%2F").removesuffix("/%2f").removesuffix("/")
+
+    def parameters(self) -> Any:
+        """Return pika's parameters of a connection."""
+        found = self._parameters()
+        if urlsplit(self.url).scheme.lower() == "amqps":
+            found.ssl_options = driver().SSLOptions(self._tls(), found.host)
+        return found
+
+    def _parameters(self) -> Any:
+        pika, scheme = driver(), urlsplit(self.url).scheme
+        try:
+            found = pika.URLParameters(scheme.lower() + self.url[len(scheme) :])
+        except (TypeError, ValueError) as error:
+            # Its text may have a part of the URL; the query's names are no secret.
+            known = f": {error}" if "URL parameter" in str(error) else ""
+            raise ConfigError(
+                f"the URL of a RabbitMQ cannot be read{known}; write amqp://user:password@host:5672/%2F"
+            ) from None
+        if self.user is not None or self.password is not None:
+            own = found.credentials
+            found.credentials = pika.PlainCredentials(self.user or own.username, self.password or own.password)
+        found.socket_timeout = self.connect_timeout_s
+        found.stack_timeout = 2 * self.connect_timeout_s
+        found.blocked_connection_timeout = 2 * self.connect_timeout_s
+        if "heartbeat=" not in urlsplit(self.url).query:
+            found.heartbeat = self.heartbeat_s
+        return found
+
+    def _tls(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.tls_ca_file)
+        if self.tls_cert_file is not None:
+            context.load_cert_chain(self.tls_cert_file, self.tls_key_file)
+        if not self.tls_verify:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context
+
+
+def driver() -> Any:
+    """Return the module `pika`, imported when first needed."""
+    try:
+        import pika
+    except ImportError as error:
+        if error.name != "pika":
+            raise
+        raise EnvironmentProblem(
+            f"a RabbitMQ spout needs the package pika ({error}); pip install 'trident-spark[rabbitmq]'"
+        ) from error
+    return pika

@@ -1,0 +1,274 @@
+"""Records of Kafka topics one by one: what is committed, which task reads what, where reading begins, what is refused."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spouts import KafkaSpout
+from spouts.kafka import ByColumns, ByRecord, Json
+from spouts.messages import spout as message_spout
+from tests.harness.kafka_servers import start_kafka
+from tests.harness.kafka_topics import Record, Topics
+from tests.harness.servers import free_ports
+from tests.spouts.messages.driving import Task
+from tests.spouts.messages.places import FIELDS, KafkaPlace
+from trident.errors import ConfigError, SpoutError
+
+
+@pytest.fixture
+def place(kafka_topics: Topics) -> KafkaPlace:
+    return KafkaPlace(kafka_topics)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(message_spout, "_START_S", 0.2)
+
+
+def _abandon(task: Task) -> None:
+    """Let a task die: nothing more is committed."""
+    task.spout._opened._queue._release()
+
+
+def _offsets(place: KafkaPlace) -> list[int]:
+    return [each.offset for each in place.committed()]
+
+
+def test_only_what_lies_below_the_lowest_unacked_record_is_committed(place: KafkaPlace) -> None:
+    place.fill(range(6))
+    task = Task(place.spout())
+    ids = [id_ for _, id_ in task.take(6)]
+    assert _offsets(place) == [0]
+    for at in (4, 2):
+        task.spout.ack(ids[at])
+    task.until(lambda: json.loads(place.committed()[0].metadata)["done"])
+    assert _offsets(place) == [0]
+    task.spout.ack(ids[0])
+    task.until(lambda: _offsets(place) == [1])
+    task.spout.ack(ids[1])
+    task.until(lambda: _offsets(place) == [3])
+    _abandon(task)
+
+
+def test_a_restart_does_not_emit_again_what_was_acked_behind_the_committed_offset(place: KafkaPlace) -> None:
+    place.fill(range(6))
+    task = Task(place.spout())
+    ids = [id_ for _, id_ in task.take(6)]
+    for at in (4, 2, 0):
+        task.spout.ack(ids[at])
+    task.until(lambda: _offsets(place) == [1])
+    _abandon(task)
+    again = Task(place.spout())
+    assert [values[0] for values, _ in again.take(3)] == ["w1", "w3", "w5"]
+    again.close()
+
+
+def test_how_often_a_record_failed_outlives_its_task(place: KafkaPlace) -> None:
+    place.fill([1])
+    options: dict[str, Any] = {"max_failures": 3, "first_pause_s": 0.01, "dead_letters": True}
+    task = Task(place.spout(**options))
+    for _ in range(2):
+        ((_, id_),) = task.take(1)
+        task.spout.fail(id_)
+    task.until(lambda: '"failures":[[0,2]]' in place.committed()[0].metadata)
+    _abandon(task)
+    again = Task(place.spout(**options))
+    ((_, id_),) = again.take(1)
+    again.spout.fail(id_)
+    again.until(lambda: again.errors)
+    again.close()
+    assert place.dead()[0]["failures"] == 3
+
+
+def test_a_partition_waits_for_a_record_that_takes_too_long_and_others_go_on(kafka_topics: Topics) -> None:
+    place = KafkaPlace(kafka_topics, partitions=2)
+    place.fill(range(10))
+    place.fill(range(100, 130), partition=1)
+    task = Task(place.spout(max_uncommitted=4, fields="value, partition"))
+    seen: list[str] = []
+
+    def answer_all_but_the_first() -> bool:
+        for values, id_ in task.collector.emitted:
+            seen.append(values[0])
+            if values[0] != "w0":
+                task.spout.ack(id_)
+        task.collector.emitted.clear()
+        return _offsets(place)[1] == 30
+
+    task.until(answer_all_but_the_first)
+    assert sorted(word for word in seen if len(word) == 2) == ["w0", "w1", "w2", "w3"]
+    task.spout.ack((place.topic, 0, 0))
+    rest = task.drain(lambda: _offsets(place)[0] == 10)
+    assert [values[0] for values in rest] == [f"w{n}" for n in range(4, 10)]
+    task.close()
+
+
+def test_tasks_share_the_partitions_and_a_new_partition_is_found(kafka_topics: Topics) -> None:
+    place = KafkaPlace(kafka_topics, partitions=3)
+    for partition in range(3):
+        place.fill([partition], partition)
+    tasks = [Task(place.spout(refresh_s=0.1, first_poll="earliest"), number, 2) for number in range(2)]
+    words = [{values[0] for values in _all_of(task)} for task in tasks]
+    assert words[0] | words[1] == {"w0", "w1", "w2"}
+    assert not words[0] & words[1]
+    kafka_topics.add_partitions(place.topic, 4)
+    place.fill([3], partition=3)
+    tasks[0].until(lambda: tasks[1].spout.next_tuple() or any(each.collector.emitted for each in tasks))
+    found = [values[0] for each in tasks for values, _ in each.collector.emitted]
+    assert found == ["w3"]
+    for task in tasks:
+        task.close()
+
+
+def _all_of(task: Task) -> list[Any]:
+    """Acknowledge everything that comes until the task's partitions are at their ends."""
+    work = task.spout._opened._queue._work
+    ends = dict.fromkeys(work, 1)
+    return task.drain(
+        lambda: all(work[spot].window.low >= end for spot, end in ends.items()) and not task.spout.pending
+    )
+
+
+def test_latest_begins_behind_what_is_there_also_after_a_restart_before_anything_came(place: KafkaPlace) -> None:
+    place.fill(range(3))
+    task = Task(place.spout(first_poll="latest"))
+    _abandon(task)
+    place.fill([3])
+    again = Task(place.spout(first_poll="latest"))
+    assert [values[0] for values, _ in again.take(1)] == ["w3"]
+    again.close()
+
+
+def test_a_datetime_begins_with_the_records_from_then_on(place: KafkaPlace) -> None:
+    records = [Record(b'{"word": "w%d", "n": 1}' % day, timestamp_ms=day * 86_400_000) for day in range(1, 5)]
+    place.topics.produce(place.topic, records)
+    task = Task(place.spout(first_poll=datetime(1970, 1, 4, tzinfo=UTC)))
+    assert [values[0] for values, _ in task.take(2)] == ["w3", "w4"]
+    task.close()
+
+
+def test_records_of_transactions_that_were_aborted_hold_up_nothing(place: KafkaPlace) -> None:
+    place.fill([0])
+    place.topics.transaction(place.topic, [b'{"word": "aborted", "n": 1}'], abort=True)
+    place.topics.transaction(place.topic, [b'{"word": "w1", "n": 1}'])
+    task = Task(place.spout())
+    seen = task.drain(lambda: place.left() == 0)
+    assert [values[0] for values in seen] == ["w0", "w1"]
+    task.close()
+
+
+def test_a_topic_that_was_created_again_is_read_from_its_beginning(place: KafkaPlace) -> None:
+    place.fill(range(3))
+    task = Task(place.spout())
+    task.drain(lambda: place.left() == 0)
+    task.close()
+    place.topics.recreate(place.topic)
+    place.fill([7, 8, 9, 10])
+    again = Task(place.spout())
+    assert [values[0] for values, _ in again.take(4)] == ["w7", "w8", "w9", "w10"]
+    again.close()
+
+
+def test_records_that_were_deleted_before_they_were_read_are_refused_or_skipped(place: KafkaPlace) -> None:
+    place.fill(range(5))
+    task = Task(place.spout(max_pending=1))
+    ((_, id_),) = task.take(1)
+    task.spout.ack(id_)
+    task.until(lambda: _offsets(place) == [1])
+    _abandon(task)
+    place.topics.delete_records(place.topic, 3)
+    with pytest.raises(SpoutError, match='begins at 3 now: 2 offsets were deleted.*on_lost="skip"'):
+        Task(place.spout())
+    again = Task(place.spout(on_lost="skip"))
+    assert [values[0] for values, _ in again.take(2)] == ["w3", "w4"]
+    again.close()
+
+
+def test_a_function_of_records_may_leave_some_out(place: KafkaPlace) -> None:
+    place.fill(range(4))
+    even = ByRecord("n: bigint", lambda record: (record.offset,) if record.offset % 2 == 0 else None)
+    task = Task(place.spout(value=even))
+    assert task.drain(lambda: place.left() == 0) == [(0,), (2,)]
+    task.close()
+
+
+def test_it_emits_what_a_record_has(place: KafkaPlace) -> None:
+    place.topics.produce(place.topic, [Record(b"v", b"k", 0, (("h", b"1"),), 5000)])
+    fields = "key, value, timestamp, partition, offset, topic, headers"
+    task = Task(place.spout(value="text", key="text", fields=fields))
+    ((values, _),) = task.take(1)
+    at = datetime.fromtimestamp(5, UTC)
+    assert values == ("k", "v", at, 0, 0, place.topic, [{"key": "h", "value": b"1"}])
+    task.close()
+
+
+@pytest.mark.server
+def test_it_goes_on_after_a_restart_of_the_broker(tmp_path: Path) -> None:
+    cluster = start_kafka(tmp_path)
+    try:
+        place = KafkaPlace(Topics(cluster.bootstrap))
+        place.fill(range(6))
+        task = Task(place.spout())
+        taken = task.take(6)
+        cluster.brokers[0].kill()
+        for _, id_ in taken[:2]:
+            task.spout.ack(id_)
+        task.spout.fail(taken[2][1])
+        task.until(lambda: task.errors)
+        assert "no broker answers" in task.errors[0]
+        cluster.restart()
+        place.fill([6])
+        seen = task.drain(lambda: task.spout.pending == 3 and _offsets(place) == [3])
+        assert sorted(values[0] for values in seen) == ["w2", "w6"]
+        assert len(task.errors) == 1
+        task.close()
+    finally:
+        cluster.stop()
+
+
+@pytest.mark.server
+def test_a_broker_that_is_not_there_is_named(impatient: None) -> None:
+    (port,) = free_ports(1)
+    spout = KafkaSpout(f"127.0.0.1:{port}", "t", group_id="g")
+    with pytest.raises(SpoutError, match=f"127.0.0.1:{port}.*Check bootstrap_servers, and that the broker runs"):
+        Task(spout)
+
+
+def test_a_topic_that_is_not_there_is_told(place: KafkaPlace) -> None:
+    missing: list[dict[str, Any]] = [
+        {"topics": "no-such-topic"},
+        {"topics": place.topic, "dead_letters": "no-such-topic"},
+    ]
+    for given in missing:
+        with pytest.raises(SpoutError, match="topic 'no-such-topic' at .*: it is not there.*Create it"):
+            Task(KafkaSpout(place.topics.bootstrap, group_id="g", **given))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"bootstrap_servers": ""}, "bootstrap_servers=''"),
+        ({"topics": []}, "give the name of a topic"),
+        ({"group_id": ""}, "group_id=''"),
+        ({"first_poll": "committed"}, "what is committed comes first"),
+        ({"value": ByColumns("n: bigint", lambda table: table)}, "takes ByRecord"),
+        ({"dead_letters": "t"}, "dead_letters='t' is a topic that is read"),
+        ({"max_uncommitted": 0}, "max_uncommitted=0"),
+        ({"commit_every_s": 0}, "commit_every_s=0"),
+        ({"max_pending": -1}, "max_pending=-1"),
+        ({"config": {"enable.auto.commit": True}}, "'enable.auto.commit' is set by"),
+    ],
+)
+def test_impossible_options_are_refused(options: dict[str, Any], text: str) -> None:
+    given = {"bootstrap_servers": "h:1", "topics": "t", "group_id": "g", "value": Json(FIELDS), **options}
+    with pytest.raises(ConfigError, match=text):
+        KafkaSpout(**given)
+
+
+def test_its_text_shows_no_password() -> None:
+    assert "secret" not in repr(KafkaSpout("h:1", "t", group_id="g", config={"sasl.password": "secret"}))

@@ -1,0 +1,243 @@
+"""What becomes of messages between a queue and the topology, whatever happens: random answers, crashes, servers away.
+
+The queue is a list in memory that keeps what a real one promises: what is not acknowledged is delivered again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spouts.messages.deliveries import Deliveries
+from spouts.messages.queue import Message, decoded
+from spouts.messages.retry_policy import RetryPolicy
+from trident.errors import SourceAwayError, SpoutError
+
+
+class ListQueue:
+    """A queue; it loses its connection when told, and checks what it is told."""
+
+    def __init__(self, numbers: Sequence[int], outlives_connections: bool) -> None:
+        self.outlives_connections = outlives_connections
+        self.unread = list(numbers)
+        self.pending: dict[Any, int] = {}
+        self.failures: Counter[int] = Counter()
+        self.acked: Counter[int] = Counter()
+        self.dead: dict[int, str] = {}
+        self.is_away = self.is_lost = self.refuses_letters = False
+        self._deliveries = 0
+
+    def _check(self) -> None:
+        if self.is_away or self.is_lost:
+            raise SourceAwayError("away")
+
+    def lose(self) -> None:
+        self.is_away = self.is_lost = True
+        if not self.outlives_connections:
+            self.unread[:0] = self.pending.values()
+            self.pending.clear()
+
+    def reconnect(self) -> None:
+        self.is_lost = self.is_away
+        self._check()
+
+    def told(self, message: Message) -> str:
+        return f"number {message.values[0]}"
+
+    def fetch(self, room: int) -> list[Message]:
+        self._check()
+        taken, self.unread = self.unread[:room], self.unread[room:]
+        found = []
+        for number in taken:
+            self._deliveries += 1
+            self.pending[self._deliveries] = number
+            trouble = "bad" if number < 0 else None
+            found.append(Message(self._deliveries, (number,), self._deliveries, self.failures[number], trouble))
+        return found
+
+    def acknowledge(self, done: Sequence[Message]) -> None:
+        self._check()
+        for message in done:
+            self.acked[self.pending.pop(message.raw)] += 1
+
+    def note_failures(self, failed: Sequence[Message]) -> None:
+        self._check()
+        for message in failed:
+            self.failures[self.pending[message.raw]] = message.failures
+
+    def retry(self, message: Message) -> bool:
+        self._check()
+        return True
+
+    def bury(self, message: Message, reason: str) -> None:
+        self._check()
+        if self.refuses_letters:
+            raise SpoutError("no such place")
+        self.dead[self.pending.pop(message.raw)] = reason
+
+    def tend(self) -> None:
+        self._check()
+
+    def give_back(self, messages: Sequence[Message]) -> bool:
+        self._check()
+        for message in messages:
+            self.unread.append(self.pending.pop(message.raw))
+        return True
+
+    def close(self) -> None:
+        self.is_away = True
+
+
+class Run:
+    """Deliveries over a queue, with a clock that is moved by hand."""
+
+    def __init__(self, queue: ListQueue, policy: RetryPolicy, max_pending: int = 5) -> None:
+        self.queue, self.now = queue, 0.0
+        self.out: dict[Any, int] = {}
+        self.complete: Counter[int] = Counter()
+        self.errors: list[str] = []
+        self.deliveries = Deliveries(
+            queue, policy, max_pending, self, lambda error: self.errors.append(str(error)), lambda: self.now
+        )
+
+    def emit(self, values: Any, message_id: Any = None, stream_id: str = "default") -> None:
+        assert message_id not in self.out, "it is out already"
+        self.out[message_id] = values[0]
+
+    def step(self, seconds: float = 0.01) -> None:
+        self.now += seconds
+        self.deliveries.emit_next()
+
+    def ack(self, id_: Any) -> None:
+        self.complete[self.out.pop(id_)] += 1
+        self.deliveries.ack(id_)
+
+
+@given(
+    st.booleans(),
+    st.integers(0, 2**32),
+    st.lists(
+        st.sampled_from(["step", "step", "step", "ack", "ack", "fail", "lose", "back", "wait", "rest"]), max_size=80
+    ),
+)
+def test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did(
+    outlives: bool, seed: int, moves: list[str]
+) -> None:
+    queue = ListQueue([*range(12), -1], outlives)
+    run = Run(queue, RetryPolicy(max_failures=3, first_pause_s=0.1, longest_pause_s=1.0, dead_letters="dead"))
+    choose = random.Random(seed)
+    for move in [*moves, "back"]:
+        if move == "step":
+            run.step()
+        elif move == "wait":
+            run.step(2.0)
+        elif move == "lose":
+            queue.lose()
+        elif move == "back":
+            queue.is_away = False
+        elif move == "rest":
+            run.deliveries.deactivate()
+            run.deliveries.activate()
+        elif run.out:
+            id_ = choose.choice(sorted(run.out))
+            if move == "ack":
+                run.ack(id_)
+            else:
+                del run.out[id_]
+                run.deliveries.fail(id_)
+        assert run.deliveries.pending <= 5
+        assert all(queue.acked[number] <= run.complete[number] for number in range(12))
+    _finish(run)
+    assert {*queue.acked, *queue.dead} == {*range(12), -1}
+    assert queue.dead[-1] == "bad"
+    assert not queue.pending
+    assert not queue.unread
+
+
+def _finish(run: Run) -> None:
+    for _ in range(300):
+        run.step(1.0)
+        for id_ in sorted(run.out):
+            run.ack(id_)
+
+
+def test_a_server_that_is_away_is_reported_once_and_asked_after_longer_and_longer_pauses() -> None:
+    queue = ListQueue([], outlives_connections=True)
+    asked: list[float] = []
+    run = Run(queue, RetryPolicy())
+    queue.lose()
+    check = queue.reconnect
+
+    def reconnect() -> None:
+        asked.append(run.now)
+        check()
+
+    queue.reconnect = reconnect  # type: ignore[method-assign]
+    for _ in range(3000):
+        run.step()
+    pauses = [round(after - before, 1) for before, after in itertools.pairwise(asked)]
+    assert pauses[:6] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
+    assert set(pauses[6:]) == {5.0}
+    assert run.errors == ["away"]
+
+
+def test_a_dead_letter_that_is_refused_stays_pending_and_is_tried_again() -> None:
+    queue = ListQueue([1], outlives_connections=True)
+    run = Run(queue, RetryPolicy(max_failures=1, first_pause_s=0.1, longest_pause_s=1.0, dead_letters="dead"))
+    queue.refuses_letters = True
+    run.step()
+    ((id_, _),) = run.out.items()
+    run.deliveries.fail(id_)
+    run.step()
+    assert run.errors == ["no such place"]
+    assert queue.pending
+    queue.refuses_letters = False
+    run.step(1.1)
+    assert queue.dead == {1: "it failed once"}
+    assert not queue.pending
+
+
+def test_a_queue_that_has_nothing_is_not_asked_all_the_time() -> None:
+    queue = ListQueue([], outlives_connections=True)
+    asked = 0
+    fetch = queue.fetch
+
+    def counted(room: int) -> list[Message]:
+        nonlocal asked
+        asked += 1
+        return fetch(room)
+
+    queue.fetch = counted  # type: ignore[method-assign]
+    run = Run(queue, RetryPolicy())
+    for _ in range(10_000):
+        run.step(0.0001)
+    assert 45 <= asked <= 60
+
+
+def test_any_other_error_of_the_queue_ends_the_worker() -> None:
+    queue = ListQueue([], outlives_connections=True)
+    run = Run(queue, RetryPolicy())
+
+    def broken(room: int) -> list[Message]:
+        raise SpoutError("the queue was deleted")
+
+    queue.fetch = broken  # type: ignore[method-assign]
+    with pytest.raises(SpoutError, match="deleted"):
+        run.step()
+
+
+@given(st.lists(st.integers(-3, 3), max_size=20))
+def test_a_bad_item_spoils_no_other(numbers: list[int]) -> None:
+    def decode(items: Sequence[int]) -> list[tuple[int]]:
+        if any(item < 0 for item in items):
+            raise ValueError("negative")
+        return [(item,) for item in items]
+
+    assert decoded(numbers, decode) == ["negative" if number < 0 else (number,) for number in numbers]

@@ -1,0 +1,108 @@
+"""Tasks are killed at random moments while they process many messages: none is lost, and few come twice.
+
+`MESSAGES` and `KILLS` set how many, for each queue. The oracle is outside of the spouts: a file with a line for each
+message that was processed, and the queue's own count of what is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import cloudpickle
+import pytest
+
+from tests.spouts.messages.driving import Task
+from tests.spouts.messages.places import Place
+
+MESSAGES, KILLS = int(os.environ.get("MESSAGES", "20000")), int(os.environ.get("KILLS", "10"))
+PENDING, TASKS, _QUIET_S = 500, 2, 60.0
+
+
+class Tasks:
+    """The processes; a killed one is started again."""
+
+    def __init__(self, spout: Path, out: Path) -> None:
+        self._spout, self._out, self._seeds = spout, out, iter(range(1 << 30))
+        self._running = [self._start(task) for task in range(TASKS)]
+
+    def _start(self, task: int) -> subprocess.Popen[bytes]:
+        words = [self._spout, task, TASKS, self._out, next(self._seeds)]
+        return subprocess.Popen([sys.executable, "-m", "tests.spouts.messages.counting_task", *map(str, words)])
+
+    def kill(self, task: int) -> None:
+        self._running[task].kill()
+        self._running[task].wait()
+        self._running[task] = self._start(task)
+
+    def check(self) -> None:
+        assert all(each.poll() is None for each in self._running), "a task ended by itself"
+
+    def stop(self) -> None:
+        for each in self._running:
+            each.kill()
+            each.wait()
+
+
+@contextlib.contextmanager
+def _running(spout: Path, out: Path) -> Iterator[Tasks]:
+    tasks = Tasks(spout, out)
+    try:
+        yield tasks
+    finally:
+        tasks.stop()
+
+
+def _count(out: Path) -> int:
+    return out.read_bytes().count(b"\n") if out.exists() else 0
+
+
+def _processed(out: Path) -> Counter[int]:
+    return Counter(map(int, out.read_text(encoding="utf-8").split()))
+
+
+def _wait_for_the_end(place: Place, out: Path, tasks: Tasks) -> None:
+    """Return when each message was processed and the queue has none left, or when nothing has happened for long."""
+    lines, since = 0, time.monotonic()
+    while len(_processed(out)) < MESSAGES or place.left():
+        tasks.check()
+        if (found := _count(out)) != lines:
+            lines, since = found, time.monotonic()
+        if time.monotonic() - since > _QUIET_S:
+            return
+        time.sleep(0.2)  # between two looks at the file
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(7200)
+def test_no_message_is_lost_and_few_come_twice(place: Place, tmp_path: Path) -> None:
+    place.spread(TASKS)
+    place.fill(range(MESSAGES))
+    spout, out = tmp_path / "spout", tmp_path / "out"
+    spout.write_bytes(cloudpickle.dumps(place.spout(max_pending=PENDING, first_pause_s=0.05, **place.for_kills)))
+    choose, began = random.Random(1), time.monotonic()
+    with _running(spout, out) as tasks:
+        for kill in range(KILLS):
+            while _count(out) < MESSAGES * (kill + choose.random()) / (KILLS + 1):
+                tasks.check()
+            tasks.kill(choose.randrange(TASKS))
+        _wait_for_the_end(place, out, tasks)
+    counts = _processed(out)
+    twice = counts.total() - len(counts)
+    sys.stderr.write(
+        f"\n{type(place).__name__}: {MESSAGES} messages, {KILLS} kills, {MESSAGES - len(counts)} lost, {twice} came again, "
+        f"at most {max(counts.values())} times, {time.monotonic() - began:.0f} s\n"
+    )
+    assert set(counts) == set(range(MESSAGES)), "lost"
+    # RabbitMQ shows what it waits for once its consumers are gone: a message that came again and failed.
+    last = Task(place.spout())
+    assert {values[1] for values in last.drain(lambda: place.left() == 0 and not last.spout.pending)} <= set(counts)
+    last.close()
+    assert twice <= KILLS * place.at_risk(PENDING)

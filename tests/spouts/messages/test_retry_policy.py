@@ -1,0 +1,78 @@
+"""When a message comes again, and when never: pauses, limits, and the order of what waits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spouts.messages.retry_policy import RetryPolicy, Waiting
+from trident.errors import ConfigError
+
+
+def test_each_pause_is_twice_as_long_up_to_the_longest() -> None:
+    policy = RetryPolicy(first_pause_s=0.5, longest_pause_s=3.0)
+    assert [policy.pause_s(failures) for failures in range(1, 6)] == [0.5, 1.0, 2.0, 3.0, 3.0]
+
+
+@given(st.integers(1, 10**9), st.floats(0.001, 900), st.floats(0.001, 900))
+def test_a_pause_is_never_outside_of_its_limits(failures: int, one: float, other: float) -> None:
+    policy = RetryPolicy(first_pause_s=min(one, other), longest_pause_s=max(one, other))
+    assert min(one, other) <= policy.pause_s(failures) <= policy.pause_s(failures + 1) <= max(one, other)
+
+
+@pytest.mark.parametrize(
+    ("policy", "limit"),
+    [
+        (RetryPolicy(), None),
+        (RetryPolicy(dead_letters="d"), 10),
+        (RetryPolicy(4, dead_letters="d"), 4),
+        (RetryPolicy(1), 1),
+    ],
+)
+def test_nothing_is_given_up_without_a_limit_or_a_place_for_it(policy: RetryPolicy, limit: int | None) -> None:
+    assert policy.limit == limit
+    assert policy.gives_up(10**9) is (limit is not None)
+    if limit is not None:
+        assert not policy.gives_up(limit - 1)
+        assert policy.gives_up(limit)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"max_failures": 0}, "max_failures=0: give a whole number of at least 1"),
+        ({"max_failures": 1.5}, "max_failures=1.5"),
+        ({"first_pause_s": 0}, "first_pause_s=0"),
+        ({"first_pause_s": 9, "longest_pause_s": 8}, "the longest pause no shorter than the first"),
+        ({"longest_pause_s": 901}, "at most 900"),
+        ({"dead_letters": ""}, "dead_letters='': give the name"),
+    ],
+)
+def test_an_impossible_policy_is_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        RetryPolicy(**options)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9))))
+def test_what_waits_comes_when_it_is_due_and_in_order(added: list[tuple[int, int]]) -> None:
+    waiting: Waiting[int] = Waiting()
+    for number, (due, _) in enumerate(added):
+        waiting.add(number, due)
+    got: list[int] = []
+    for now in range(6):
+        assert len(waiting) == len(added) - len(got)
+        while (number_due := waiting.pop_due(now)) is not None:
+            assert added[number_due][0] == now
+            got.append(number_due)
+    assert got == sorted(range(len(added)), key=lambda number: added[number][0])
+
+
+def test_what_waits_can_be_forgotten() -> None:
+    waiting: Waiting[str] = Waiting()
+    waiting.add("a", 0)
+    waiting.clear()
+    assert len(waiting) == 0
+    assert waiting.pop_due(1) is None
