@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
@@ -246,6 +248,9 @@ def test_metrics_are_served_in_open_metrics() -> None:
         "__acker",
     }
     assert families["trident_storm_complete_seconds"][0].value < 10
+    page = (Path(__file__).parents[3] / "docs" / "bolts.md").read_text(encoding="utf-8")
+    served = {name for name in families if name.startswith("trident_")}
+    assert {name.removesuffix("_total") for name in re.findall(r"`(trident_\w+)`", page)} == served
 
 
 def test_a_port_that_is_taken_is_an_error_before_anything_runs() -> None:
