@@ -17,10 +17,10 @@ from trident.operations import Count
 from trident.planner import make_plan
 from trident.runtime.driver.batch_spouts import as_trident_spout
 from trident.runtime.engine import tasks
-from trident.runtime.engine.hops import Sent, destinations_of, hops_of
+from trident.runtime.engine.hops import Sent, routes_of
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task
+from trident.runtime.engine.tasks import gathered, run_level_task, run_parts_task, unpack
 from trident.runtime.engine.worker import Order, Program
 from trident.spout import IOpaquePartitionedTridentSpout
 from trident.spout.interfaces import TransactionAttempt
@@ -38,7 +38,7 @@ def salt(id_: int) -> int:
 class Job:
     """A job as Spark runs it: the bodies of its tasks, each perhaps more than once, and what each run reads."""
 
-    def __init__(self, exchanges: int, source: Any = None) -> None:
+    def __init__(self, exchanges: int, source: Any = None, any_way: bool = False) -> None:
         topology = TridentTopology("t")
         spout = as_trident_spout(source or FixedBatchSpout("id: int", IDS, *[(at,) for at in range(IDS)]))
         stream = topology.new_stream("in", spout)
@@ -52,22 +52,20 @@ class Job:
         wide = with_partitions(plan.exchanges, WIDTH)
         program = Program("t", fragments, emitters, {}, {}, wide, plan.levels)
         self.job = tasks.Job(f"job-{next(salts)}", cloudpickle.dumps(program), Order(ATTEMPT))
-        self.hops, self.destinations = [*hops_of(program), None], destinations_of(program)
+        self.routes = routes_of(program, any_way, apart=False, width=1)
         definition = coordinator.initialize_transaction(1, None)
         self.parts = [("in", part, False) for part in coordinator.parts(ATTEMPT, definition, PARTS)]
 
     def read(self, task: int) -> Items:
         """Run a task of the first stage."""
-        hop = self.hops[0]
-        assert hop is not None
         parts = iter([(task, self.parts[task])])
-        return list(run_parts_task(self.job, hop, task, parts))
+        return list(run_parts_task(self.job, self.routes, task, parts))
 
     def level(self, level: int, task: int, runs: Sequence[Items]) -> list[Any]:
         """Run a task of a level; it reads what these runs of the tasks before it sent to it."""
-        items = (item for run in runs for item in run if item[0] == task)
-        destinations, hop = self.destinations[level - 1], self.hops[level]
-        return list(run_level_task(self.job, level, destinations, hop, task, items))
+        here = self.routes.levels[level - 1][task]
+        items = (sent for run in runs for to, sent in run if to == here)
+        return list(run_level_task(self.job, self.routes, level, task, items))
 
     def last(self, level: int, runs_of_tasks: Sequence[Sequence[Items]]) -> TaskOutput:
         """Run the last stage, and put together what it gives."""
@@ -98,8 +96,8 @@ def test_a_batch_whose_tasks_read_different_runs_fails_and_is_tried_again(task: 
     assert failure is not None
     assert failure.retry
     assert failure.cause == (
-        "stage 1 lost output of a task, most often with an executor, and Spark ran that task again after tasks of stage 2 had "
-        "read what its first run gave"
+        "stage 1 lost output of a task, most often with an executor, and Spark ran that task again after what its first run "
+        "gave had been read"
     )
 
 
@@ -131,6 +129,48 @@ def test_runs_are_told_apart_over_several_levels() -> None:
     failure = job.last(2, [[*middle[:2], newer]] * WIDTH).failure
     assert failure is not None
     assert failure.cause.startswith("stage 1 lost output")
+
+
+def test_the_driver_and_a_later_level_read_the_runs_that_the_levels_before_have_read() -> None:
+    job = Job(2, any_way=True)
+    reads, again = [job.read(0), job.read(1)], job.read(1)
+    middle = [job.level(1, task, reads) for task in range(WIDTH)]
+
+    def given(late: Sequence[Items], told: Sequence[Items]) -> TaskOutput:
+        outputs = [item for task in range(WIDTH) for item in job.level(2, task, [*late, *middle])]
+        return gathered([*outputs, *(sent for run in [*told, *middle] for to, sent in run if to in job.routes.driver)])
+
+    assert counted(given(reads, reads)) == ALL_ONCE
+    for late, told in ([reads[0], again], reads), (reads, [reads[0], again]):
+        failure = given(late, told).failure
+        assert failure is not None
+        assert failure.cause.startswith("stage 1 lost output")
+
+
+@pytest.mark.parametrize("any_way", [False, True])
+def test_no_task_goes_on_behind_one_that_failed_and_its_failure_is_told(any_way: bool) -> None:
+    job = Job(2, any_way=any_way)
+    good = job.read(0)
+    job.parts[1] = ("in", "no part at all", False)
+    bad = job.read(1)
+    middle = [job.level(1, task, [good, bad]) for task in range(WIDTH)]
+    last = [item for task in range(WIDTH) for item in job.level(2, task, [good, bad, *middle])]
+    outputs = [unpack(item) for item in last if isinstance(item, bytes)]
+    assert [output for output in outputs if output.failure is None and output.level] == []
+    told = [sent for run in [good, bad, *middle] for to, sent in run if to in job.routes.driver]
+    failure = gathered([*last, *told]).failure
+    assert failure is not None
+    assert failure.step == "in"
+
+
+def test_a_failure_that_only_a_lost_run_had_still_fails_the_batch() -> None:
+    job = Job(1)
+    good, again, part = job.read(0), job.read(1), job.parts[1]
+    job.parts[1] = ("in", "no part at all", False)
+    lost = job.read(1)
+    job.parts[1] = part
+    runs = [[good, lost if task == 2 else again] for task in range(WIDTH)]
+    assert job.last(1, runs).failure is not None
 
 
 class Restless(IOpaquePartitionedTridentSpout):

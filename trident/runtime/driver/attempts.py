@@ -132,7 +132,6 @@ class Attempts:
 
     def cancel(self, batch: Batch) -> None:
         """Ask the runner to stop with an attempt; its result is ignored in any case."""
-        batch.output.forget()
         try:
             batch.runner.cancel(batch.attempt)
         except Exception as error:  # noqa: BLE001  what it holds is free once it is done

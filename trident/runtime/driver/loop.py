@@ -106,16 +106,12 @@ class BatchLoop:
 
     def run(self) -> None:
         """Run batches; returns after `stop`, raises what ended the topology otherwise."""
-        try:
-            while not self._stopping.is_set():
-                self._begin()
-                self._handle(self._mail.take(self._starting.wait_s(self._clock.monotonic())))
-            while self._is_committing():  # a clean stop leaves no half-done batch
-                self._handle(self._mail.take(1.0))
-                self._fail_overdue(self._clock.monotonic())
-        finally:
-            for batch in self._batches.values():
-                batch.output.forget()
+        while not self._stopping.is_set():
+            self._begin()
+            self._handle(self._mail.take(self._starting.wait_s(self._clock.monotonic())))
+        while self._is_committing():  # a clean stop leaves no half-done batch
+            self._handle(self._mail.take(1.0))
+            self._fail_overdue(self._clock.monotonic())
 
     def _is_committing(self) -> bool:
         """Whether a batch is half done; one that a job has committed is recorded."""
@@ -153,8 +149,6 @@ class BatchLoop:
             raise news.error
         if not self._coordinator.is_live(news.attempt):
             logger.debug("topology %s: ignoring news of dead attempt %s", self._name, news.attempt)
-            if news.output is not None:
-                news.output.forget()
             return
         batch = self._batches[news.attempt.txid]
         try:

@@ -1,25 +1,29 @@
-"""Between two stages of a Spark job: which task an item goes to, and which run of a task it comes from.
+"""Between the stages of a Spark job: which task an item goes to, and which run of a task it comes from.
+
+Each stage writes one shuffle, and all stages number the destinations alike: the tasks of all levels, then the driver's
+own. So rows for a later level, or for the driver, wait in the shuffle of the stage that made them until they are read.
 
 If an executor is lost, Spark repeats the tasks whose output was lost with it, and user code may then give other rows.
-Tasks of the next stage that have ended keep the rows of the first run; together with tasks that read the second run
-they would lose rows and double others. So every task says which runs it read, and a batch fails if its tasks read
-different ones.
+Tasks that have ended keep the rows of the first run; together with tasks that read the second run they would lose rows
+and double others. So every task says which runs it read, and a batch fails if its tasks read different ones.
 """
 
 from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
+from trident.runtime.engine.put_back import PutBack
 from trident.runtime.engine.routing import Frame
-from trident.runtime.engine.worker import Program
+from trident.runtime.engine.worker import Part, Program
 from trident.runtime.steps.failures import Failure
 
-__all__ = ["Destination", "Hop", "Item", "Sent", "Source", "Stop", "destinations_of", "digest_of", "hops_of", "is_mixed",
-           "signed", "two_runs"]  # fmt: skip
+__all__ = ["Destination", "Item", "Routes", "Sent", "Source", "Stop", "destinations_of", "digests_of", "is_mixed",
+           "routes_of", "signed", "skips", "stopped_at", "two_runs"]  # fmt: skip
 
 Destination = tuple[str, int]
 """An exchange and one of its partitions. A Spark stage has a task for each destination of its level."""
@@ -27,29 +31,80 @@ Destination = tuple[str, int]
 
 @dataclass(frozen=True)
 class Stop:
-    """What a task that failed sends to every task of the next stage, so that none goes on, let alone commits."""
+    """What a task that failed sends to every task that reads its stage, so that none goes on, let alone commits."""
 
 
 Item = bytes | Frame | Stop
-"""What is sent between two stages: a frame, or an output that is only passed on, or the order to stop."""
+"""What a task sends: a frame, or an output for the driver, or the order to stop."""
 
-Source = tuple[int, str]
-"""A task of the stage before, and the id of its run."""
+
+class Source(NamedTuple):
+    """A run of a task. The first stage has the number 0; after that the levels count from 1."""
+
+    stage: int
+    task: int
+    run: str
 
 
 class Sent(NamedTuple):
-    """An item with its source. A task also sends None to every task, so that each task knows each run."""
+    """An item with its source. A task also sends None to every reader of its stage, so that each knows each run."""
 
     source: Source
     item: Item | None
 
 
 @dataclass(frozen=True)
-class Hop:
-    """Where a stage sends to: the task of each destination of the next level, and the exchanges of the levels after that."""
+class Routes:
+    """Where the items of a job go.
 
-    destinations: dict[Destination, int]
-    later: frozenset[str]
+    Attributes
+    ----------
+    entries
+        By exchange: the number of its first partition, and how many it has.
+    levels
+        The numbers of the tasks of each level.
+    sources
+        The stages that each level reads.
+    readers
+        By stage: the numbers of the tasks that read it, in ranges. All of the next level do, and of later ones those that
+        it has rows for. Each reader costs a stage as much as a small piece of rows, so there are no others.
+    driver
+        The numbers that the driver reads, past all tasks; empty if no stage but the last has rows for it. What tasks tell
+        the driver then goes along from stage to stage, because a task of its own would take longer than a few counts.
+    """
+
+    entries: Mapping[str, tuple[int, int]]
+    levels: tuple[range, ...]
+    sources: tuple[tuple[int, ...], ...]
+    readers: tuple[tuple[range, ...], ...]
+    driver: range
+
+    @property
+    def count(self) -> int:
+        """How many destinations there are."""
+        return self.driver.stop
+
+    def number_of(self, frame: Frame) -> int | None:
+        """Return the number of the task that a frame goes to; None if it goes to the driver."""
+        first, _ = self.entries.get(frame.target, (None, 0))
+        return None if first is None else first + frame.partition
+
+    def destination(self, stage: int, task: int) -> Destination:
+        """Return what a task of a level serves."""
+        number = self.levels[stage - 1][task]
+        found = next(entry for entry, (first, count) in self.entries.items() if first <= number < first + count)
+        return found, number - self.entries[found][0]
+
+    def readers_of(self, stage: int) -> Iterator[int]:
+        """Iterate over the numbers of the tasks that read what a stage sends."""
+        return chain.from_iterable(self.readers[stage])
+
+    def to_driver(self, stage: int, task: int) -> int:
+        """Return the number to which a task sends what is for the driver; the last stage returns it."""
+        if stage == len(self.levels):
+            return 0
+        numbers = self.driver or self.levels[stage]
+        return numbers[task % len(numbers)]
 
 
 def destinations_of(program: Program) -> list[list[Destination]]:
@@ -60,41 +115,89 @@ def destinations_of(program: Program) -> list[list[Destination]]:
     ]
 
 
-def hops_of(program: Program) -> list[Hop]:
-    """Return the hop into each level."""
-    levels = program.levels
-    return [
-        Hop(
-            {destination: task for task, destination in enumerate(destinations)},
-            frozenset(entry for rest in levels[at + 1 :] for entry in rest),
-        )
-        for at, destinations in enumerate(destinations_of(program))
+def routes_of(program: Program, any_way: bool, apart: bool, width: int) -> Routes:
+    """Return the routes of a job.
+
+    Parameters
+    ----------
+    any_way
+        Whether rows may take other ways than those of the plan: dead letters, to the driver or put back.
+    apart
+        Whether a later job commits, so that the driver must be told before the last stage.
+    width
+        How many numbers the driver has, if it gets rows.
+    """
+    entries: dict[str, tuple[int, int]] = {}
+    levels: list[range] = []
+    number = 0
+    for level in program.levels:
+        first = number
+        for entry in level:
+            entries[entry] = (number, program.exchanges[entry].partitions or 1)
+            number += entries[entry][1]
+        levels.append(range(first, number))
+    stages = [tuple(program.emitters), *program.levels]
+    sends = [{sink.target for entry in stage for sink in program.fragments[entry].sinks} for stage in stages[:-1]]
+    readers = [_readers(program, entries, at, None if any_way and not at else sends[at]) for at in range(len(levels))]
+    sources = [
+        tuple(stage for stage, ranges in enumerate(readers) if any(numbers[0] in level for numbers in ranges))
+        for level in levels
     ]
+    rows = any_way or any(targets - entries.keys() for targets in sends)
+    driver = range(number, number + (width if rows else int(apart)))
+    return Routes(entries, tuple(levels), tuple(sources), (*readers, ()), driver)
 
 
-def signed(task: int, hop: Hop, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Sent]]:
-    """Send items to tasks of the next stage, and tell all of these the run of this task."""
-    source, tasks = (task, secrets.token_hex(8)), len(hop.destinations)
-    for to in range(tasks):
+def _readers(
+    program: Program, entries: Mapping[str, tuple[int, int]], stage: int, targets: Set[str] | None
+) -> tuple[range, ...]:
+    """Return the numbers of the tasks that read a stage with rows for these entries; None: perhaps for any."""
+    return tuple(
+        range(entries[entry][0], sum(entries[entry]))
+        for at, level in enumerate(program.levels[stage:])
+        for entry in level
+        if at == 0 or targets is None or entry in targets
+    )
+
+
+def skips(parts: Sequence[Part]) -> bool:
+    """Whether rows of these parts may take other ways than those of the plan."""
+    return any(capture or isinstance(part, PutBack) for _, part, capture in parts)
+
+
+def signed(stage: int, task: int, routes: Routes, items: Iterable[tuple[int, Item]]) -> Iterator[tuple[int, Sent]]:
+    """Send items, and tell all readers of the stage the run of this task."""
+    source = Source(stage, task, secrets.token_hex(8))
+    for to in routes.readers_of(stage):
         yield to, Sent(source, None)
+    if routes.driver:
+        yield routes.to_driver(stage, task), Sent(source, None)
     for to, item in items:
-        yield to % tasks, Sent(source, item)
+        yield to, Sent(source, item)
 
 
 def is_mixed(sources: Set[Source]) -> bool:
     """Whether two of them are runs of one task."""
-    return len({task for task, _ in sources}) < len(sources)
+    return len({(stage, task) for stage, task, _ in sources}) < len(sources)
 
 
-def digest_of(sources: Set[Source]) -> str:
-    """Return a digest that is equal if all sources are equal."""
-    return hashlib.sha256(repr(sorted(sources)).encode()).hexdigest()
+def digests_of(sources: Set[Source]) -> dict[int, str]:
+    """Return by stage a digest that is equal if all its runs are equal."""
+    runs: dict[int, list[Source]] = {}
+    for source in sorted(sources):
+        runs.setdefault(source.stage, []).append(source)
+    return {stage: hashlib.sha256(repr([tuple(one) for one in of]).encode()).hexdigest() for stage, of in runs.items()}
 
 
-def two_runs(level: int) -> Failure:
-    """Describe that tasks of a level read different runs of a task."""
+def two_runs(stage: int) -> Failure:
+    """Describe that different runs of a task of a stage were read."""
     cause = (
-        f"stage {level} lost output of a task, most often with an executor, and Spark ran that task again after tasks of "
-        f"stage {level + 1} had read what its first run gave"
+        f"stage {stage + 1} lost output of a task, most often with an executor, and Spark ran that task again after what "
+        "its first run gave had been read"
     )
     return Failure("spark", None, cause)
+
+
+def stopped_at(stage: int) -> Failure:
+    """Describe that a task did not run because one that it reads had failed; that failure is the cause that is shown."""
+    return Failure("spark", None, f"a task of stage {stage + 1} did not run, because a task before it had failed")

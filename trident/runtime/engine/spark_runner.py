@@ -13,12 +13,13 @@ from py4j.protocol import Py4JError, Py4JJavaError
 
 from trident.planner.loads import StageLoad
 from trident.runtime.engine import spills
-from trident.runtime.engine.hops import destinations_of, hops_of
+from trident.runtime.engine.hops import Sent, routes_of, skips
 from trident.runtime.engine.job_errors import job_failure, jvm_gone
 from trident.runtime.engine.pickling import pickled
 from trident.runtime.engine.runners import Runner, captures, of_width
-from trident.runtime.engine.shared_tasks import shared_rows
+from trident.runtime.engine.shared_tasks import gather, read, run_only, spread
 from trident.runtime.engine.spark_resources import most_shipped, profiles_of
+from trident.runtime.engine.stages import Body, KeptStages, Stages
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
@@ -66,6 +67,7 @@ class SparkRunner:
             most_shipped=most_shipped(self._context), speculates=speculates.lower() == "true",
         )  # fmt: skip
         self.operations: Sequence[Any] = ()
+        self._stages: dict[tuple[bool, bool], Stages] = {}
         self._id, self._pickled = uuid.uuid4().hex, pickled(self.program)
 
     def process(self, attempt: TransactionAttempt, parts: Sequence[Part], order: Order | None = None) -> TaskOutput:
@@ -76,36 +78,25 @@ class SparkRunner:
         job = Job(self._id, self._pickled, order or Order(attempt, captures(parts)))
         if order is None and self.commits:
             return self._process_and_keep(job, parts)
-        return self._collected(attempt, lambda: self._rows(job, parts, len(self.program.levels)).collect())
+        return self._collected(attempt, lambda: self._rows(job, parts).collect())
 
     def _process_and_keep(self, job: Job, parts: Sequence[Part]) -> TaskOutput:
-        from trident.runtime.engine.kept_rows import keep
-
-        kept = keep(self._context, self._rows(job, parts, self.program.processing or 0))
-        output = self._collected(job.order.attempt, kept.collect)
-        if output.failure is not None:
-            kept.free()
-            return output
-        return replace(output, kept=kept)
+        stages = self._stages_of(skips(parts), apart=True)
+        first = self._read(parts).mapPartitionsWithIndex(partial(run_parts_task, job, stages.routes))
+        sent = stages.until(1 + (self.program.processing or 0), first, _levels(job, stages))
+        output = self._collected(job.order.attempt, stages.told(sent).collect)
+        return output if output.failure else replace(output, kept=KeptStages(stages, sent, output.sources))
 
     def commit(self, output: TaskOutput, order: Order) -> TaskOutput:
         """Commit what a job processed and Spark keeps; return the output of both."""
-        from trident.runtime.engine.kept_rows import KeptRows
-
         kept = output.kept
-        assert isinstance(kept, KeptRows), output
+        assert isinstance(kept, KeptStages), output
         job = Job(self._id, self._pickled, replace(order, sources=kept.sources))
-        first = self.program.processing or 0
-        try:
-            rows = kept.rows(len(destinations_of(self.program)[first]))
-            committed = self._collected(
-                order.attempt, lambda: self._levels(job, rows, first, len(hops_of(self.program))).collect()
-            )
-        finally:
-            kept.free()
+        rows = partial(kept.stages.rest, kept.sent, _levels(job, kept.stages), told=len(kept.sent))
+        committed = self._collected(order.attempt, lambda: rows().collect())
         return merge_outputs([replace(output, kept=None), committed])
 
-    def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes]]) -> TaskOutput:
+    def _collected(self, attempt: TransactionAttempt, collect: Callable[[], list[bytes | Sent]]) -> TaskOutput:
         """Run a job and put its output together."""
         try:
             output = gathered(self._collect(name := f"{attempt.txid}:{attempt.attempt}", collect))
@@ -117,16 +108,13 @@ class SparkRunner:
 
     def process_together(
         self, name: str, batches: Sequence[tuple[TransactionAttempt, Sequence[Part]]]
-    ) -> list[list[bytes]]:
+    ) -> list[list[bytes | Sent]]:
         """Process several attempts in one job; return what the tasks of each give, for `gathered`. `StepFailed` if it fails."""
         jobs = [Job(self._id, self._pickled, Order(attempt, captures(parts))) for attempt, parts in batches]
-        outputs: list[list[bytes]] = [[] for _ in batches]
+        outputs: list[list[bytes | Sent]] = [[] for _ in batches]
 
-        def collect() -> list[tuple[int, bytes]]:
-            parts = [parts for _, parts in batches]
-            return shared_rows(self._context, self.program, jobs, parts, self.parallelism, self._placed).collect()
-
-        for place, output in self._collect(name, collect):
+        parts = [parts for _, parts in batches]
+        for place, output in self._collect(name, lambda: self._shared_rows(jobs, parts).collect()):
             outputs[place].append(output)
         return outputs
 
@@ -146,27 +134,44 @@ class SparkRunner:
             with suppress(Py4JError, OSError):
                 context.removeJobTag(tag)
 
-    def _rows(self, job: Job, parts: Sequence[Part], levels: int) -> RDD[Any]:
-        """Return what the stages of the parts and of the first levels give: for a later level, or (after all) outputs."""
-        read = self._placed(1, self._context.parallelize(list(enumerate(parts)), max(1, len(parts))))
-        hops = hops_of(self.program)
-        if not hops:
-            return read.mapPartitions(partial(run_task, job))
-        rows: RDD[Any] = read.mapPartitionsWithIndex(partial(run_parts_task, job, hops[0]))
-        if not levels:
-            return rows
-        return self._levels(job, rows.partitionBy(len(hops[0].destinations), int), 0, levels)
+    def _rows(self, job: Job, parts: Sequence[Part]) -> RDD[Any]:
+        """Return what a job gives that does all the work of an attempt."""
+        rows = self._read(parts)
+        if not self.program.levels:
+            return rows.mapPartitions(partial(run_task, job))
+        stages = self._stages_of(skips(parts))
+        first = rows.mapPartitionsWithIndex(partial(run_parts_task, job, stages.routes))
+        body = _levels(job, stages)
+        return stages.rest(stages.until(1, first, body), body)
 
-    def _levels(self, job: Job, rows: RDD[Any], start: int, end: int) -> RDD[Any]:
-        """Return what levels give; `rows` are partitioned for the first of them."""
-        hops, destinations = [*hops_of(self.program), None], destinations_of(self.program)
-        for level in range(start, end):
-            here = destinations[level]
-            if level > start:
-                rows = rows.partitionBy(len(here), int)
-            task = partial(run_level_task, job, level + 1, here, hops[level + 1])
-            rows = self._placed(level + 2, rows).mapPartitionsWithIndex(task)
-        return rows
+    def _shared_rows(self, jobs: Sequence[Job], parts: Sequence[Sequence[Part]]) -> RDD[tuple[int, bytes | Sent]]:
+        """Return what one job gives for several attempts, each with the place of its attempt."""
+        shares = spread(parts, self.parallelism)
+        rows = self._placed(1, self._context.parallelize(shares, len(shares)))
+        if not self.program.levels:
+            return rows.mapPartitionsWithIndex(partial(read, [partial(run_only, job) for job in jobs], True))
+        stages = self._stages_of(any(map(skips, parts)))
+        routes = stages.routes
+        first = rows.mapPartitionsWithIndex(
+            partial(read, [partial(run_parts_task, job, routes) for job in jobs], False)
+        )
+
+        def body(stage: int) -> Body:
+            bodies = [partial(run_level_task, job, routes, stage) for job in jobs]
+            return partial(gather, bodies, stage == len(routes.levels))
+
+        return stages.rest(stages.until(1, first, body), body)
+
+    def _read(self, parts: Sequence[Part]) -> RDD[tuple[int, Part]]:
+        return self._placed(1, self._context.parallelize(list(enumerate(parts)), max(1, len(parts))))
+
+    def _stages_of(self, any_way: bool, apart: bool = False) -> Stages:
+        """Return what puts the stages of a job together; see `routes_of`."""
+        found = self._stages.get((any_way, apart))
+        if found is None:
+            routes = routes_of(self.program, any_way, apart, self.parallelism)
+            found = self._stages[any_way, apart] = Stages(self._context, routes, self._placed)
+        return found
 
     def _placed(self, stage: int, rows: RDD[Any]) -> RDD[Any]:
         """Request the cores of a stage, through its first RDD."""
@@ -194,3 +199,7 @@ class SparkRunner:
     def _tag(self, name: str) -> str:
         # Another topology in the same session has attempts of the same number. A tag must not have a comma.
         return f"{self._id}/{name}"
+
+
+def _levels(job: Job, stages: Stages) -> Callable[[int], Body]:
+    return lambda stage: partial(run_level_task, job, stages.routes, stage)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 
@@ -14,18 +14,7 @@ from trident.runtime.steps.failures import Failure
 from trident.spout.completing import PartitionRead
 from trident.state.key_counts import NO_KEYS, KeyCounts
 
-__all__ = [
-    "Kept",
-    "TaskOutput",
-    "merge_outputs",
-]
-
-
-class Kept(Protocol):
-    """Rows of a processed batch that Spark keeps until they are committed."""
-
-    def free(self) -> None:
-        """Let Spark forget them. A second call does nothing."""
+__all__ = ["TaskOutput", "merge_outputs"]
 
 
 @dataclass
@@ -56,7 +45,7 @@ class TaskOutput:
         The level that it comes from (0: a spout) and the number of the task in it. Outputs are merged in this order, in
         whatever order they arrive, and the failure of the lowest one is the cause.
     sources
-        On Spark, a digest of the runs that it read of the tasks before it; it must be equal for all tasks of a level.
+        On Spark, by stage, a digest of the runs that it read of the stage's tasks; equal for all that read the stage.
     touched, keys, key_counts
         The partitions of each state that tasks have committed, how many keys each state got, and what became of them.
     staged
@@ -64,7 +53,7 @@ class TaskOutput:
     fenced
         The arguments of the `FencedError`, if the task failed because a store refused the writers of this driver.
     kept
-        Rows that Spark keeps for the commit.
+        What the runner needs to commit in a later job; Spark keeps the rows as long as this is referred to.
     seconds
         How long tasks worked on it, all together.
     shared
@@ -78,7 +67,7 @@ class TaskOutput:
     frames: list[Frame] = field(default_factory=list)
     level: int = 0
     task: int = 0
-    sources: str = ""
+    sources: dict[int, str] = field(default_factory=dict)
     metrics: dict[str, int] = field(default_factory=dict)
     bytes_shuffled: int = 0
     bytes_spilled: int = 0
@@ -89,14 +78,9 @@ class TaskOutput:
     key_counts: dict[str, KeyCounts] = field(default_factory=dict)
     staged: dict[str, dict[int, bytes]] = field(default_factory=dict)
     fenced: tuple[Any, ...] = ()
-    kept: Kept | None = None
+    kept: object | None = None
     seconds: float = 0.0
     shared: int = 1
-
-    def forget(self) -> None:
-        """Let Spark forget what it keeps of the batch."""
-        if self.kept is not None:
-            self.kept.free()
 
     @property
     def tuples(self) -> int:

@@ -8,22 +8,21 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, replace
-from typing import Any
 
 import cloudpickle
 
 from trident.arrow import ipc_of, table_of_ipc
 from trident.runtime.engine.executor_problems import cannot_import
 from trident.runtime.engine.hops import (
-    Destination,
-    Hop,
     Item,
+    Routes,
     Sent,
     Source,
     Stop,
-    digest_of,
+    digests_of,
     is_mixed,
     signed,
+    stopped_at,
     two_runs,
 )
 from trident.runtime.engine.routing import Frame
@@ -83,9 +82,12 @@ def run_task(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[bytes]:
         yield _packed(output, job.most)
 
 
-def run_parts_task(job: Job, hop: Hop, task: int, parts: Iterator[tuple[int, Part]]) -> Iterator[tuple[int, Sent]]:
-    """Run parts of a batch whose rows are exchanged; give the items for each task of the next stage."""
-    return signed(task, hop, (sent for one in _outputs(job, parts) for sent in _sent(one, hop, one.task, job.most)))
+def run_parts_task(
+    job: Job, routes: Routes, task: int, parts: Iterator[tuple[int, Part]]
+) -> Iterator[tuple[int, Sent]]:
+    """Run parts of a batch whose rows are exchanged; give the items for each destination."""
+    outputs = _outputs(job, parts)
+    return signed(0, task, routes, (sent for one in outputs for sent in _sent(one, routes, 0, one.task, job.most)))
 
 
 def _outputs(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[TaskOutput]:
@@ -100,71 +102,62 @@ def _outputs(job: Job, parts: Iterator[tuple[int, Part]]) -> Iterator[TaskOutput
 
 
 def run_level_task(
-    job: Job,
-    level: int,
-    destinations: list[Destination],
-    hop: Hop | None,
-    task: int,
-    items: Iterator[tuple[int, Sent]],
-) -> Iterator[Any]:
-    """Run one destination of a level, and pass on what goes further; the last stage (no hop) gives the bytes of outputs."""
-    sent = _run_destination(job, level, destinations[task], hop, task, items)
-    return (item for _, item in sent) if hop is None else signed(task, hop, sent)
+    job: Job, routes: Routes, stage: int, task: int, items: Iterator[Sent]
+) -> Iterator[tuple[int, Sent] | bytes]:
+    """Run one destination of a level, and send what goes further; the last stage gives the bytes of outputs."""
+    sent = _run_destination(job, routes, stage, task, items)
+    return (item for _, item in sent) if stage == len(routes.levels) else signed(stage, task, routes, sent)  # type: ignore[misc]
 
 
 def _run_destination(
-    job: Job, level: int, destination: Destination, hop: Hop | None, task: int, items: Iterator[tuple[int, Sent]]
+    job: Job, routes: Routes, stage: int, task: int, items: Iterator[Sent]
 ) -> Iterator[tuple[int, Item]]:
+    destination = routes.destination(stage, task)
     frames: list[Frame] = []
     sources: set[Source] = set()
-    stopped, passed_on = False, 0
-    for _, (source, item) in items:
+    stopped = False
+    for source, item in items:
         sources.add(source)
         if isinstance(item, bytes):
-            yield task, item
+            yield routes.to_driver(stage, task), item
         elif isinstance(item, Stop):
             stopped = True
-        elif item is not None and (item.target, item.partition) == destination:
-            frames.append(item._replace(data=table_of_ipc(item.data)))
         elif item is not None:
-            if hop is None:
-                raise AssertionError(f"rows for {item[:3]} reached the last stage in the task of {destination}")
-            passed_on += len(item.data)
-            yield _address(item, hop, task), item
+            if (item.target, item.partition) != destination:
+                raise AssertionError(f"rows for {item[:3]} reached the task of {destination}")
+            frames.append(item._replace(data=table_of_ipc(item.data)))
     if stopped:
-        yield from _stops(hop)
-        return
-    output = _output_of(job, level, destination, frames, sources)
-    output = replace(output, task=task, sources=digest_of(sources), bytes_shuffled=passed_on)
-    if hop is None:
-        yield task, _packed(output, job.most)
+        output = TaskOutput(failure=stopped_at(stage), level=stage)
     else:
-        yield from _sent(output, hop, task, job.most)
+        output = _output_of(job, stage, *destination, frames, sources)
+    yield from _sent(replace(output, task=task, sources=digests_of(sources)), routes, stage, task, job.most)
 
 
-def _output_of(job: Job, level: int, destination: Destination, frames: list[Frame], sources: Set[Source]) -> TaskOutput:
+def _output_of(
+    job: Job, stage: int, entry: str, partition: int, frames: list[Frame], sources: Set[Source]
+) -> TaskOutput:
     if is_mixed(sources):
-        return TaskOutput(failure=two_runs(level), level=level)
+        return TaskOutput(failure=two_runs(stage - 1), level=stage)
     try:
         worker = job.worker()
     except Exception as error:  # noqa: BLE001  as above
-        return TaskOutput(failure=_unprepared(error), level=level)
-    expected = job.order.sources if level == (worker.program.processing or 0) + 1 else ""
-    if expected and digest_of(sources) != expected:
-        return TaskOutput(failure=two_runs(level), level=level)  # what processing reported is lost
-    return run_entry(worker, job.order, *destination, frames, level)
+        return TaskOutput(failure=_unprepared(error), level=stage)
+    for before, digest in digests_of(sources).items():
+        if job.order.sources.get(before, digest) != digest:
+            return TaskOutput(failure=two_runs(before), level=stage)  # what processing reported is lost
+    return run_entry(worker, job.order, entry, partition, frames, stage)
 
 
-def _stops(hop: Hop | None) -> Iterator[tuple[int, Item]]:
-    return ((to, Stop()) for to in range(0 if hop is None else len(hop.destinations)))
-
-
-def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[int, Item]]:
+def _sent(output: TaskOutput, routes: Routes, stage: int, task: int, most: int) -> Iterator[tuple[int, Item]]:
     here: list[Frame] = []  # what is exchanged behind a state goes to the driver
+    readers = frozenset(routes.readers_of(stage))
     for frame in output.frames:
-        if (frame.target, frame.partition) not in hop.destinations and frame.target not in hop.later:
+        number = routes.number_of(frame)
+        if number is None:
             here.append(frame)
             continue
+        if number not in readers:
+            raise AssertionError(f"rows of stage {stage + 1} for {frame[:3]}, which does not read that stage")
         try:
             data = ipc_of(frame.data)
             check_shippable(len(data), repr(frame.target), most)
@@ -172,14 +165,10 @@ def _sent(output: TaskOutput, hop: Hop, task: int, most: int) -> Iterator[tuple[
             output = _failed(output, frame.target, error)
             break
         output.bytes_shuffled += len(data)
-        yield _address(frame, hop, task), frame._replace(data=data)
+        yield number, frame._replace(data=data)
     if output.failure is not None:
-        yield from _stops(hop)
-    yield task, _packed(output if output.failure else replace(output, frames=here), most)
-
-
-def _address(frame: Frame, hop: Hop, task: int) -> int:
-    return hop.destinations.get((frame.target, frame.partition), task)
+        yield from ((to, Stop()) for to in readers)
+    yield routes.to_driver(stage, task), _packed(output if output.failure else replace(output, frames=here), most)
 
 
 def _packed(output: TaskOutput, most: int) -> bytes:
@@ -198,16 +187,24 @@ def _failed(output: TaskOutput, step: str, error: TooManyRows) -> TaskOutput:
     )
 
 
-def gathered(packed: Iterable[bytes]) -> TaskOutput:
-    """Merge the outputs of all tasks of a batch; the batch fails if tasks of a level read different runs of a task."""
-    packed = list(packed)
+def gathered(items: Iterable[bytes | Sent]) -> TaskOutput:
+    """Merge the outputs of all tasks of a batch; the batch fails if different runs of a task were read, or arrived here."""
+    packed: list[bytes] = []
+    arrived: set[Source] = set()
+    for one in items:
+        if isinstance(one, Sent):
+            arrived.add(one.source)
+        item = one.item if isinstance(one, Sent) else one
+        if isinstance(item, bytes):
+            packed.append(item)
     outputs = sorted(map(unpack, packed), key=lambda output: (output.level, output.task))
-    read = {(output.level, output.sources) for output in outputs}
-    levels = [level for level, _ in read]
-    mixed = [level for level in levels if levels.count(level) > 1]
-    if mixed:
-        return TaskOutput(failure=two_runs(min(mixed)))
-    return replace(merge_outputs(outputs), bytes_collected=sum(map(len, packed)))
+    here = digests_of(arrived)
+    read = {pair for sources in (here, *(output.sources for output in outputs)) for pair in sources.items()}
+    stages = [stage for stage, _ in read]
+    mixed = [stage for stage in stages if stages.count(stage) > 1]
+    if mixed or is_mixed(arrived):
+        return TaskOutput(failure=two_runs(min(mixed, default=0)))
+    return replace(merge_outputs(outputs), bytes_collected=sum(map(len, packed)), sources=here)
 
 
 def pack(output: TaskOutput) -> bytes:

@@ -101,14 +101,14 @@ class Order:
     now_ms
         The time of the batch.
     sources
-        The digest of the runs of tasks whose rows are to be committed; empty: of this very job.
+        By stage, the digest of the runs of tasks whose rows are to be committed; empty: of this very job.
     """
 
     attempt: TransactionAttempt
     capture: bool = False
     txids: Mapping[str, Sequence[Txid]] = field(default_factory=dict)
     now_ms: int | None = None
-    sources: str = ""
+    sources: Mapping[int, str] = field(default_factory=dict)
 
 
 class WorkerProgram:

@@ -1,0 +1,161 @@
+"""Rows for a later level, or for the driver, pass through no stage in between; neither do they in a job that only commits."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from trident import TridentTopology
+from trident.operations import Count
+from trident.planner import make_plan
+from trident.runtime.driver.batch_spouts import as_trident_spout
+from trident.runtime.engine.hops import routes_of
+from trident.runtime.engine.routing import with_partitions
+from trident.runtime.engine.runners import InProcessRunner
+from trident.runtime.engine.spark_runner import SparkRunner
+from trident.runtime.engine.stages import KeptStages
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.tasks import gathered
+from trident.runtime.engine.worker import Order, Part, Program
+from trident.spout.interfaces import TransactionAttempt
+
+ROWS, WIDTH, SIZE = 400, 2, 1_000
+ATTEMPT = TransactionAttempt(1, 1 << 20)
+WIDE, SMALL = ROWS * SIZE // 2, 32_000  # texts compress to a half; a stage without them sends ids and counts
+
+
+def double(id_: int) -> int:
+    return id_ * 2
+
+
+def declared(topology: TridentTopology, what: str) -> Any:
+    """Declare two exchanges of ids; beside them texts, which the driver commits or the second exchange joins."""
+    drawn = random.Random(7)
+    rows = [(at, f"{at} " + "".join(drawn.choices("0123456789abcdefghijklmnopqrstuv", k=SIZE))) for at in range(ROWS)]
+    spout = as_trident_spout(FixedBatchSpout("id: bigint, text: string", ROWS, *rows))
+    stream = topology.new_stream("in", spout)
+    ids = stream.project("id").partition_by("id").each("id", double, "twice: bigint")
+    if what == "later":
+        ids = topology.join(stream, "id", ids.project("id", "twice"), "id", "id, text, twice")
+        ids = ids.each("text", len, "length: bigint").project("id", "twice", "length")
+    else:
+        stream.group_by("text").persistent_aggregate(MemoryMapState(), Count(), "n", state_name="texts")
+        ids = ids.partition_by("twice")
+    ids.group_by("id").persistent_aggregate(MemoryMapState(), Count(), "n")
+    return spout
+
+
+def program_of(what: str) -> tuple[Program, list[Part]]:
+    topology = TridentTopology("t")
+    spout = declared(topology, what)
+    plan = make_plan(topology.graph())
+    commits = {node.id for node in plan.commits}
+    fragments = {entry: fragment for entry, fragment in plan.fragments.items() if entry not in commits}
+    program = Program(
+        "t", fragments, {"in": spout.get_emitter({})}, {}, {}, with_partitions(plan.exchanges, WIDTH), plan.levels
+    )
+    assert len(program.levels) == 2
+    coordinator = spout.get_coordinator({})
+    definition = coordinator.initialize_transaction(1, None)
+    return program, [("in", part, False) for part in coordinator.parts(ATTEMPT, definition, WIDTH)]
+
+
+class Stage(NamedTuple):
+    """What Spark has counted of a stage that ran."""
+
+    tasks: int
+    read: int
+    written: int
+
+
+def stages_of(spark: Any, tag: str) -> list[Stage]:
+    """Return the stages of all jobs with a tag that ran, in their order."""
+    context = spark.sparkContext._jsc.sc()
+    context.listenerBus().waitUntilEmpty(30_000)
+    store, found = context.statusStore(), {}
+    for job in context.statusTracker().getJobIdsForTag(tag):
+        ids = store.job(job).stageIds()
+        for at in range(ids.size()):
+            stage = store.lastStageAttempt(ids.apply(at))
+            if stage.numCompleteTasks():
+                found[ids.apply(at)] = Stage(stage.numTasks(), stage.shuffleReadBytes(), stage.shuffleWriteBytes())
+    return [found[id_] for id_ in sorted(found)]
+
+
+def rows_of(output: TaskOutput) -> Any:
+    assert output.failure is None, output.failure
+    tables = [table for target in sorted(output.sinks) for table in output.sinks[target]]
+    return sorted(str(row) for table in tables for row in table.to_pylist()), output.rows
+
+
+def in_process(program: Program, parts: list[Part]) -> Any:
+    return rows_of(InProcessRunner(program, WIDTH).process(ATTEMPT, parts))
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("what", ["driver", "later"])
+def test_rows_pass_through_no_stage_in_between(spark: Any, what: str, together: bool) -> None:
+    program, parts = program_of(what)
+    runner = SparkRunner(spark, program, WIDTH, owned=False)
+    if together:
+        name = "together"
+        twice = [(ATTEMPT, parts), (TransactionAttempt(2, 1 << 20), parts)]
+        outputs = [gathered(one) for one in runner.process_together(name, twice)]
+    else:
+        name, outputs = f"{ATTEMPT.txid}:{ATTEMPT.attempt}", [runner.process(ATTEMPT, parts)]
+    assert [rows_of(output) for output in outputs] == [in_process(program, parts)] * len(outputs)
+    first, between, last = stages_of(spark, runner._tag(name))
+    assert first.written > WIDE * len(outputs)
+    assert max(between.read, between.written) < SMALL
+    assert last.read > WIDE * len(outputs)
+    own = WIDTH if what == "driver" else 0  # tasks without Python, which hand the driver what is its own
+    assert (between.tasks, last.tasks) == (WIDTH, WIDTH + own)
+
+
+@pytest.mark.parametrize("what", ["driver", "later"])
+@pytest.mark.parametrize("processing", [0, 1])
+def test_a_job_that_commits_reads_what_the_job_before_has_left(spark: Any, what: str, processing: int) -> None:
+    program, parts = program_of(what)
+    runner = SparkRunner(spark, replace(program, processing=processing), WIDTH, owned=False, commits={"some"})
+    output = runner.process(ATTEMPT, parts)
+    before = len(stages_of(spark, tag := runner._tag(f"{ATTEMPT.txid}:{ATTEMPT.attempt}")))
+    assert before == processing + 2
+    output = runner.commit(output, Order(ATTEMPT))
+    assert rows_of(output) == in_process(program, parts)
+    stages = stages_of(spark, tag)
+    assert len(stages) - before == 2 - processing, "a stage of the first job ran again"
+    if processing:
+        assert max(stages[1].read, stages[1].written) < SMALL
+    else:
+        assert max(stages[2].read, stages[2].written) < SMALL
+
+
+def test_a_job_that_commits_refuses_rows_that_were_lost_and_made_again(spark: Any) -> None:
+    program, parts = program_of("later")
+    runner = SparkRunner(spark, replace(program, processing=1), WIDTH, owned=False, commits={"some"})
+    output = runner.process(ATTEMPT, parts)
+    assert isinstance(output.kept, KeptStages)
+    (dependency,) = [output.kept.sent[0].rdd().dependencies().apply(0)]
+    tracker = spark.sparkContext._jsc.sc().env().mapOutputTracker()
+    tracker.unregisterAllMapAndMergeOutput(dependency.shuffleId())
+    failure = runner.commit(output, Order(ATTEMPT)).failure
+    assert failure is not None
+    assert failure.retry
+    assert re.match("stage 1 lost output of a task", failure.cause)
+
+
+def test_a_level_reads_only_the_stages_that_send_to_it() -> None:
+    program, _ = program_of("driver")
+    assert routes_of(program, any_way=False, apart=False, width=3).sources == ((0,), (1,))
+    assert routes_of(program, any_way=True, apart=False, width=3).sources == ((0,), (0, 1))
+    later, _ = program_of("later")
+    routes = routes_of(later, any_way=False, apart=False, width=3)
+    assert routes.sources == ((0,), (0, 1))
+    assert (routes.driver, routes_of(later, any_way=False, apart=True, width=3).driver) == (range(4, 4), range(4, 5))
+    assert routes_of(program, any_way=False, apart=True, width=3).driver == range(4, 7)
