@@ -6,7 +6,7 @@
 `dataframes` has `DataFrameSpout` and `streaming` has `StructuredStreamingSpout`, whose rows stay in Spark.
 `redis_streams` has `RedisStreamSpout` and `TransactionalRedisStreamSpout`.
 `redis_messages`, `kafka_messages` and `rabbitmq` have `RedisStreamRichSpout`, `KafkaSpout` and `RabbitMQSpout`, which emit
-single messages and acknowledge each of them at its queue.
+single messages and acknowledge each of them at its queue; `RedisStreamBolt` writes such a queue.
 Begin with `text_files/spout.py`, or with `rows/fixed_batch.py`, which is shorter. `trident.spout` has the interfaces.
 """
 
@@ -17,7 +17,7 @@ from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
 from spouts.kafka_messages import KafkaSpout
 from spouts.rabbitmq import RabbitMQSpout
 from spouts.rate import RateSpout
-from spouts.redis_messages import RedisStreamRichSpout
+from spouts.redis_messages import RedisStreamBolt, RedisStreamRichSpout
 from spouts.redis_streams import RedisStreamSpout, TransactionalRedisStreamSpout
 from spouts.rows import FeederBatchSpout, FixedBatchSpout
 from spouts.streaming import StructuredStreamingSpout
@@ -35,6 +35,7 @@ __all__ = [
     "ParquetFileSpout",
     "RabbitMQSpout",
     "RateSpout",
+    "RedisStreamBolt",
     "RedisStreamRichSpout",
     "RedisStreamSpout",
     "StructuredStreamingSpout",

@@ -160,6 +160,7 @@ LAYERS = (
             "trident.spout",
             "trident.storm.context",
             "trident.storm.interfaces",
+            "trident.storm.storm_tuples",
             "trident.arrow",
             *("pyarrow", "pandas", "numpy", "pyspark", "py4j"),
             *("confluent_kafka", "redis"),

@@ -4,5 +4,6 @@ Begin with `spout.py`; `group_queue.py` calls Redis. `spouts.redis_streams` read
 """
 
 from spouts.redis_messages.spout import RedisStreamRichSpout
+from spouts.redis_messages.stream_bolt import RedisStreamBolt
 
-__all__ = ["RedisStreamRichSpout"]
+__all__ = ["RedisStreamBolt", "RedisStreamRichSpout"]
