@@ -21,9 +21,9 @@ __all__ = ["RedisStreamBolt"]
 class RedisStreamBolt(BaseBasicBolt):
     """Adds each tuple to a stream as an entry of the fields that are named; the tuple is acked when Redis has it.
 
-    `TransactionalRedisStreamSpout` reads such a stream into a Trident topology, each entry exactly once. A message that is replayed here
-    is added again, so let an entry carry what identifies it if that matters. If Redis does not answer, tuples fail, and
-    their messages are replayed by the spout.
+    `TransactionalRedisStreamSpout` reads such a stream into a Trident topology, each entry exactly once. A message that is
+    replayed here is added again, so let an entry carry what identifies it if that matters. If Redis does not answer, tuples
+    fail, and their messages are replayed by the spout.
 
     Parameters
     ----------

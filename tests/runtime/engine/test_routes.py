@@ -19,7 +19,7 @@ from trident.runtime.engine.hops import routes_of
 from trident.runtime.engine.routing import with_partitions
 from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.spark_runner import SparkRunner
-from trident.runtime.engine.stages import KeptStages
+from trident.runtime.engine.stage_chain import KeptStages
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.tasks import gathered
 from trident.runtime.engine.worker import Order, Part, Program

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from trident.runtime.engine.stages import Body
+from trident.runtime.engine.stage_chain import Body
 from trident.runtime.engine.tasks import Job, run_task
 from trident.runtime.engine.worker import Part
 

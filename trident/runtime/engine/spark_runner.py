@@ -19,7 +19,7 @@ from trident.runtime.engine.pickling import pickled
 from trident.runtime.engine.runners import Runner, captures, of_width
 from trident.runtime.engine.shared_tasks import gather, read, run_only, spread
 from trident.runtime.engine.spark_resources import most_shipped, profiles_of
-from trident.runtime.engine.stages import Body, KeptStages, Stages
+from trident.runtime.engine.stage_chain import Body, KeptStages, Stages
 from trident.runtime.engine.task_output import TaskOutput, merge_outputs
 from trident.runtime.engine.tasks import Job, gathered, run_level_task, run_parts_task, run_task
 from trident.runtime.engine.worker import Order, Part, Program, with_empty_parts
