@@ -11,6 +11,7 @@ import pyarrow as pa
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_functions import ByRecord, Record
 from spouts.kafka.value_formats import BadValue
+from spouts.messages.queue import plain
 from trident.errors import SpoutError
 
 if TYPE_CHECKING:
@@ -42,9 +43,9 @@ class RecordValues:
     def _values(self, records: Sequence[Message]) -> list[list[Any]]:
         raw = pa.array([each.value() for each in records], pa.binary())
         try:
-            return [array.to_pylist() for array in self._options.value.columns(raw, self._options.on_bad == "null")]
+            return [plain(array) for array in self._options.value.columns(raw, False)]
         except BadValue as bad:
-            raise SpoutError(bad.why) from bad
+            raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
 
     @staticmethod
     def _translated(by_record: ByRecord, record: Message) -> Sequence[Any]:

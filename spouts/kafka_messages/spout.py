@@ -10,10 +10,12 @@ from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_functions import ByColumns
 from spouts.kafka.record_tables import emitted_fields
 from spouts.kafka.value_formats import Format
+from spouts.kafka_messages.commits import Limits
 from spouts.kafka_messages.topic_queue import TopicQueue
 from spouts.messages.retry_policy import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from trident.errors import ConfigError
+from trident.redaction import redacted
 from trident.storm.context import TopologyContext
 
 __all__ = ["KafkaSpout"]
@@ -52,7 +54,7 @@ class KafkaSpout(MessageSpout):
     max_uncommitted
         The most offsets of a partition from the lowest that is not acknowledged on. Then the partition waits for that one.
     commit_every_s
-        How often offsets are committed.
+        How often offsets are committed; also whenever `max_pending` more records are done.
     max_failures
         After so many failures a record is given up. None: never, or after 10 if there are `dead_letters`.
     first_pause_s, longest_pause_s
@@ -97,7 +99,7 @@ class KafkaSpout(MessageSpout):
             "group_id": group_id, "refresh_s": refresh_s, "on_lost": on_lost, "on_bad": "fail", "config": config,
         }  # fmt: skip
         self._options = KafkaOptions.of(bootstrap_servers, topics, given)
-        self._dead_letters, self._max_uncommitted, self._commit_every_s = dead_letters, max_uncommitted, commit_every_s
+        self._dead_letters, self._limits = dead_letters, Limits(max_pending, max_uncommitted, commit_every_s)
         self._check()
         policy = RetryPolicy(max_failures, first_pause_s, longest_pause_s, dead_letters)
         super().__init__(emitted_fields(self._options), policy, max_pending)
@@ -118,15 +120,17 @@ class KafkaSpout(MessageSpout):
             raise ConfigError(
                 f"dead_letters={self._dead_letters!r} is a topic that is read: dead letters would come again"
             )
-        for name, number in (("max_uncommitted", self._max_uncommitted), ("commit_every_s", self._commit_every_s)):
+        for name, number in zip(("max_uncommitted", "commit_every_s"), self._limits[1:], strict=True):
             if not number > 0:
                 raise ConfigError(f"{name}={number!r}: give a number above 0")
 
     def __repr__(self) -> str:
         """Show the options without secrets."""
-        return f"KafkaSpout({self._options!r}, {self._policy!r})"
+        options = self._options
+        return (
+            f"KafkaSpout({redacted(options.bootstrap_servers)!r}, {options.topics}, group_id={options.group_id!r}, "
+            f"value={options.value!r}, config={sorted(options.config)}, {self._policy!r})"
+        )
 
     def _connect(self, context: TopologyContext, report: Callable[[BaseException], None]) -> TopicQueue:
-        return TopicQueue(
-            self._options, context.task, context.tasks, self._dead_letters, self._max_uncommitted, self._commit_every_s
-        )
+        return TopicQueue(self._options, context.task, context.tasks, self._dead_letters, self._limits)

@@ -11,7 +11,7 @@ from spouts.kafka.broker_view import BrokerView
 from spouts.kafka.client_settings import Reports, consumer_settings, error_of, is_final, kafka_error, kafka_package
 from spouts.kafka.lost_records import gone_topic
 from spouts.kafka.options import KafkaOptions
-from spouts.kafka_messages.commits import Commits
+from spouts.kafka_messages.commits import Commits, Limits
 from spouts.kafka_messages.dead_topic import DeadTopic
 from spouts.kafka_messages.own_partitions import OwnPartitions
 from spouts.kafka_messages.partition_work import PartitionWork
@@ -43,24 +43,16 @@ class TopicQueue:
         The number of the task in its component, from 0, and how many there are.
     dead_letters
         The topic for what is given up.
-    max_uncommitted, commit_every_s
-        The most offsets of a partition from the lowest that is not done on, and how often is committed.
+    limits
+        How much it may hold.
     """
 
     outlives_connections = True
 
-    def __init__(
-        self,
-        options: KafkaOptions,
-        task: int,
-        tasks: int,
-        dead_letters: str | None,
-        max_uncommitted: int,
-        commit_every_s: float,
-    ) -> None:
+    def __init__(self, options: KafkaOptions, task: int, tasks: int, dead_letters: str | None, limits: Limits) -> None:
         kafka_package()
         self._options, self._dead_letters = options, dead_letters
-        self._max_uncommitted = max_uncommitted
+        self._max_uncommitted = limits.max_uncommitted
         self._look_at = 0.0
         self._reports, self._values = Reports(), RecordValues(options)
         self._is_down = self._is_told = False
@@ -68,7 +60,7 @@ class TopicQueue:
             options.bootstrap_servers, options.isolation, options.group_id, options.config
         )
         self._work: dict[Spot, PartitionWork] = {}
-        self._commits = Commits(self._work, commit_every_s)
+        self._commits = Commits(self._work, limits)
         self._dead: DeadTopic | None = None
         self._consumer = self._opened()
         self._view = BrokerView(options)
@@ -126,6 +118,7 @@ class TopicQueue:
         for message in done:
             spot, offset = _where(message.raw)
             self._work[spot].finish(offset)
+        self._commits.done(len(done))
 
     def note_failures(self, failed: Sequence[Taken]) -> None:
         """Have the next commit tell how often each has failed."""
@@ -222,10 +215,13 @@ class TopicQueue:
     def _lost(self, spot: Spot) -> None:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
-        start = self._own.moved(spot, work.window.position)
-        if start != work.window.position:
-            work.move(start)
+        position = work.window.position
+        start = self._own.moved(spot, position)
+        work.move(start)
         self._assign()
+        if start < position:  # what is in the topology has the offsets of other records now
+            self._commits.now(self._consumer, waits=True)
+            raise SpoutError(f"{spot} lost the records from offset {start} on; the worker starts again there")
 
     def _error(self, error: KafkaError) -> None:
         self._is_down = self._is_down or error.name() == "_ALL_BROKERS_DOWN"

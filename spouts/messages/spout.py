@@ -82,7 +82,7 @@ class MessageSpout(BaseRichSpout, ABC):
                 return self._connect(context, report)
             except SourceAwayError as error:
                 if time.monotonic() >= deadline:
-                    raise SpoutError(f"{error}; it did not answer for {_START_S:g} seconds") from error
+                    raise SpoutError(f"{error} (it was tried for {_START_S:g} seconds)") from error
             time.sleep(0.1)
 
     def close(self) -> None:

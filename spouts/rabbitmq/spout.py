@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spouts.kafka.record_functions import format_of
 from spouts.kafka.value_formats import BadValue, Format
+from spouts.messages.queue import plain
 from spouts.messages.retry_policy import RetryPolicy
 from spouts.messages.spout import MessageSpout
 from spouts.rabbitmq.broker import Broker, Delivery
@@ -108,7 +109,7 @@ class RabbitMQSpout(MessageSpout):
             arrays = self._format.columns(pa.array([each.body for each in deliveries], pa.binary()), False)
         except BadValue as bad:
             raise SpoutError(bad.why.partition("; on_bad=")[0]) from bad
-        return [array.to_pylist() for array in arrays]
+        return [plain(array) for array in arrays]
 
 
 def _queue_of(queue: str, dead_letters: str | None) -> str:

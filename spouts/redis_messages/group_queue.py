@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from spouts.messages.queue import Message, decoded
+from spouts.messages.queue import Message, decoded, plain
 from spouts.redis_messages.group_calls import GroupCalls, GroupReading
 from spouts.redis_streams.entry_tables import EntryTables
 from spouts.redis_streams.stream_server import NOTHING, Entry
@@ -169,7 +169,7 @@ class GroupQueue:
         return found
 
     def _rows(self, entries: Sequence[Entry]) -> list[tuple[Any, ...]]:
-        return list(zip(*(column.to_pylist() for column in self._tables.table(entries).columns), strict=True))
+        return list(zip(*map(plain, self._tables.table(entries).columns), strict=True))
 
 
 def _by_stream(entries: Iterable[Entry]) -> list[tuple[str, list[str]]]:

@@ -82,6 +82,8 @@ class RedisPlace:
         with self.client.pipeline(transaction=False) as commands:
             for number in numbers:
                 commands.xadd(self.stream, {"word": f"w{number}", "n": number})
+                if len(commands) == 10_000:
+                    commands.execute()
             commands.execute()
 
     def fill_bad(self) -> None:
@@ -129,18 +131,19 @@ class KafkaPlace:
         self._partitions = tasks
 
     def at_risk(self, pending: int) -> int:
-        return pending + 5000  # what was acknowledged since the last commit, a tenth of a second before
+        return 3 * pending  # what is taken, what is acknowledged since the last commit, and what that commit tells
 
     def __init__(self, topics: Topics, partitions: int = 1) -> None:
         self.topics, self.topic, self.dead_topic = topics, topics.create(partitions), topics.create()
         self.group, self._partitions = _name("g"), 1
 
     def fill(self, numbers: Sequence[int], partition: int | None = None) -> None:
-        records = []
-        for number in numbers:
-            where = number % self._partitions if partition is None else partition
-            records.append(Record(b'{"word": "w%d", "n": %d}' % (number, number), None, where))
-        self.topics.produce(self.topic, records)
+        def records() -> Iterator[Record]:
+            for number in numbers:
+                where = number % self._partitions if partition is None else partition
+                yield Record(b'{"word": "w%d", "n": %d}' % (number, number), None, where)
+
+        self.topics.produce(self.topic, records())
 
     def fill_bad(self) -> None:
         self.topics.produce(self.topic, [b'{"word": "bad", "n": "many"}'])
@@ -203,7 +206,15 @@ class RabbitPlace:
             yield channel
 
     def fill(self, numbers: Sequence[int]) -> None:
-        self.publish(*(b'{"word": "w%d", "n": %d}' % (number, number) for number in numbers))
+        found = pika.BasicProperties(delivery_mode=2)
+        connection = pika.BlockingConnection(pika.URLParameters(self.url))
+        with contextlib.closing(connection), connection.channel() as channel:
+            channel.tx_select()  # one confirmation for a thousand messages
+            for at, number in enumerate(numbers, 1):
+                channel.basic_publish("", self.queue, b'{"word": "w%d", "n": %d}' % (number, number), found)
+                if at % 1000 == 0:
+                    channel.tx_commit()
+            channel.tx_commit()
 
     def fill_bad(self) -> None:
         self.publish(b'{"word": "bad", "n": "many"}')

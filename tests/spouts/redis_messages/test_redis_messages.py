@@ -166,7 +166,7 @@ def test_a_server_that_is_not_there_is_named(impatient: None) -> None:
     (port,) = free_ports(1)
     spout = RedisStreamRichSpout(f"redis://user:secret@127.0.0.1:{port}/0", "s", FIELDS, group=GROUP)
     with pytest.raises(
-        SpoutError, match=f"127.0.0.1:{port}.*refused.*its address right.*did not answer for 0.2 seconds"
+        SpoutError, match=f"127.0.0.1:{port}.*refused.*its address right.*tried for 0.2 seconds"
     ) as found:
         Task(spout)
     assert "secret" not in str(found.value)
