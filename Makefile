@@ -12,7 +12,7 @@ COMPAT := 3.5 4.0 4.1 4.2
 COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/executors runtime/reading/test_views.py \
 	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/dataframes/test_dataframe_spout.py \
 	spouts/streaming/test_structured_streaming.py)
-LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka rabbitmq drpc metrics
+LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka rabbitmq drpc metrics storm
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
 # The name of the stamp says what is installed: another lock or another pyproject.toml is another stamp.

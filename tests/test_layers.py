@@ -132,11 +132,19 @@ LAYERS = (
         ("trident.storm", "trident.monitoring", *INTERFACES),
         deferred=("prometheus_client",),
     ),
-    # The bridge to Trident: a bolt that reads a state, when it is prepared.
+    Layer(
+        ("trident.storm.links",),
+        ("zmq", "trident.storm.execution", "trident.storm.storm_topology", "trident.storm.storm_tuples", *INTERFACES),
+    ),
+    Layer(
+        ("trident.storm.spark",),
+        ("zmq", "pyspark", "py4j", "cloudpickle", "trident.storm", *_rooms("engine"), *INTERFACES),
+    ),
+    # The bridge to Trident: a bolt that reads a state, when it is prepared. The door to Spark: TopologyBuilder.start().
     Layer(
         ("trident.storm",),
         INTERFACES,
-        deferred=("trident.reading", "trident.runtime.reading.state_reader"),
+        deferred=("trident.reading", "trident.runtime.reading.state_reader", "trident.storm.spark.running_storm"),
     ),
     Layer(("trident.spark",), ("trident.runtime.reading", "trident.errors")),
     Layer(("trident.testing",), ("trident", "pytest", "hypothesis", "pyarrow", "cloudpickle", "typer")),

@@ -105,6 +105,9 @@ def run_command(
 ) -> None:
     """Run a topology until Ctrl-C, or with --once until all that its sources have is committed.
 
+    TOPOLOGY may be one of spouts and bolts (a TopologyBuilder). Then Ctrl-C deactivates the spouts and waits for what is
+    pending.
+
     Ctrl-C and SIGTERM end it after the running commit; a second one ends it at once, which is as safe: in both cases the
     next run continues after the last recorded batch.
 
@@ -112,7 +115,9 @@ def run_command(
     ended by SIGTERM.
     """
     from trident.cli.run import run
-    from trident.cli.target import load_topology, settings
+    from trident.cli.storm_run import run_storm
+    from trident.cli.target import load_runnable, settings, storm_settings
+    from trident.storm import StormTopology
 
     as_json = log_format is LogFormat.json
     with reporting(debug, as_json):
@@ -125,15 +130,37 @@ def run_command(
             "metrics_port": metrics_port,
             "metrics_host": metrics_host,
         }
+        settings([], given)  # what is wrong here is told before the module is imported
+        topology = load_runnable(target)
+        if isinstance(topology, StormTopology):
+            _refuse_for_bolts(
+                engine=engine,
+                once=once,
+                takeover=takeover,
+                state_recovery=state_recovery,
+                log_dir=log_dir,
+                drpc_port=drpc_port,
+            )
+            served = {"master": master, "metrics_port": metrics_port, "metrics_host": metrics_host}
+            raise typer.Exit(run_storm(topology, storm_settings(target, conf or [], served), as_json))
         config = settings(conf or [], given)
         if drpc_port is None:
-            code = run(load_topology(target), config, once, as_json=as_json)
+            code = run(topology, config, once, as_json=as_json)
         else:
             from trident.cli.drpc import Serving
 
             serving = Serving(drpc_host, drpc_port, drpc_token)
-            code = run(load_topology(target), config, once, serving.beside, as_json)
+            code = run(topology, config, once, serving.beside, as_json)
     raise typer.Exit(code)
+
+
+def _refuse_for_bolts(**options: object) -> None:
+    """Refuse options that say nothing to a topology of spouts and bolts."""
+    for name, value in options.items():
+        if value not in (None, False):
+            raise typer.BadParameter(
+                f"--{name.replace('_', '-')} is for Trident topologies; this one is of spouts and bolts, which has no batches"
+            )
 
 
 @app.command("drpc", epilog="Example: `trident drpc examples/word_count.py:topology --port 3774`")

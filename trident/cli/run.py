@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from trident.cli.console import json_line, problems, say
+from trident.cli.console import problems, say
 from trident.cli.live_lines import LineDisplay
+from trident.cli.signals import Signals, ending_signals
 from trident.config import Config
 from trident.topology import TridentTopology
 
@@ -119,7 +118,11 @@ def drive(
 
     Raises what ended the topology, if that was an error.
     """
-    with _signals(as_json) as signals:
+    with ending_signals(
+        "stopping after the commit under way (once more: at once)",
+        "ended at once; what was not recorded is undone and done again by the next run",
+        as_json,
+    ) as signals:
         running = topology.start(config)
         if running.metrics_url is not None:
             say(f"{topology.name}: metrics at {running.metrics_url}")
@@ -139,41 +142,9 @@ def drive(
     )
 
 
-def _watch(running: RunningTopology, ended: Future[Any], signals: _Signals, display: Display) -> None:
+def _watch(running: RunningTopology, ended: Future[Any], signals: Signals, display: Display) -> None:
     done = threading.Event()
     ended.add_done_callback(lambda _: done.set())
     while not signals.received and not done.wait(_LOOK_S):
         display.update(running)
     display.update(running)
-
-
-class _Signals:
-    """Notices SIGINT and SIGTERM. The handler only notes the first: it may run in the middle of anything."""
-
-    def __init__(self, as_json: bool) -> None:
-        self.received: int | None = None
-        self._as_json = as_json
-
-    def handle(self, signum: int, frame: FrameType | None) -> None:
-        if self.received is not None:
-            self._say("ended at once; what was not recorded is undone and done again by the next run")
-            os._exit(128 + signum)  # a crash like any other: exactness does not depend on a clean end
-        self.received = signum
-        self._say("stopping after the commit under way (once more: at once)")
-
-    def _say(self, text: str) -> None:
-        # Past the log, whose lock the interrupted code may hold. The line break ends what a terminal shows of Ctrl-C.
-        line = json_line(text) if self._as_json else f"\n{text}"
-        os.write(2, f"{line}\n".encode())
-
-
-@contextmanager
-def _signals(as_json: bool) -> Iterator[_Signals]:
-    signals = _Signals(as_json)
-    before = {signum: signal.signal(signum, signals.handle) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield signals
-    finally:
-        if signals.received is None:  # otherwise the process is about to end, and a second signal must end it at once
-            for signum, handler in before.items():
-                signal.signal(signum, handler)

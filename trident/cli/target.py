@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -11,9 +12,10 @@ from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.engine.shipping import ship_modules_of
 from trident.runtime.reading import targets
+from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
-__all__ = ["load_topology", "settings"]
+__all__ = ["load_runnable", "load_topology", "settings", "storm_settings"]
 
 
 def load_topology(target: str) -> TridentTopology:
@@ -21,12 +23,36 @@ def load_topology(target: str) -> TridentTopology:
 
     The executors of a cluster get what was loaded from the same folder.
     """
+    topology: TridentTopology = _load(target, (TridentTopology,))
+    return topology
+
+
+def load_runnable(target: str) -> TridentTopology | StormTopology:
+    """Import `MODULE:TOPOLOGY` as `load_topology`; also a topology of spouts and bolts, or the builder of one."""
+    found: TridentTopology | TopologyBuilder | StormTopology = _load(
+        target, (TridentTopology, TopologyBuilder, StormTopology)
+    )
+    return found.create_topology() if isinstance(found, TopologyBuilder) else found
+
+
+def _load(target: str, kinds: tuple[type, ...]) -> Any:
     try:
-        topology = targets.load_topology(target)
+        found = targets.load_one_of(target, kinds)
     except targets.NoSuchTarget as error:
         raise typer.BadParameter(str(error)) from None
     ship_modules_of(targets.folder_of(target))
-    return topology
+    return found
+
+
+def storm_settings(target: str, conf: Sequence[str], given: Mapping[str, Any]) -> StormConfig:
+    """Build the settings of a topology of spouts and bolts, as `settings`. Its name is that of its module by default."""
+    module = target.rpartition(":")[0]
+    name = Path(module).stem if module.endswith(".py") else module.rpartition(".")[2]
+    values = {"name": name, **_values(conf, given)}
+    try:
+        return StormConfig.of(values)
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:
@@ -39,6 +65,13 @@ def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:
     typer.BadParameter
         An unknown key or an impossible value; the message lists what there is.
     """
+    try:
+        return Config.of(_values(conf, given))
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _values(conf: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     spark: dict[str, str] = {}
     for each in conf:
@@ -49,7 +82,4 @@ def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:
     if spark:
         values["spark_conf"] = spark
     values.update({key: value for key, value in given.items() if value is not None})
-    try:
-        return Config.of(values)
-    except ConfigError as error:
-        raise typer.BadParameter(str(error)) from None
+    return values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trident.ability import missing
 from trident.errors import TopologyError
@@ -12,8 +12,12 @@ from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
 from trident.storm.checks import check_signatures, check_topology
 from trident.storm.declarers import BoltDeclarer, Declared, SpoutDeclarer
 from trident.storm.interfaces import IBasicBolt, IRichBolt, IRichSpout
+from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import BoltSpec, SpoutSpec, StormTopology
 from trident.storm.streams import DEFAULT_STREAM, StreamDeclarer, StreamSpec
+
+if TYPE_CHECKING:
+    from trident.storm.spark.running_storm import RunningStormTopology
 
 __all__ = ["TopologyBuilder"]
 
@@ -115,6 +119,24 @@ class TopologyBuilder:
         )
         check_topology(topology)
         return topology
+
+    def start(self, conf: StormConfig | Mapping[str, Any] | None = None, **settings: Any) -> RunningStormTopology:
+        """Run the topology on Spark; return once all its workers are up.
+
+        Raises
+        ------
+        TopologyError
+            As `create_topology`; or a component cannot be pickled.
+        ConfigError
+            An unknown or impossible setting.
+        EnvironmentProblem
+            No Java, or fewer Spark slots than workers.
+        TopologyDiedError
+            Its workers died too often while they started, for instance because a spout cannot be opened.
+        """
+        from trident.storm.spark.running_storm import start
+
+        return start(self.create_topology(), StormConfig.of(conf, **settings))
 
     def _check(self, id: str, parallelism: int, made: object) -> Declared:
         if isinstance(made, type):

@@ -15,7 +15,7 @@ from typing import Any
 from trident.errors import TopologyError, TridentError, describe
 from trident.topology import TridentTopology
 
-__all__ = ["NoSuchTarget", "folder_of", "load_topology"]
+__all__ = ["NoSuchTarget", "folder_of", "load_one_of", "load_topology"]
 
 
 class NoSuchTarget(TopologyError):
@@ -34,6 +34,12 @@ def load_topology(target: str) -> TridentTopology:
     TopologyError
         The module cannot be imported, or the name is not a topology.
     """
+    found: TridentTopology = load_one_of(target, (TridentTopology,))
+    return found
+
+
+def load_one_of(target: str, kinds: tuple[type, ...]) -> Any:
+    """Import what `MODULE:NAME` names, as `load_topology`: an object of one of these classes, or a function that makes one."""
     name, _, attribute = target.rpartition(":")
     if not name or not attribute:
         raise NoSuchTarget(
@@ -45,7 +51,7 @@ def load_topology(target: str) -> TridentTopology:
         if not hasattr(found, part):
             raise NoSuchTarget(f"module {name!r} has no {attribute!r}{_offer(module, attribute)}")
         found = getattr(found, part)
-    return _topology(found, name, attribute)
+    return _made(found, name, attribute, kinds)
 
 
 def folder_of(target: str) -> Path:
@@ -102,20 +108,20 @@ def _place(error: Exception) -> str:
     return f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames[1:] else ""
 
 
-def _topology(found: Any, module: str, attribute: str) -> TridentTopology:
+def _made(found: Any, module: str, attribute: str, kinds: tuple[type, ...]) -> Any:
     made = found
-    if not isinstance(found, TridentTopology) and callable(found):
+    if not isinstance(found, kinds) and callable(found):
         try:
             made = found()
         except TridentError:
             raise
         except Exception as error:  # a user's function may raise anything
             raise TopologyError(f"{module}:{attribute}() failed: {describe(error)}{_place(error)}") from error
-    if not isinstance(made, TridentTopology):
+    if not isinstance(made, kinds):
         what = f"{attribute}() returned a" if made is not found else f"{attribute} is a"
         raise TopologyError(
-            f"{module}:{what} {type(made).__name__}; expected a TridentTopology or a function without arguments that "
-            "returns one"
+            f"{module}:{what} {type(made).__name__}; expected a {' or '.join(kind.__name__ for kind in kinds)} or a function "
+            "without arguments that returns one"
         )
     return made
 

@@ -1,0 +1,70 @@
+"""`trident run` of spouts and bolts, as its users run it."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.harness.commands import started, trident, until, write_module
+from tests.storm.spark.journaled import Journal
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+_MODULE = """
+    from pathlib import Path
+    from tests.storm.spark.journaled import Journal, word_count
+
+    builder = word_count(Journal(Path("journal").absolute()), 1_000_000)
+    topology = builder.create_topology()
+
+    def made():
+        return builder
+"""
+_WORDS = ("--conf", "workers=2", "--conf", "max_spout_pending=50")
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    write_module(tmp_path, "words", _MODULE)
+    return Journal(tmp_path / "journal")
+
+
+def test_ctrl_c_stops_spouts_first_and_leaves_nothing(tmp_path: Path, journal: Journal) -> None:
+    with started("run", "words:made", *_WORDS, "--master", "local[2]", cwd=tmp_path) as run:
+        until(lambda: len(journal.acked()) > 100, "it runs")
+        workers = [psutil.Process(pid) for pid in journal.pids()]
+        run.signal(signal.SIGINT)
+        code, out, problems = run.end()
+        assert psutil.wait_procs(workers, 10)[1] == []
+        until(lambda: not run.session(), "every process of the run has ended")
+    assert code == 130, problems
+    acked = len(journal.acked())
+    assert f"words: stopped after {acked:,} acknowledged messages; nothing was pending\n" in out
+    assert "stopping: spouts first, then what is pending (once more: at once)\n" in problems
+    assert "Traceback" not in problems
+    assert {int(line[1]) for line in journal.lines() if line[0] == "L"} == journal.acked()
+
+
+def test_workers_end_when_their_driver_is_killed(tmp_path: Path, journal: Journal) -> None:
+    with started("run", "words:topology", *_WORDS, "--conf", "worker_timeout_s=5", cwd=tmp_path) as run:
+        until(lambda: len(journal.acked()) > 100, "it runs")
+        workers = [psutil.Process(pid) for pid in journal.pids()]
+        run.process.kill()
+        assert psutil.wait_procs(workers, 30)[1] == []
+        until(lambda: not run.session(), "every process of the run has ended")
+
+
+def test_options_and_settings_of_batches_are_refused(tmp_path: Path, journal: Journal) -> None:
+    once = trident("run", "words:topology", "--once", cwd=tmp_path)
+    assert once.returncode == 2
+    assert "--once is for Trident topologies; this one is of spouts and bolts, which has no batches" in once.stderr
+    unknown = trident("run", "words:topology", "--conf", "worker=2", cwd=tmp_path)
+    assert unknown.returncode == 2
+    assert "worker" in unknown.stderr
+    none = trident("run", "words:Path", cwd=tmp_path)
+    assert none.returncode == 1
+    assert "expected a TridentTopology or TopologyBuilder or StormTopology or a function" in none.stderr
+    assert not journal.path.exists()

@@ -1,0 +1,194 @@
+"""Deliveries as bytes.
+
+A frame is its kind, the task that it is for, and a body. Numbers of trees travel as arrays of 64-bit integers. Tuples travel
+in sections, one for each task and stream that they come from; all values of all sections are packed in one call, by the
+types of the codec (`trident/state/encoding/extensions.py`). Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+import threading
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import chain, repeat
+from typing import Any, NoReturn
+
+from trident.errors import CorruptValueError, TopologyError
+from trident.state.encoding.codec import encode
+from trident.state.encoding.extensions import new_packer, unpack
+from trident.storm.execution.messages import Body, Delivery, Outcomes, Tracking
+from trident.storm.execution.task_layout import Layout
+from trident.storm.storm_topology import StormTopology
+from trident.storm.storm_tuples import Origin, Tuple
+
+__all__ = ["Decoder", "Encoder", "Marks", "encode_marks", "is_marks", "marks_of"]
+
+_HEAD = struct.Struct("<BI")
+_FOUR, _THREE = struct.Struct("<4I"), struct.Struct("<3I")
+_TUPLES, _TRACKING, _OUTCOMES, _FULL, _FREE = range(5)
+_SWAPPED = sys.byteorder == "big"
+_WORD = 8
+
+Marks = tuple[bool, list[int]]
+"""Whether tasks are full, and which."""
+
+
+class Encoder:
+    """Encodes deliveries; any thread may."""
+
+    def __init__(self, topology: StormTopology) -> None:
+        self._streams = {name: list(spec.streams) for name, spec in topology.components.items()}
+        self._of_thread = threading.local()
+
+    def encode(self, task: int, body: Body) -> bytes:
+        """Return the frame of a delivery.
+
+        Raises
+        ------
+        TopologyError
+            A value cannot be sent; the message names component, stream and field.
+        """
+        match body:
+            case Tracking():
+                parts = (body.begun, body.acked, body.failed, body.extended)
+                return _HEAD.pack(_TRACKING, task) + _FOUR.pack(*map(len, parts)) + _words(chain(*parts))
+            case Outcomes():
+                roots = (body.acked, body.failed, body.extended)
+                return _HEAD.pack(_OUTCOMES, task) + _THREE.pack(*map(len, roots)) + _words(chain(*roots))
+            case _:
+                return _HEAD.pack(_TUPLES, task) + self._pack(body)
+
+    def _pack(self, tuples: list[Tuple]) -> bytes:
+        origins = {each.origin for each in tuples}
+        if len(origins) == 1:
+            sections = [self._section(origins.pop(), tuples)]
+        else:
+            sections = [self._section(one, [each for each in tuples if each.origin is one]) for one in origins]
+        try:
+            packed: bytes = self._packer().pack(sections)
+        except (CorruptValueError, UnicodeEncodeError, ValueError, OverflowError, RecursionError) as error:
+            _refuse(tuples, error)
+        return packed
+
+    def _packer(self) -> Any:
+        try:
+            return self._of_thread.packer
+        except AttributeError:
+            self._of_thread.packer = new_packer()
+            return self._of_thread.packer
+
+    def _section(self, origin: Origin, tuples: list[Tuple]) -> list[Any]:
+        values = list(chain.from_iterable([each.values for each in tuples]))
+        stream = self._streams[origin.component].index(origin.stream)
+        ids = [each.ids for each in tuples]
+        tracked: list[dict[int, int]] = [each for each in ids if each is not None]
+        roots = _words(chain.from_iterable(tracked))
+        edges = _words(chain.from_iterable([each.values() for each in tracked]))
+        one_each = len(tracked) == len(ids) and len(roots) == len(ids) * _WORD
+        counts = None if one_each else _words([0 if each is None else len(each) for each in ids])
+        return [origin.task, stream, len(tuples), values, counts, roots, edges]
+
+
+class Decoder:
+    """Decodes the frames of deliveries. What it returns for damaged bytes is an error, of any kind."""
+
+    def __init__(self, topology: StormTopology, layout: Layout) -> None:
+        self._topology, self._component_of = topology, layout.component_of
+        self._origin = cache(self._new_origin)  # the same object for all tuples of one task and stream
+
+    def decode(self, frame: bytes) -> Delivery:
+        """Return the delivery in a frame."""
+        kind, task = _HEAD.unpack_from(frame)
+        match kind:
+            case 0:  # _TUPLES
+                tuples: list[Tuple] = []
+                for section in unpack(memoryview(frame)[_HEAD.size :]):
+                    tuples += self._tuples(*section)
+                return task, tuples
+            case 1:  # _TRACKING
+                return task, Tracking(*_parts(frame, _FOUR))
+            case 2:  # _OUTCOMES
+                return task, Outcomes(*_parts(frame, _THREE))
+        raise ValueError(f"frames of kind {kind} are unknown")
+
+    def _tuples(
+        self, task: int, stream: int, count: int, values: list[Any], counts: bytes | None, roots: bytes, edges: bytes
+    ) -> Iterable[Tuple]:
+        origin = self._origin(task, stream)
+        width = len(origin.fields)
+        if len(values) != count * width:
+            raise ValueError(f"{count} tuples of {width} fields have {len(values)} values")
+        rows = zip(*[iter(values)] * width, strict=True) if width else repeat((), count)
+        pairs = zip(_numbers(roots), _numbers(edges), strict=True)
+        if counts is None:
+            ids: list[dict[int, int] | None] = [{root: edge} for root, edge in pairs]
+        else:
+            ids = [
+                {root: edge for _, (root, edge) in zip(range(n), pairs, strict=False)} or None for n in _numbers(counts)
+            ]
+        if len(ids) != count:
+            raise ValueError(f"{count} tuples have {len(ids)} ids")
+        return map(Tuple, rows, repeat(origin), ids)
+
+    def _new_origin(self, task: int, stream: int) -> Origin:
+        component = self._component_of[task]
+        name, spec = list(self._topology.components[component].streams.items())[stream]
+        return Origin(component, task, name, spec.fields)
+
+
+def encode_marks(full: bool, tasks: Sequence[int]) -> bytes:
+    """Return the frame that says that the queues of tasks are full, or that they have room again."""
+    return _HEAD.pack(_FULL if full else _FREE, 0) + _words(tasks)
+
+
+def is_marks(frame: bytes) -> bool:
+    """Whether a frame has marks."""
+    return frame[:1] in (b"\x03", b"\x04")
+
+
+def marks_of(frame: bytes) -> Marks:
+    """Return the marks in a frame."""
+    kind, _ = _HEAD.unpack_from(frame)
+    return kind == _FULL, _numbers(frame[_HEAD.size :])
+
+
+def _words(numbers: Iterable[int]) -> bytes:
+    words = array("Q", numbers)
+    if _SWAPPED:
+        words.byteswap()
+    return words.tobytes()
+
+
+def _numbers(data: bytes) -> list[int]:
+    words = array("Q", data)
+    if _SWAPPED:
+        words.byteswap()
+    return words.tolist()
+
+
+def _parts(frame: bytes, lengths: struct.Struct) -> Iterable[list[int]]:
+    sizes = lengths.unpack_from(frame, _HEAD.size)
+    numbers = _numbers(frame[_HEAD.size + lengths.size :])
+    if sum(sizes) != len(numbers):
+        raise ValueError(f"{sum(sizes)} numbers were announced, {len(numbers)} came")
+    at = 0
+    for size in sizes:
+        yield numbers[at : at + size]
+        at += size
+
+
+def _refuse(tuples: list[Tuple], error: Exception) -> NoReturn:
+    """Say which value cannot be sent."""
+    for each in tuples:
+        for name, value in zip(each.fields.names, each.values, strict=True):
+            try:
+                encode(value)
+            except CorruptValueError as cause:
+                raise TopologyError(
+                    f"component {each.source_component!r} (task {each.source_task}) emits to stream "
+                    f"{each.source_stream_id!r}, in field {name!r}, what cannot be sent to another worker: {cause}"
+                ) from error
+    raise error

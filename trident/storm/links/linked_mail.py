@@ -1,0 +1,173 @@
+"""`LinkedMail`: carries deliveries to the executors of this process as they are, to those of other workers over ZeroMQ."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from time import monotonic
+
+import zmq
+
+from trident.storm.execution.inbox import Inbox
+from trident.storm.execution.messages import Body
+from trident.storm.execution.task_layout import Layout
+from trident.storm.links.frames import Decoder, Encoder, encode_marks, is_marks, marks_of
+from trident.storm.links.link_keys import Keys, new_context
+from trident.storm.links.peers import Peer
+from trident.storm.storm_topology import StormTopology
+
+__all__ = ["LinkedMail"]
+
+logger = logging.getLogger("trident.storm")
+
+_IDLE_MS = 50
+_FULL_MS = 2  # how often queues that were full are looked at
+_REPEATED_S = 1.0
+_WAIT_S = 0.001
+_SHOWN_S = 10.0
+
+
+class LinkedMail:
+    """The mail of one worker; see `Mail`.
+
+    Parameters
+    ----------
+    host
+        The address of this machine that the other workers can reach.
+    """
+
+    def __init__(
+        self, number: int, topology: StormTopology, layout: Layout, keys: Keys, capacity: int, host: str
+    ) -> None:
+        self.inboxes: dict[int, Inbox] = {}
+        for each in layout.in_worker(number):
+            self.inboxes |= dict.fromkeys(each.tasks, Inbox(capacity))
+        self.ended = threading.Event()
+        self.corrupt = 0
+        self.unknown = 0
+        self._number = number
+        self._context, self._doorkeeper = new_context(keys)
+        self._peers = {worker: Peer(self._context, keys) for worker in range(layout.workers) if worker != number}
+        self._peer_of = {task: self._peers[at] for task, at in layout.worker_of.items() if at != number}
+        self._encoder, self._decoder = Encoder(topology), Decoder(topology, layout)
+        self._full: set[int] = set()
+        self._next_marks = self._next_shown = 0.0
+        socket = self._context.socket(zmq.PULL)
+        shown = f"[{host}]" if ":" in host else host
+        self.address = f"{shown}:{keys.listen(socket, shown)}"
+        self._receiver = threading.Thread(target=self._receive, args=(socket,), name="links", daemon=True)
+        self._receiver.start()
+
+    def set_peers(self, places: Mapping[int, tuple[str, int]]) -> None:
+        """Connect to the other workers at their addresses and incarnations; those that are not named are away."""
+        for worker, peer in self._peers.items():
+            peer.move(places.get(worker))
+
+    def send(self, task: int, body: Body) -> None:
+        """Hand over; never waits."""
+        inbox = self.inboxes.get(task)
+        if inbox is not None:
+            inbox.put((task, body))
+        else:
+            self._peer_of[task].send(self._encoder.encode(task, body))
+
+    def is_open(self, task: int) -> bool:
+        """Whether the queue in front of a task has room."""
+        inbox = self.inboxes.get(task)
+        return self._peer_of[task].takes(task) if inbox is None else inbox.is_open
+
+    def wait_until_open(self, task: int) -> None:
+        """Return when it has, or when the worker ends."""
+        inbox = self.inboxes.get(task)
+        if inbox is None:
+            takes = self._peer_of[task].takes
+            while not takes(task) and not self.ended.wait(_WAIT_S):
+                pass
+        else:
+            while not inbox.wait_until_open(0.1) and not self.ended.is_set():
+                pass
+
+    @property
+    def dropped(self) -> int:
+        """How many deliveries were for workers that were away."""
+        return sum(each.dropped for each in self._peers.values())
+
+    def close(self) -> None:
+        """Close all connections. No executor may send any more."""
+        self.ended.set()
+        self._receiver.join()
+        self.set_peers({})
+        self._doorkeeper.stop()
+        self._context.term()
+
+    def _receive(self, socket: zmq.Socket[bytes]) -> None:
+        waits = socket.rcvtimeo = _IDLE_MS
+        while not self.ended.is_set():
+            try:
+                frame = socket.recv()
+            except zmq.Again:
+                frame = None
+            if frame is not None:
+                self._take(frame)
+            self._look_at_queues()
+            wanted = _FULL_MS if self._full else _IDLE_MS
+            if wanted != waits:
+                waits = socket.rcvtimeo = wanted
+        socket.close()
+
+    def _take(self, frame: bytes) -> None:
+        """Put what came into the inbox that it is for. The receiver never waits: its peers hear which queues are full."""
+        try:
+            if is_marks(frame):
+                self._take_marks(*marks_of(frame))
+                return
+            task, body = self._decoder.decode(frame)
+        except Exception as error:  # noqa: BLE001  damaged bytes may raise anything
+            self.corrupt += 1
+            self._show(f"a frame of {len(frame)} bytes is damaged ({type(error).__name__}: {error})")
+            return
+        inbox = self.inboxes.get(task)
+        if inbox is None:
+            self.unknown += 1
+            self._show(f"a delivery is for task {task}, which is not here")
+            return
+        inbox.put((task, body))
+        if not inbox.is_open and task not in self._full:
+            self._full |= {each for each, queue in self.inboxes.items() if queue is inbox}
+            self._next_marks = 0.0
+
+    def _take_marks(self, full: bool, tasks: list[int]) -> None:
+        for peer in self._peers.values():
+            mine = [task for task in tasks if self._peer_of.get(task) is peer]
+            if mine:
+                peer.mark(full, mine)
+
+    def _look_at_queues(self) -> None:
+        """Tell all peers which queues are full, every second, and which have room again, at once."""
+        for peer in self._peers.values():
+            peer.flush()
+        if not self._full:
+            return
+        free = [task for task in self._full if self.inboxes[task].is_open]
+        if free:
+            self._full.difference_update(free)
+            self._tell(False, free)
+        now = monotonic()
+        if self._full and now >= self._next_marks:
+            self._next_marks = now + _REPEATED_S
+            self._tell(True, sorted(self._full))
+
+    def _tell(self, full: bool, tasks: list[int]) -> None:
+        frame = encode_marks(full, tasks)
+        for peer in self._peers.values():
+            peer.send(frame)
+
+    def _show(self, what: str) -> None:
+        now = monotonic()
+        if now >= self._next_shown:
+            self._next_shown = now + _SHOWN_S
+            logger.warning(
+                "worker %d: %s and is dropped; its messages time out and are failed. So far %d were damaged, %d astray",
+                self._number, what, self.corrupt, self.unknown,
+            )  # fmt: skip

@@ -1,0 +1,125 @@
+"""All workers of a topology, as its driver sees them: their slots, their orders, their jobs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+
+from trident.storm.links.link_keys import Keys
+from trident.storm.spark.slot import Slot
+from trident.storm.spark.tickets import Launch, Ticket
+from trident.storm.spark.worker_jobs import WorkerJob
+from trident.storm.spark.worker_registry import Orders, Registry
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+__all__ = ["Crew"]
+
+logger = logging.getLogger("trident.storm")
+
+_LOOK_S = 0.02
+_END_S = 8.0  # after which a worker that was told to end is ended by Spark
+_KILL_S = 10.0
+
+
+class Crew:
+    """Starts workers, tells them their orders, ends them; the supervisor's thread alone changes it.
+
+    Parameters
+    ----------
+    ended
+        Told by the thread of a job when it is over, see `WorkerJob`.
+    """
+
+    def __init__(
+        self, context: SparkContext, launch: Launch, host: str, bind: str, ended: Callable[[WorkerJob, Any], None]
+    ) -> None:
+        self.launch = launch
+        self._context, self._job_ended = context, ended
+        self._keys = Keys.new()
+        self.registry = Registry(self._keys, host, bind)
+        self.orders = Orders()
+        self.slots: dict[int, Slot] = {}
+        self._incarnation = 0
+        self._jobs: list[WorkerJob] = []
+        self._pickled = b""
+
+    def start_all(self, launch: Launch) -> None:
+        """Start all workers of a layout; those of another one have ended."""
+        self.launch = launch
+        self.orders = replace(self.orders, stop=False, places={})
+        self.slots = {number: Slot(number) for number in range(launch.layout.workers)}
+        self._pickled = cloudpickle.dumps(launch)
+        for slot in self.slots.values():
+            self.start(slot)
+
+    def start(self, slot: Slot) -> None:
+        """Start the next incarnation of a worker."""
+        if slot.job is not None and slot.line is not None:
+            slot.job.cancel()  # its process may be there still, and hold the slot of Spark
+        self._incarnation += 1
+        slot.begin(self._incarnation)
+        conf = self.launch.conf
+        ticket = Ticket(
+            conf.name,
+            slot.worker,
+            slot.incarnation,
+            self.registry.address,
+            conf.worker_timeout_s,
+            self._keys,
+            self._pickled,
+        )
+        slot.job = WorkerJob(self._context, ticket, self._job_ended)
+        self._jobs = [*(job for job in self._jobs if not job.join(0)), slot.job]
+
+    def order(self, **changes: Any) -> None:
+        """Change the orders, and send them to all workers."""
+        there = [each for each in self.slots.values() if each.line is not None and not each.ended]
+        places = {each.worker: (each.address, each.incarnation) for each in there}
+        self.orders = replace(self.orders, version=self.orders.version + 1, places=places, **changes)
+        message = self.orders.as_message()
+        for each in there:
+            assert each.line is not None
+            self.registry.send(each.line, message)
+
+    def stop_all(self, heed: Callable[[], None]) -> None:
+        """Have all workers end; by Spark, if they do not do so by themselves.
+
+        Parameters
+        ----------
+        heed
+            Takes in what workers tell, and waits a moment for it.
+        """
+        self.order(stop=True)
+        ends = monotonic() + _END_S
+        while any(not job.join(0) for job in self._jobs) and monotonic() < ends:
+            heed()
+        for job in self._jobs:
+            if not job.join(0):
+                job.cancel()
+        for job in self._jobs:
+            if not job.join(_KILL_S):
+                logger.warning(
+                    "topology %s: Spark has not ended the task of worker %d", self.launch.conf.name, job.worker
+                )
+        self._jobs = []
+        for slot in self.slots.values():
+            slot.ended = True
+
+    @property
+    def all_ready(self) -> bool:
+        """Whether every worker is up, with all its tasks open; any thread may ask."""
+        slots = list(self.slots.values())
+        return len(slots) == self.launch.layout.workers and all(each.ready and not each.ended for each in slots)
+
+    @property
+    def all_at_rest(self) -> bool:
+        """Whether every worker has heard of the last orders, and has nothing pending; any thread may ask."""
+        version = self.orders.version
+        return self.all_ready and all(each.version >= version and each.at_rest for each in list(self.slots.values()))
