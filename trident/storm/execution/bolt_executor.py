@@ -74,14 +74,14 @@ class BoltExecutor:
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
         """Execute the tuples of deliveries; return the seconds until the next tick."""
+        flush_at = self._setting.clock() + _HELD_BACK_S
         for task, tuples in deliveries:
-            self._execute(task, tuples)  # type: ignore[arg-type]
-            self._outbox.flush()
+            flush_at = self._execute(task, tuples, flush_at)  # type: ignore[arg-type]
         now = self._setting.clock()
         if self._tick_s is not None and now >= self._next_tick:
             self._next_tick = now + self._tick_s
             for task in self.place.tasks:
-                self._execute(task, [Tuple((self._tick_s,), _TICK, None)])
+                self._execute(task, [Tuple((self._tick_s,), _TICK, None)], flush_at)
         self._outbox.flush()
         if now >= self._next_look:
             self._look_for_answers(now)
@@ -97,7 +97,8 @@ class BoltExecutor:
             self.collectors[task].close()
         self._outbox.flush()
 
-    def _execute(self, task: int, tuples: list[Tuple]) -> None:
+    def _execute(self, task: int, tuples: list[Tuple], flush_at: float) -> float:
+        """Execute tuples, and send what came of them by a certain time; return the time by which to send the next."""
         collector, execute = self.collectors[task], self._bolts[task].execute
         counts, clock = collector.counts, self._setting.clock
         began = clock()
@@ -105,7 +106,6 @@ class BoltExecutor:
         if self._until_sample <= 0 and tuples[0].origin is not _TICK:
             self._until_sample += _SAMPLED * (1 - self._until_sample // _SAMPLED)
             tuples[0].started = began
-        flush_at = began + _HELD_BACK_S
         parts: list[tuple[Origin, int]] = []
         at, origin = 0, tuples[0].origin
         done = 0
@@ -125,6 +125,7 @@ class BoltExecutor:
         finally:
             parts.append((origin, done - at))
             counts.add_executed(parts, clock() - began)
+        return flush_at
 
     def _look_for_answers(self, now: float) -> None:
         """Warn of a bolt that answers nothing: every message behind its tuples times out."""

@@ -46,7 +46,6 @@ class OutStream:
         "_direct",
         "_only",
         "_to_any",
-        "component",
         "emitted",
         "origin",
         "transferred",
@@ -83,6 +82,10 @@ class OutStream:
                 f"{self}: emitted {len(values)} values for its {self.width} fields {list(self.origin.fields)}: "
                 f"{_shown(values)}"
             )
+        if self.width == 1:  # the most frequent width by far
+            if values[0].__class__ not in self._accepted[0]:
+                self._check_types(values)
+            return values
         for value, classes in zip(values, self._accepted):  # noqa: B905  the lengths were compared; strict costs time
             if value.__class__ not in classes:
                 self._check_types(values)
