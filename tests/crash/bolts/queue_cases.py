@@ -1,0 +1,125 @@
+"""The queues of the kill campaign: filled, read by a spout, and asked what is left in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pika
+import redis
+from confluent_kafka import Consumer, TopicPartition
+
+from spouts import KafkaSpout, RabbitMQSpout, RedisStreamRichSpout
+from tests.harness.kafka_servers import start_kafka
+from tests.harness.kafka_topics import Record, Topics
+from tests.harness.rabbit_servers import start_rabbitmq
+from tests.harness.servers import start_redis
+
+__all__ = ["PENDING", "QUEUES", "Queue", "spout_of"]
+
+PENDING = 500  # messages that a spout's task takes from its queue before they are acknowledged there
+_NAME, _GROUP, _PARTITIONS = "kills", "kills", 2
+
+
+class Queue(Protocol):
+    """A queue with its server, as the campaign sees it."""
+
+    address: str
+
+    def add(self, first: int, last: int) -> None:
+        """Put messages in: the numbers from `first`, without `last`."""
+
+    def left(self) -> int:
+        """How many messages are not acknowledged; asked when no spout is connected."""
+
+
+def spout_of(kind: str, address: str) -> Any:
+    """Return the spout over a queue."""
+    retries: dict[str, Any] = {"max_pending": PENDING, "first_pause_s": 0.1, "longest_pause_s": 1.0}
+    if kind == "redis":
+        return RedisStreamRichSpout(address, _NAME, "n: bigint", group=_GROUP, **retries)
+    if kind == "kafka":
+        return KafkaSpout(address, _NAME, group_id=_GROUP, value="text", **retries)
+    return RabbitMQSpout(address, _NAME, value="text", **retries)
+
+
+class _Redis:
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._client = redis.Redis.from_url(address)
+
+    def add(self, first: int, last: int) -> None:
+        pipe = self._client.pipeline(transaction=False)
+        for number in range(first, last):
+            pipe.xadd(_NAME, {"n": number})
+        pipe.execute()
+
+    def left(self) -> int:
+        (group,) = self._client.xinfo_groups(_NAME)
+        return int(group["pending"]) + int(group["lag"])
+
+
+class _Kafka:
+    def __init__(self, address: str) -> None:
+        self.address, self._topics = address, Topics(address)
+        self._topics.create(_PARTITIONS, _NAME)
+
+    def add(self, first: int, last: int) -> None:
+        records = [Record(str(number).encode(), partition=number % _PARTITIONS) for number in range(first, last)]
+        self._topics.produce(_NAME, records)
+
+    def left(self) -> int:
+        consumer = Consumer({"bootstrap.servers": self.address, "group.id": _GROUP})
+        committed = consumer.committed([TopicPartition(_NAME, number) for number in range(_PARTITIONS)], timeout=30)
+        consumer.close()
+        return sum(self._topics.ends(_NAME)) - sum(max(0, each.offset) for each in committed)
+
+
+class _RabbitMQ:
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self._channel().queue_declare(_NAME, durable=True)
+
+    def add(self, first: int, last: int) -> None:
+        channel = self._channel()
+        for number in range(first, last):
+            channel.basic_publish("", _NAME, str(number).encode(), pika.BasicProperties(delivery_mode=2))
+        channel.connection.close()
+
+    def left(self) -> int:
+        return int(self._channel().queue_declare(_NAME, durable=True, passive=True).method.message_count)
+
+    def _channel(self) -> Any:
+        return pika.BlockingConnection(pika.URLParameters(self.address)).channel()
+
+
+@contextmanager
+def _redis(work: Path) -> Iterator[Queue]:
+    server = start_redis(work)
+    try:
+        yield _Redis(f"redis://{server.address}/0")
+    finally:
+        server.stop()
+
+
+@contextmanager
+def _kafka(work: Path) -> Iterator[Queue]:
+    cluster = start_kafka(work)
+    try:
+        yield _Kafka(cluster.bootstrap)
+    finally:
+        cluster.stop()
+
+
+@contextmanager
+def _rabbitmq(work: Path) -> Iterator[Queue]:
+    server = start_rabbitmq(work)
+    try:
+        yield _RabbitMQ(server.url)
+    finally:
+        server.stop()
+
+
+QUEUES = {"redis": _redis, "kafka": _kafka, "rabbitmq": _rabbitmq}
