@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicQueue"]
 
+_LOOK_AWAY_S = 30.0  # while no broker answers
 _LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION")
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 
@@ -98,7 +99,7 @@ class TopicQueue:
             raise SourceAwayError(
                 f"reading at {self._options.bootstrap_servers}: no broker answers ({self._reports}). Check that they run"
             )
-        if not self._is_down and time.monotonic() >= self._look_at:
+        if time.monotonic() >= self._look_at:
             self._look()
         taken = self._consumer.consume(min(room, self._permitted()), 0) if self._work else []
         records = []
@@ -168,7 +169,8 @@ class TopicQueue:
 
     def _look(self) -> None:
         """Look for partitions that are this task's and not read yet."""
-        self._look_at = time.monotonic() + self._options.refresh_s
+        self._look_at = time.monotonic() + _LOOK_AWAY_S
+        self._is_down = self._is_told = True  # by the error of a question that gets no answer
         more = () if self._dead_letters is None else (self._dead_letters,)
         topics = self._own.topics(more)
         new = [spot for spot in self._own.of(topics, self._dead_letters) if spot not in self._work]
@@ -177,6 +179,8 @@ class TopicQueue:
         if new:
             self._assign()
             self._commits.now(self._consumer, waits=True)  # so that a restart begins where this start did
+        self._is_down = self._is_told = False
+        self._look_at = time.monotonic() + self._options.refresh_s
 
     def _assign(self) -> None:
         from confluent_kafka import TopicPartition
@@ -224,7 +228,8 @@ class TopicQueue:
             raise SpoutError(f"{spot} lost the records from offset {start} on; the worker starts again there")
 
     def _error(self, error: KafkaError) -> None:
-        self._is_down = self._is_down or error.name() == "_ALL_BROKERS_DOWN"
+        if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:
+            self._is_down, self._look_at = True, time.monotonic() + _LOOK_AWAY_S
         self._reports.error(error)
 
     # ---- records -------------------------------------------------------------------------------------------------------

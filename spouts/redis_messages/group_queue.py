@@ -124,9 +124,8 @@ class GroupQueue:
         found: list[Message] = []
         for stream in self._reading.streams:
             if len(found) < room:
-                held = self._held[stream]  # if this consumer was too late with its sign, it takes over its own entries
-                claimed = self._calls.claim(stream, room - len(found))
-                found += self._delivered_again([entry for entry in claimed if entry.id not in held])
+                # Its own that it holds are never among them: `tend` came before.
+                found += self._delivered_again(self._calls.claim(stream, room - len(found)))
         return found
 
     def _new(self, room: int) -> list[Message]:

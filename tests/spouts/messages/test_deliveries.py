@@ -32,9 +32,16 @@ class ListQueue:
         self.acked: Counter[int] = Counter()
         self.dead: dict[int, str] = {}
         self.is_away = self.is_lost = self.refuses_letters = False
+        self.calls_left: int | None = None  # before the connection is lost for a moment
         self._deliveries = 0
 
     def _check(self) -> None:
+        if self.calls_left is not None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                self.calls_left = None
+                self.lose()
+                self.is_away = False
         if self.is_away or self.is_lost:
             raise SourceAwayError("away")
 
@@ -124,7 +131,8 @@ class Run:
     st.booleans(),
     st.integers(0, 2**32),
     st.lists(
-        st.sampled_from(["step", "step", "step", "ack", "ack", "fail", "lose", "back", "wait", "rest"]), max_size=80
+        st.sampled_from(["step", "step", "step", "ack", "ack", "fail", "lose", "back", "wait", "rest", "cut"]),
+        max_size=80,
     ),
 )
 def test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did(
@@ -142,6 +150,8 @@ def test_nothing_is_lost_and_nothing_is_acked_before_the_topology_did(
             queue.lose()
         elif move == "back":
             queue.is_away = False
+        elif move == "cut":
+            queue.calls_left = choose.randrange(5)
         elif move == "rest":
             run.deliveries.deactivate()
             run.deliveries.activate()
@@ -202,6 +212,23 @@ def test_a_dead_letter_that_is_refused_stays_pending_and_is_tried_again() -> Non
     run.step(1.1)
     assert queue.dead == {1: "it failed once"}
     assert not queue.pending
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+def test_a_connection_that_is_lost_in_the_middle_of_a_retry_or_a_burial_loses_no_message(limit: int | None) -> None:
+    queue = ListQueue([1], outlives_connections=True)
+    run = Run(queue, RetryPolicy(limit, first_pause_s=0.1, dead_letters="dead" if limit else None))
+    run.step()
+    ((id_, _),) = run.out.items()
+    run.out.clear()
+    run.deliveries.fail(id_)
+    run.step(0.01 if limit is None else 0.0)
+    queue.calls_left = 1  # one for `tend`
+    run.step(0.2)
+    assert run.errors[:1] == ["away"] or limit
+    for _ in range(3):
+        run.step(6.0)
+    assert len(run.out) + len(queue.dead) == 1
 
 
 def test_a_queue_that_has_nothing_is_not_asked_all_the_time() -> None:
