@@ -40,13 +40,14 @@ BESIDE_SERVERS = {
 PRINTED = {
     "sqlite_state.py": ["([2, 1, None], 4)", "([3, 1, 1], 6)"],
     "windows.py": ["00:00 hall: 23.0", "00:01 hall: 21.5", "00:00 roof: 20.5", "00:01 roof: 18.5"],
+    "bolt_words.py": ["the: 7", "and: 2", "diddle: 2", "away: 1", "cat: 1"],
     "location_db.py": ["Wien: 2", "Linz: 1", "Graz: 0", "unknown: 1"],
 }
 
 
-def run(name: str, folder: Path) -> list[str]:
+def run(name: str, folder: Path, *options: str) -> list[str]:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name)],
+        [sys.executable, str(ROOT / "examples" / name), *options],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error::UserWarning"},
         capture_output=True,
@@ -61,6 +62,10 @@ def run(name: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("name", PRINTED)
 def test_an_example_prints_what_it_is_to_print(name: str, tmp_path: Path) -> None:
     assert run(name, tmp_path) == PRINTED[name]
+
+
+def test_the_bolts_count_the_same_on_spark(tmp_path: Path) -> None:
+    assert run("bolt_words.py", tmp_path, "--spark") == PRINTED["bolt_words.py"]
 
 
 @pytest.mark.server

@@ -1,0 +1,238 @@
+"""How fast spouts, bolts and ackers are: `python -m tests.benchmarks.bolts [ROW …] [--engine spark|local] [--seconds 10]`.
+
+Sentences of ten words → split (shuffle) → count (fields), each word anchored and acked; two workers, each with a spout, a
+split, a count and an acker. Each row prints one JSON line: what is wanted, the figures, and whether they are as wanted.
+That is for two idle cores; on a busy machine take the ratio, and `sentences_per_cpu_s`: what one core would do in a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from statistics import median, quantiles
+from time import monotonic
+from typing import Any
+
+from tests.benchmarks._bolt_words import WORDS, words
+from trident.storm import LocalCluster
+from trident.storm.execution.acker import Acker
+from trident.storm.execution.messages import Tracking
+
+__all__ = ["ROWS", "main", "per_root"]
+
+_PENDING = 2_000  # of each spout
+
+
+@dataclass(frozen=True)
+class Run:
+    """How to run: on which engine, for how long, and how long to wait before that."""
+
+    engine: str
+    seconds: float
+    warm_s: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: the bounds in words, and what gives the figures."""
+
+    wanted: str
+    measure: Callable[[Run], dict[str, Any]]
+
+
+@contextmanager
+def _running(run: Run, folder: str, rate: float | None = None, **conf: Any) -> Iterator[Any]:
+    conf = {"workers": 2, "user": {"notes": folder}, "drain_timeout_s": 10.0, **conf}
+    builder = words(rate)
+    if run.engine == "spark":
+        with builder.start(conf) as running:
+            yield running
+        return
+    with LocalCluster() as cluster:
+        yield cluster.submit_topology("words", conf, builder.create_topology())
+
+
+def _noted(folder: str, component: str) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in Path(folder).glob(f"{component}-*.json")]
+
+
+def _rate(folder: str, component: str, begins: float, ends: float) -> float:
+    """What all tasks of a component did per second within some time."""
+    total = 0.0
+    for notes in _noted(folder, component):
+        within = [(at, done) for at, done in notes["noted"] if begins <= at <= ends]
+        if len(within) > 1:
+            (first, before), (last, after) = within[0], within[-1]
+            total += (after - before) / (last - first)
+    return total
+
+
+def _speed(run: Run, **conf: Any) -> dict[str, float]:
+    """Sentences per second, of which all words are counted; with ackers also by the spouts' acks."""
+    with tempfile.TemporaryDirectory() as folder:
+        with _running(run, folder, **conf) as running:
+            time.sleep(run.warm_s)
+            pids = {each.pid for each in running.status.workers}
+            began, cpu = monotonic(), _cpu_s(pids)
+            time.sleep(run.seconds)
+            ended, cpu = monotonic(), _cpu_s(pids) - cpu
+        latencies = [late for notes in _noted(folder, "sentences") for at, late in notes["latencies"] if at >= began]
+        return {
+            "sentences_per_s": _rate(folder, "count", began, ended) / WORDS,
+            "acked_per_s": _rate(folder, "sentences", began, ended),
+            "p50_ms": median(latencies) * 1000 if latencies else 0.0,
+            "sentences_per_cpu_s": _rate(folder, "count", began, ended) / WORDS * (ended - began) / cpu,
+        }
+
+
+def _cpu_s(pids: set[int]) -> float:
+    """The time that processes have had of the processors."""
+    found = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
+    return sum(int(fields[11]) + int(fields[12]) for fields in found) / os.sysconf("SC_CLK_TCK")
+
+
+def tracked(run: Run) -> dict[str, Any]:
+    """Measure with full tracking."""
+    found = _speed(run, max_spout_pending=_PENDING)
+    speed = min(found["sentences_per_s"], found["acked_per_s"])
+    return {
+        "ok": speed >= 25_000,
+        "sentences_per_s": round(speed),
+        "word_tuples_per_s": round(speed * WORDS),
+        "p50_ms": round(found["p50_ms"], 1),
+        "sentences_per_cpu_s": round(found["sentences_per_cpu_s"]),
+    }
+
+
+def untracked(run: Run) -> dict[str, Any]:
+    """Measure pairs with and without ackers, in turns."""
+    pairs = [(_speed(run, max_spout_pending=_PENDING), _speed(run, acker_executors=0)) for _ in range(3)]
+    ratio = median(tracked["acked_per_s"] / untracked["sentences_per_s"] for tracked, untracked in pairs)
+    per_cpu = median(tracked["sentences_per_cpu_s"] / untracked["sentences_per_cpu_s"] for tracked, untracked in pairs)
+    return {
+        "ok": ratio >= 0.5,
+        "ratio": round(ratio, 2),
+        "ratio_per_cpu_s": round(per_cpu, 2),
+        "tracked_per_s": round(median(each["acked_per_s"] for each, _ in pairs)),
+        "untracked_per_s": round(median(each["sentences_per_s"] for _, each in pairs)),
+    }
+
+
+def latency(run: Run) -> dict[str, Any]:
+    """Measure the complete latency of 1,000 sentences per second."""
+    with tempfile.TemporaryDirectory() as folder:
+        with _running(run, folder, rate=1_000.0):
+            time.sleep(run.warm_s)
+            began = monotonic()
+            time.sleep(run.seconds)
+        late = [late for notes in _noted(folder, "sentences") for at, late in notes["latencies"] if at >= began]
+    percentiles = quantiles(late, n=100)
+    p50, p99 = percentiles[49] * 1000, percentiles[98] * 1000
+    return {"ok": p50 <= 3 and p99 <= 20, "p50_ms": round(p50, 2), "p99_ms": round(p99, 2), "sentences": len(late)}
+
+
+def memory(run: Run) -> dict[str, Any]:
+    """Measure what an acker holds for a tree of which one tuple is not acked yet."""
+    del run
+    many, few = 100_000, 2_000
+    found = {
+        "roots_of_10": per_root(many, 10),
+        "roots_of_10_few": per_root(few, 10),
+        "roots_of_10000_few": per_root(few, 10_000),
+    }
+    same = abs(found["roots_of_10_few"] / found["roots_of_10000_few"] - 1) < 0.05
+    return {"ok": same and max(found.values()) <= 300, "bytes": found, "roots": {"many": many, "few": few}}
+
+
+def per_root(roots: int, tuples: int) -> int:
+    """Bytes for each root of an acker that has taken in all news of its tree but the last."""
+    random = Random(1)
+    tracemalloc.start()
+    before = tracemalloc.get_traced_memory()[0]
+    acker = Acker(lambda task, outcomes: None)
+    for _ in range(roots):
+        root = random.getrandbits(64)
+        acker.handle(Tracking(begun=[root, random.getrandbits(64), 1]))
+        for _ in range((tuples - 1) // 9):  # the acks of nine tuples are one piece of news
+            acker.handle(Tracking(acked=[root, random.getrandbits(64)]))
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert len(acker) == roots
+    return round((after - before) / roots)
+
+
+def killed(run: Run) -> dict[str, Any]:
+    """Kill a worker; measure until all its counts process again. In this process an exception ends it."""
+    took = []
+    conf = {"max_spout_pending": _PENDING, "message_timeout_s": 10.0}
+    with tempfile.TemporaryDirectory() as folder, _running(run, folder, **conf) as running:
+        time.sleep(run.warm_s)
+        for _ in range(3):
+            took.append(_kill_and_wait(run, running, Path(folder)))
+            time.sleep(1)
+    return {"ok": max(took) <= 10, "seconds": [round(each, 2) for each in took]}
+
+
+def _kill_and_wait(run: Run, running: Any, folder: Path) -> float:
+    known = set(folder.glob("first-*"))
+    status = running.status
+    count = status.statistics.over().components["count"].executors
+    victim = count[0]
+    killed_at = monotonic()
+    if run.engine == "spark":
+        os.kill(next(each.pid for each in status.workers if each.number == victim.worker), signal.SIGKILL)
+    else:
+        (folder / f"die-{victim.tasks[0]}").touch()
+    wanted = {task for each in count if each.worker == victim.worker for task in each.tasks}
+    while True:
+        again = {int(path.name.split("-")[1]): path for path in set(folder.glob("first-*")) - known}
+        if wanted <= set(again):
+            return max(float(again[task].read_text() or monotonic()) for task in wanted) - killed_at
+        if monotonic() - killed_at > 60:
+            return float("inf")
+        time.sleep(0.02)
+
+
+ROWS = {
+    "tracked": Row("fully tracked: ≥ 25,000 sentences/s, 250,000 word tuples/s", tracked),
+    "untracked": Row("tracked against acker_executors=0: ≥ 0.5", untracked),
+    "latency": Row("complete latency at 1,000 sentences/s: p50 ≤ 3 ms, p99 ≤ 20 ms", latency),
+    "memory": Row("acker memory per pending root: ≤ 300 bytes, the same for trees of 10 and of 10,000 tuples", memory),
+    "killed": Row("a killed worker's components process again: ≤ 10 s", killed),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure rows and print a line for each; exit code 1 if one is not as wanted."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.bolts", description=__doc__)
+    parser.add_argument("row", nargs="*", choices=[[], *ROWS], help="which rows; all if none is named")
+    parser.add_argument("--engine", choices=["spark", "local"], default="spark")
+    parser.add_argument("--seconds", type=float, default=10.0, help="how long to measure")
+    parser.add_argument("--warm", type=float, default=4.0, help="seconds to wait before that")
+    options = parser.parse_args(argv)
+    ok = True
+    for name in options.row or ROWS:
+        figures = ROWS[name].measure(Run(options.engine, options.seconds, options.warm))
+        ok = ok and figures["ok"]
+        print(
+            json.dumps(
+                {"row": name, "engine": options.engine, "wanted": ROWS[name].wanted, **figures}, ensure_ascii=False
+            ),
+            flush=True,
+        )
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
