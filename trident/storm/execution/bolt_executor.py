@@ -98,7 +98,7 @@ class BoltExecutor:
         self._outbox.flush()
 
     def _execute(self, task: int, tuples: list[Tuple], flush_at: float) -> float:
-        """Execute tuples, and send what came of them by a certain time; return the time by which to send the next."""
+        """Execute tuples, and send what resulted from them by a certain time; return the time by which to send the next."""
         collector, execute = self.collectors[task], self._bolts[task].execute
         counts, clock = collector.counts, self._setting.clock
         began = clock()
