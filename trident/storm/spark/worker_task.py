@@ -6,7 +6,6 @@ import dataclasses
 import logging
 import os
 import socket
-import sys
 import threading
 import traceback
 from collections import deque
@@ -36,20 +35,13 @@ _LOOK_S = 0.1
 _STOP_S = 5.0
 _REPORTED = 100  # errors that wait for the next beat
 _SHOWN = 20_000
-_SWITCH_S = 0.0005  # Python's own 5 ms would be added at every hop between threads while one of them is busy
 _seeds = SystemRandom()
 
 
 def run_worker(tickets: Iterable[Ticket]) -> Iterator[bytes]:
     """Be the worker that a ticket says, as the only task of a Spark job; the job has no result."""
-    interval = sys.getswitchinterval()
     for ticket in tickets:
-        sys.setswitchinterval(_SWITCH_S)
-        try:
-            stuck = _WorkerTask(ticket).run()
-        finally:
-            sys.setswitchinterval(interval)
-        if stuck:
+        if _WorkerTask(ticket).run():
             os._exit(1)  # Spark would give this process its next task, beside threads that never end
     return iter(())
 
