@@ -23,6 +23,7 @@ from trident.storm.execution.storm_worker import Worker
 from trident.storm.links.linked_mail import LinkedMail
 from trident.storm.spark.blocked import blocked_calls
 from trident.storm.spark.tickets import Launch, Ticket
+from trident.storm.spark.worker_garbage import seldom_collected
 from trident.storm.spark.worker_registry import Line, Orders
 from trident.storm.statistics import WorkerSnapshots
 
@@ -41,7 +42,9 @@ _seeds = SystemRandom()
 def run_worker(tickets: Iterable[Ticket]) -> Iterator[bytes]:
     """Be the worker that a ticket says, as the only task of a Spark job; the job has no result."""
     for ticket in tickets:
-        if _WorkerTask(ticket).run():
+        with seldom_collected():
+            stuck = _WorkerTask(ticket).run()
+        if stuck:
             os._exit(1)  # Spark would give this process its next task, beside threads that never end
     return iter(())
 
