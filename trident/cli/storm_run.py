@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trident.cli.console import problems, say
 from trident.cli.signals import Signals, ending_signals
 from trident.storm import StormConfig, StormTopology
+from trident.storm.builder import start_on_spark
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -26,14 +27,12 @@ def run_storm(topology: StormTopology, config: StormConfig, as_json: bool) -> in
 
     The first SIGINT or SIGTERM deactivates the spouts, waits for what is pending and ends it; the second one ends it at once.
     """
-    from trident.storm.spark.running_storm import start
-
     with ending_signals(
         "stopping: spouts first, then what is pending (once more: at once)",
         "ended at once; what was pending is still with its queues",
         as_json,
     ) as signals:
-        running = start(topology, config)
+        running = start_on_spark(topology, config)
         if running.metrics_url is not None:
             say(f"{config.name}: metrics at {running.metrics_url}")
         try:

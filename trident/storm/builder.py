@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trident.ability import missing
-from trident.errors import TopologyError
+from trident.errors import EnvironmentProblem, TopologyError
 from trident.spout.rich import DeclaresOutputFields, fields_of_rich_spout
 from trident.storm.checks import check_signatures, check_topology
 from trident.storm.declarers import BoltDeclarer, Declared, SpoutDeclarer
@@ -19,7 +19,7 @@ from trident.storm.streams import DEFAULT_STREAM, StreamDeclarer, StreamSpec
 if TYPE_CHECKING:
     from trident.storm.spark.running_storm import RunningStormTopology
 
-__all__ = ["TopologyBuilder"]
+__all__ = ["TopologyBuilder", "start_on_spark"]
 
 
 @dataclass
@@ -130,13 +130,11 @@ class TopologyBuilder:
         ConfigError
             An unknown or impossible setting.
         EnvironmentProblem
-            No Java, or fewer Spark slots than workers.
+            No Java, no `pyzmq`, or fewer Spark slots than workers.
         TopologyDiedError
             Its workers died too often while they started, for instance because a spout cannot be opened.
         """
-        from trident.storm.spark.running_storm import start
-
-        return start(self.create_topology(), StormConfig.of(conf, **settings))
+        return start_on_spark(self.create_topology(), StormConfig.of(conf, **settings))
 
     def _check(self, id: str, parallelism: int, made: object) -> Declared:
         if isinstance(made, type):
@@ -150,6 +148,19 @@ class TopologyBuilder:
         if isinstance(parallelism, bool) or not isinstance(parallelism, int) or parallelism < 1:
             raise TopologyError(f"component {id!r}: parallelism={parallelism!r} must be a whole number of at least 1")
         return Declared(id, parallelism)
+
+
+def start_on_spark(topology: StormTopology, conf: StormConfig) -> RunningStormTopology:
+    """Run a topology on Spark; return once all its workers are up. See `TopologyBuilder.start`."""
+    try:
+        from trident.storm.spark.running_storm import start
+    except ModuleNotFoundError as error:
+        if error.name != "zmq":
+            raise
+        raise EnvironmentProblem(
+            "spouts and bolts on Spark need the package pyzmq: pip install 'trident-spark[storm]'. A LocalCluster does not"
+        ) from error
+    return start(topology, conf)
 
 
 def _common(each: _Set) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trident.storm import (
     BaseRichBolt,
@@ -21,7 +21,9 @@ from trident.storm import (
     TopologyContext,
     Tuple,
 )
-from trident.storm.spark.running_storm import RunningStormTopology
+
+if TYPE_CHECKING:
+    from trident.storm.spark.running_storm import RunningStormTopology
 
 WORDS = 5
 
