@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -89,6 +90,14 @@ class OwnPartitions:
                 found[spot] = self._checked(spot, start, limits)
         found.update(self._first(fresh, bounds, committed))
         return {spot: self._noted(spot, start, topics[spot.topic]) for spot, start in found.items()}
+
+    def learn_leaders(self, topics: Iterable[str], consumer: Consumer) -> None:
+        """Have a consumer ask for the leaders of partitions; by itself it would do so after a second."""
+        from confluent_kafka import KafkaException
+
+        for topic in topics:
+            with contextlib.suppress(KafkaException):  # it asks again by itself
+                consumer.list_topics(topic, _ASK_S)
 
     def moved(self, spot: Spot, position: int) -> int:
         """Return where to go on with a partition whose next records are gone; `SpoutError` if that is not permitted."""

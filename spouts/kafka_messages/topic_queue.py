@@ -185,6 +185,7 @@ class TopicQueue:
     def _assign(self) -> None:
         from confluent_kafka import TopicPartition
 
+        self._own.learn_leaders({spot.topic for spot in self._work}, self._consumer)
         self._consumer.assign([TopicPartition(*spot, work.window.position) for spot, work in self._work.items()])
         for work in self._work.values():
             work.is_paused = False

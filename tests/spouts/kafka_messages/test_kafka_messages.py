@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import pytest
 from spouts import KafkaSpout
 from spouts.kafka import ByColumns, ByRecord, Json
 from spouts.messages import spout as message_spout
-from tests.harness.kafka_servers import start_kafka
+from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import free_ports
 from tests.spouts.messages.driving import Task
@@ -218,28 +217,24 @@ def test_it_emits_what_a_record_has(place: KafkaPlace) -> None:
     task.close()
 
 
-@pytest.mark.server
-def test_it_goes_on_after_a_restart_of_the_broker(tmp_path: Path) -> None:
-    cluster = start_kafka(tmp_path)
+def test_it_goes_on_after_a_restart_of_the_broker(kafka_server: KafkaCluster, place: KafkaPlace) -> None:
+    place.fill(range(6))
+    task = Task(place.spout())
+    taken = task.take(6)
+    kafka_server.brokers[0].kill()
     try:
-        place = KafkaPlace(Topics(cluster.bootstrap))
-        place.fill(range(6))
-        task = Task(place.spout())
-        taken = task.take(6)
-        cluster.brokers[0].kill()
         for _, id_ in taken[:2]:
             task.spout.ack(id_)
         task.spout.fail(taken[2][1])
         task.until(lambda: task.errors)
         assert re.search("no broker answers|asking for topic .* Check bootstrap_servers", task.errors[0])
-        cluster.restart()
-        place.fill([6])
-        seen = task.drain(lambda: task.spout.pending == 3 and _offsets(place) == [3])
-        assert sorted(values[0] for values in seen) == ["w2", "w6"]
-        assert len(task.errors) == 1
-        task.close()
     finally:
-        cluster.stop()
+        kafka_server.restart()
+    place.fill([6])
+    seen = task.drain(lambda: task.spout.pending == 3 and _offsets(place) == [3])
+    assert sorted(values[0] for values in seen) == ["w2", "w6"]
+    assert len(task.errors) == 1
+    task.close()
 
 
 @pytest.mark.server
