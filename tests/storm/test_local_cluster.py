@@ -23,6 +23,7 @@ from trident.storm import (
     TopologyDiedError,
     Tuple,
 )
+from trident.storm.execution.bolt_executor import BoltExecutor
 
 pytestmark = pytest.mark.usefixtures("board")
 
@@ -249,7 +250,7 @@ def test_stop_waits_for_what_is_pending() -> None:
     with LocalCluster() as cluster:
         running = cluster.submit_topology("numbers", {"max_spout_pending": 50}, numbers(100_000, Sink()))
         while len(Board.acked) < 100:
-            assert running.exception is None
+            assert running.exception() is None
         cluster.kill_topology("numbers")
     assert len(Board.acked) < 100_000
     assert sorted(Board.executed) == sorted(Board.acked)
@@ -282,3 +283,17 @@ def test_no_thread_is_left() -> None:
         cluster.submit_topology("numbers", {"workers": 2}, numbers(10, Sink()))
         assert Board.done.wait(60)
     assert set(threading.enumerate()) == before
+
+
+def test_an_executor_that_cannot_send_its_last_tuples_ends_with_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def close(executor: BoltExecutor) -> None:
+        raise TopologyError(f"{executor.place.component} cannot send")
+
+    monkeypatch.setattr(BoltExecutor, "close", close)
+    with LocalCluster() as cluster:
+        running = cluster.submit_topology("numbers", None, numbers(10, Sink()))
+        assert Board.done.wait(20)
+    assert running.exception() is None
+    assert "component sink: its last tuples are lost: sink cannot send" in caplog.text

@@ -56,7 +56,7 @@ class LocalTopology:
         self._active = True
         self._ended = threading.Event()
         self.errors: deque[ReportedError] = deque(maxlen=100)
-        self.exception: BaseException | None = None
+        self._error: BaseException | None = None
         self._observer = LocalObserver(
             conf, topology, lambda: layout, lambda: self._active and not self._ended.is_set(), lambda: self.errors
         )
@@ -107,15 +107,19 @@ class LocalTopology:
         self.deactivate()
         self.drain()
         self._end(None)
-        if self.exception is not None:
-            raise self.exception
+        if self._error is not None:
+            raise self._error
 
     def await_termination(self, timeout_s: float | None = None) -> bool:
         """Wait until it has ended; whether it has. Raises what ended it."""
         ended = self._ended.wait(timeout_s)
-        if self.exception is not None:
-            raise self.exception
+        if self._error is not None:
+            raise self._error
         return ended
+
+    def exception(self) -> BaseException | None:
+        """Return what ended it, None if it runs or was stopped."""
+        return self._error
 
     def _make(self, number: int) -> Worker:
         mail = LocalMail(self._inboxes)
@@ -162,7 +166,7 @@ class LocalTopology:
         with self._changing:
             if self._ended.is_set():
                 return
-            self.exception = error
+            self._error = error
             for worker in self._workers.values():
                 self._stop_worker(worker)
             self._observer.close()
@@ -201,9 +205,10 @@ class LocalCluster:
             )
         running = LocalTopology(topology, StormConfig.of(conf, **settings, name=name))
         self.topologies[name] = running
-        if running.exception is not None:
+        error = running.exception()
+        if error is not None:
             self.topologies.pop(name)
-            raise running.exception
+            raise error
         return running
 
     def kill_topology(self, name: str) -> None:

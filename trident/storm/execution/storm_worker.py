@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
@@ -15,6 +16,8 @@ from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.storm_topology import ACKER
 
 __all__ = ["Worker", "make_executor"]
+
+logger = logging.getLogger("trident.storm")
 
 _LONGEST_WAIT_S = 0.5
 
@@ -124,8 +127,8 @@ class Worker:
         except BaseException as error:  # noqa: BLE001  the worker's end, whatever it was
             self._fail(error)
         finally:
-            executor.close()
             self._busy_since.pop(executor.place)
+            self._close(executor)
 
     def _go_on(self, executor: Executor, inbox: Inbox) -> None:
         busy_since, place = self._busy_since, executor.place
@@ -135,6 +138,12 @@ class Worker:
             deliveries = inbox.take(min(wait_s, _LONGEST_WAIT_S))
             busy_since[place] = monotonic()
             wait_s = executor.step(deliveries)
+
+    def _close(self, executor: Executor) -> None:
+        try:
+            executor.close()
+        except Exception as error:  # noqa: BLE001  what could not be sent before can still not be sent
+            logger.warning("component %s: its last tuples are lost: %s", executor.place.component, error)
 
     def _fail(self, error: BaseException) -> None:
         if self._failed.acquire(blocking=False):
