@@ -7,16 +7,16 @@ partitions that a stage does not read. What the driver reads passes through no P
 from __future__ import annotations
 
 import pickle
+import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pyspark import RDD
-from pyspark.serializers import AutoBatchedSerializer, CPickleSerializer, pack_long
-
 if TYPE_CHECKING:
-    from pyspark import SparkContext
+    from pyspark import RDD, SparkContext
 
 __all__ = ["Shuffle", "Shuffles"]
+
+_NUMBER = struct.Struct("!q")
 
 Shuffle = Any
 """What a stage sends, as an object of the JVM. Spark keeps its files until this is forgotten."""
@@ -42,6 +42,9 @@ class Shuffles:
 
     def read(self, shuffles: Sequence[Shuffle], numbers: range) -> RDD[Any]:
         """Return what was sent to some destinations, a partition each."""
+        from pyspark import RDD
+        from pyspark.serializers import AutoBatchedSerializer, CPickleSerializer
+
         first, *others = shuffles
         for other in others:
             first = first.union(other)  # of equal partitioners: partition by partition
@@ -64,5 +67,5 @@ class Shuffles:
 def _numbered(items: Iterable[tuple[int, Any]]) -> Iterator[bytes]:
     """Give each item as PySpark's shuffle writes it: a number, then a batch, here of one item."""
     for to, item in items:
-        yield pack_long(to)
+        yield _NUMBER.pack(to)
         yield pickle.dumps([item], pickle.HIGHEST_PROTOCOL)
