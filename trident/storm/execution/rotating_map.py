@@ -19,9 +19,6 @@ class RotatingMap(Generic[V]):
     def __init__(self, generations: int) -> None:
         self._generations: deque[dict[int, V]] = deque({} for _ in range(generations))
 
-    def __len__(self) -> int:
-        return sum(map(len, self._generations))
-
     def add(self, key: int, value: V) -> None:
         """Write an entry whose key is not there yet."""
         self._generations[0][key] = value
@@ -33,19 +30,13 @@ class RotatingMap(Generic[V]):
                 return generation.pop(key)
         return None
 
-    def touch(self, key: int) -> bool:
-        """Move an entry to the youngest generation; whether there is one."""
+    def touch(self, key: int) -> None:
+        """Move an entry to the youngest generation, if there is one."""
         value = self.pop(key)
-        if value is None:
-            return False
-        self._generations[0][key] = value
-        return True
+        if value is not None:
+            self.add(key, value)
 
     def rotate(self) -> dict[int, V]:
         """Begin a new generation; return what falls out."""
         self._generations.appendleft({})
         return self._generations.pop()
-
-    def keys(self) -> list[int]:
-        """Return all keys."""
-        return [key for generation in self._generations for key in generation]
