@@ -12,7 +12,7 @@ COMPAT := 3.5 4.0 4.1 4.2
 COMPAT_TESTS := $(addprefix tests/,cluster runtime/test_semantics.py runtime/executors runtime/reading/test_views.py \
 	runtime/engine/test_repartitioning.py fluent/test_resources.py spouts/dataframes/test_dataframe_spout.py \
 	spouts/streaming/test_structured_streaming.py)
-LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka rabbitmq drpc metrics storm
+LOCK_EXTRAS := dev delta redis memcached cassandra postgres kafka rabbitmq drpc metrics storm zookeeper ui cluster
 MIN_JAVA := 17
 SOURCES := $(foreach folder,trident states spouts examples tests,$(if $(wildcard $(folder)/*.py),$(folder)))
 # The name of the stamp says what is installed: another lock or another pyproject.toml is another stamp.
@@ -87,7 +87,7 @@ $(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP))
 soak: install java servers ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
 
-servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/cassandra build/services/kafka ## install the servers that tests start
+servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/cassandra build/services/kafka build/services/zookeeper build/services/chromium ## install the servers that tests start
 
 lock: build/uv.path ## refresh requirements.lock (without names of hosts, so that any mirror will do)
 	@$$(cat build/uv.path) pip compile --quiet --upgrade --universal --generate-hashes --no-header --no-emit-index-url \
@@ -134,7 +134,7 @@ build/python.path:
 # Debian's names of the packages are those of the commands, but for two. Its packages of servers start nothing where no
 # init runs; tests never use a server that was there before. Its PostgreSQL and the RabbitMQ that any user may start are
 # not on PATH.
-build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/mvn: build/services/%:
+build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/chromium build/services/mvn: build/services/%:
 	@mkdir -p $(@D); package=$(patsubst postgres,postgresql,$(*:mvn=maven)); \
 	if ! PATH="$$PATH:/usr/lib/rabbitmq/bin:$$(echo /usr/lib/postgresql/*/bin | tr ' ' :)" command -v $* >/dev/null; then \
 		root=; if [ "$$(id -u)" != 0 ]; then root="sudo -n"; fi; \
@@ -150,7 +150,7 @@ build/services/redis-server build/services/memcached build/services/postgres bui
 	touch $@
 
 # Copied aside and then moved: a folder that is there is complete.
-build/services/cassandra build/services/kafka build/services/spark-kafka: build/services/%: tests/services/pom.xml | build/services/mvn
+build/services/cassandra build/services/kafka build/services/zookeeper build/services/spark-kafka: build/services/%: tests/services/pom.xml | build/services/mvn
 	@echo "fetching the jars of $* into $@" >&2; rm -rf $@ $@.part; \
 	mvn -B -q -Dstyle.color=never -f $< -P $* org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part 2>&1 | sed $$'s/\e\\[[0-9;]*m//g' >&2; \

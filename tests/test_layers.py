@@ -97,7 +97,7 @@ LAYERS = (
         deferred=("trident.explain", "trident.monitoring", "trident.runtime.driver.running", "states.memory"),
     ),
     Layer(("trident.monitoring",), INTERFACES, deferred=("prometheus_client",)),
-    Layer(("trident.coordination",), ("msgpack", *INTERFACES)),
+    Layer(("trident.coordination",), ("msgpack", *INTERFACES), deferred=("kazoo",)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.steps.kernels",)),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
@@ -124,6 +124,11 @@ LAYERS = (
             "trident.drpc.local",
         ),
     ),  # the driver, on top of all rooms
+    # The page and the REST interface: what is served is asked of `ClusterPages`.
+    Layer(("trident.ui",), ("starlette", "uvicorn", "trident", "httpx")),
+    Layer(("trident.cluster.cluster_errors",), ("trident.errors",)),
+    Layer(("trident.cluster.state",), ("trident.cluster.cluster_errors", *VALUES), deferred=("kazoo",)),
+    Layer(("trident.cluster",), ("trident", "httpx", "psutil", "starlette", "cloudpickle")),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
     Layer(("trident.storm.execution",), ("cloudpickle", "trident.storm", *INTERFACES)),

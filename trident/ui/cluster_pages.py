@@ -1,0 +1,67 @@
+"""What the REST interface serves: `TopologyPages` of one topology that runs, `ClusterPages` of all that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+__all__ = ["Action", "ClusterPages", "Page", "TopologyPages"]
+
+Page = dict[str, Any]
+"""Plain data, ready for JSON; names as Storm UI has them where it has them (`/api/v1/topology/<id>` …)."""
+
+Action = str
+"""`activate`, `deactivate`, `kill`, `rebalance`."""
+
+
+class TopologyPages(Protocol):
+    """The pages of one topology, made in the process that runs it. Any thread may ask.
+
+    Windows are in seconds: 600, 10800, 86400, or 0 for all time. What does not exist (a component, a state) is a `KeyError`
+    whose text says what there is.
+    """
+
+    def topology(self, window_s: int = 0) -> Page:
+        """Return the whole: figures by window, components, states, sources with lag, errors, what Storm UI shows."""
+
+    def component(self, component: str, window_s: int = 0) -> Page:
+        """Return one component: an operation or state of Trident, a spout, a bolt."""
+
+    def visualization(self, window_s: int = 0) -> Page:
+        """Return the picture: nodes and edges with rates."""
+
+    def batches(self) -> Sequence[Page]:
+        """Return the last batches, oldest first, with the seconds of their phases; none for spouts and bolts."""
+
+    def lookup(self, state: str, key: Sequence[Any]) -> Page:
+        """Return `{"state", "key", "value", "txid"}` of one key."""
+
+    def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
+        """Do something to the topology. Raises `TridentError` if it cannot be done."""
+
+
+class ClusterPages(Protocol):
+    """The pages of a cluster, or of one topology that runs alone. Any thread may ask.
+
+    A topology that does not exist is `NoSuchTopology`. `trident.cluster.cluster_errors` has what else is raised.
+    """
+
+    read_only: bool
+
+    def cluster_summary(self) -> Page:
+        """Return how many supervisors, slots, executors and topologies there are, and the version."""
+
+    def nimbus_summary(self) -> Page:
+        """Return every Nimbus and which of them leads."""
+
+    def supervisor_summary(self) -> Page:
+        """Return every supervisor with its slots and uptime."""
+
+    def topology_summary(self) -> Page:
+        """Return every topology, one entry each."""
+
+    def of_topology(self, topology_id: str) -> TopologyPages:
+        """Return the pages of a topology, by its id or its name."""
+
+    def log(self, topology_id: str, offset: int | None = None) -> Page:
+        """Return `{"text", "offset", "next"}`: the log of its driver from `offset` on, or its last 64 KiB."""
