@@ -173,6 +173,7 @@ class TridentTopology(Declaration):
         conf: Config | Mapping[str, Any] | None = None,
         *,
         listeners: Sequence[TopologyListener] = (),
+        active: bool = True,
         **settings: Any,
     ) -> RunningTopology:
         """Check the whole declaration, open the log, recover, and begin to run batches.
@@ -183,6 +184,8 @@ class TridentTopology(Declaration):
             A `Config` or a mapping of its keys; `settings` override single keys. Unknown keys are refused.
         listeners
             Are told what happens, from the start on; see `TopologyListener` (trident.monitoring).
+        active
+            False: no batch begins before `activate()` is called on what this returns.
 
         Raises
         ------
@@ -202,7 +205,7 @@ class TridentTopology(Declaration):
         from trident.runtime.driver.running import new_memory_log, start
 
         self._memory_log = self._memory_log or new_memory_log(self.name)
-        return start(self.graph(), Config.of(conf, **settings), self._memory_log, listeners=listeners)
+        return start(self.graph(), Config.of(conf, **settings), self._memory_log, listeners=listeners, active=active)
 
     def explain(self, placements: Mapping[str, str] | None = None) -> str:
         """Return what runs where, as text: `print(topology.explain())`.

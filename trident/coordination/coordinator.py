@@ -75,6 +75,11 @@ class MasterBatchCoordinator:
         """The txid that the next batch to be started has."""
         return self.last_txid + len(self._active) + 1
 
+    @property
+    def newest(self) -> int:
+        """The last batch that was ever started, whatever became of it; `last_txid` if there is none after it."""
+        return max(self._newest, self.last_txid)
+
     def may_start(self, now: float) -> bool:
         """Whether `start` may be called at time `now`. Never again after a failure that left no retry."""
         return self.retries_left >= 0 and len(self._active) < self._max_pending and now >= self.start_time()

@@ -120,8 +120,12 @@ class TopologyBuilder:
         check_topology(topology)
         return topology
 
-    def start(self, conf: StormConfig | Mapping[str, Any] | None = None, **settings: Any) -> RunningStormTopology:
+    def start(
+        self, conf: StormConfig | Mapping[str, Any] | None = None, *, active: bool = True, **settings: Any
+    ) -> RunningStormTopology:
         """Run the topology on Spark; return once all its workers are up.
+
+        With `active=False` no spout is asked for a tuple before `activate()` is called on what this returns.
 
         Raises
         ------
@@ -134,7 +138,7 @@ class TopologyBuilder:
         TopologyDiedError
             Its workers died too often while they started, for instance because a spout cannot be opened.
         """
-        return start_on_spark(self.create_topology(), StormConfig.of(conf, **settings))
+        return start_on_spark(self.create_topology(), StormConfig.of(conf, **settings), active)
 
     def _check(self, id: str, parallelism: int, made: object) -> Declared:
         if isinstance(made, type):
@@ -150,7 +154,7 @@ class TopologyBuilder:
         return Declared(id, parallelism)
 
 
-def start_on_spark(topology: StormTopology, conf: StormConfig) -> RunningStormTopology:
+def start_on_spark(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:
     """Run a topology on Spark; return once all its workers are up. See `TopologyBuilder.start`."""
     try:
         from trident.storm.spark.running_storm import start
@@ -160,7 +164,7 @@ def start_on_spark(topology: StormTopology, conf: StormConfig) -> RunningStormTo
         raise EnvironmentProblem(
             "spouts and bolts on Spark need the package pyzmq: pip install 'trident-spark[storm]'. A LocalCluster does not"
         ) from error
-    return start(topology, conf)
+    return start(topology, conf, active)
 
 
 def _common(each: _Set) -> dict[str, Any]:

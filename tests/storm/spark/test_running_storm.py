@@ -88,8 +88,13 @@ def test_a_stopped_process_is_replaced_and_ends_when_it_wakes_up(journal: Journa
 
 
 def test_deactivated_spouts_emit_nothing_until_they_are_activated(journal: Journal) -> None:
-    with word_count(journal, 2000).start(settings()) as running:
+    with word_count(journal, 2000).start(settings(), active=False) as running:
+        assert running.is_deactivated
+        assert running.drain(20)
+        assert not journal.acked()
+        running.activate()
         until(lambda: len(journal.acked()) > 50, "it runs")
+        assert not running.is_deactivated
         running.deactivate()
         assert running.drain(20)
         acked = len(journal.acked())

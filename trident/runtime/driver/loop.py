@@ -18,6 +18,7 @@ from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinat
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError
 from trident.runtime.commit.committed import Committed
+from trident.runtime.driver.activity import Activity
 from trident.runtime.driver.attempts import Attempts, txids_of
 from trident.runtime.driver.batch import Batch, BatchTimes, Defined, Mail, News, Observer
 from trident.runtime.driver.clock import Clock
@@ -34,6 +35,7 @@ from trident.runtime.driver.starting import Starting
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import TransactionAttempt
+from trident.spout.rich import Activated
 from trident.state.txid import Txid
 
 __all__ = ["BatchLoop"]
@@ -53,6 +55,8 @@ class BatchLoop:
         Says where each batch is processed and committed.
     observer
         Called at each point of a batch; see `Observer`.
+    active
+        Whether batches are begun before `set_active` says so.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class BatchLoop:
         progress: Progress,
         clock: Clock,
         observer: Observer | None = None,
+        active: bool = True,
     ) -> None:
         config, log = opened.config, opened.log
         self._opened, self._config, self._log, self._name = opened, config, log, opened.plan.topology
@@ -76,7 +81,10 @@ class BatchLoop:
         self._retrying = Retrying(config, self._coordinator)
         self._batches: dict[int, Batch] = {}
         self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
-        self._starting = Starting(self._coordinator, self._retrying, self._polling, self._batches, opened.runner)
+        self.activity = Activity(self._name, self._coordinator, _told_of_activity(opened), active)
+        self._starting = Starting(
+            self._coordinator, self._retrying, self._polling, self._batches, opened.runner, self.activity
+        )
         self._tasks_commit = bool(executors_of(opened.placements))
         self._stopping, self._look_at = threading.Event(), float("-inf")
 
@@ -90,6 +98,11 @@ class BatchLoop:
     def wake(self) -> None:
         """Make the loop look now for what may begin."""
         self._mail.tell(News())
+
+    def set_active(self, active: bool) -> None:
+        """Begin batches, or no more; those that have begun are finished in any case."""
+        self.activity.order(active)
+        self.wake()
 
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
@@ -133,6 +146,8 @@ class BatchLoop:
             self._look_at = now + _LOOK_AT_OWNER_S
             self._log.check_owner()
         self._fail_overdue(now)
+        if self.activity.obey():
+            self._polling.ask_at_once()
         self._start_batches()
         self._start_commit()
         if self._retrying.fatal is not None:
@@ -172,6 +187,7 @@ class BatchLoop:
             before = self._clock.cpu() if self._polling.is_idle else None
             if not self._start_next(waiting, now):
                 self._polling.had_nothing(now, 0.0 if before is None else self._clock.cpu() - before)
+                self.activity.had_nothing(self._coordinator.next_txid)
                 if waiting and not self._batches and not self._sources.are_preparing():
                     self._log.check_owner()  # a replaced driver does not know what is committed
                     self._polling.done(waiting)
@@ -223,6 +239,7 @@ class BatchLoop:
         del self._batches[batch.attempt.txid]
         self._log.check_owner()  # a replaced driver does not know what is committed
         self._polling.dropped(batch, self._batches, batch.times.processed, not self._sources.are_preparing())
+        self.activity.had_nothing(batch.attempt.txid)
 
     # ---- 3 commit, 4 record, 5 succeed ------------------------------------------------------------------------------
 
@@ -296,3 +313,7 @@ class BatchLoop:
             if dead != attempt:
                 self._attempts.cancel(batch)
         self._polling.ask_at_once()
+
+
+def _told_of_activity(opened: OpenedTopology) -> list[Activated]:
+    return [each.coordinator for each in opened.spouts.values() if isinstance(each.coordinator, Activated)]

@@ -47,7 +47,7 @@ class RichSpoutBatchExecutor:
         self._most = spout.max_batch_size if isinstance(spout, LimitsBatches) else _MAX_BATCH_SIZE
         if self._most < 1:
             raise TopologyError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
-        self._share = 1.0
+        self._share, self._active = 1.0, False
         self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
         self._batches: dict[int, _Batch] = {}
 
@@ -58,8 +58,7 @@ class RichSpoutBatchExecutor:
     def get_coordinator(self, conf: Mapping[str, Any]) -> RichSpoutBatchExecutor:
         """Open the spout."""
         self._spout.open(conf, TopologyContext(self._stream), self)
-        if isinstance(self._spout, Activated):
-            self._spout.activate()
+        self.activate()
         return self
 
     def get_emitter(self, conf: Mapping[str, Any]) -> TableEmitter:
@@ -107,12 +106,28 @@ class RichSpoutBatchExecutor:
         for message_id in self._batches.pop(txid).ids:
             self._spout.ack(message_id)
 
+    def activate(self) -> None:
+        """Tell the spout that it is asked again."""
+        self._set_active(True)
+
+    def deactivate(self) -> None:
+        """Tell the spout that it is asked no more."""
+        self._set_active(False)
+
+    def _set_active(self, active: bool) -> None:
+        if active is self._active or not isinstance(self._spout, Activated):
+            return
+        self._active = active
+        if active:
+            self._spout.activate()
+        else:
+            self._spout.deactivate()
+
     def close(self) -> None:
         """Close the spout; what is not committed is failed first."""
         try:
             self._fail_from(0)
-            if isinstance(self._spout, Activated):
-                self._spout.deactivate()
+            self.deactivate()
         finally:
             self._spout.close()
 

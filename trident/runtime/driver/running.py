@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +48,12 @@ class RunningTopology:
     """
 
     def __init__(
-        self, graph: Graph, opened: OpenedTopology, observer: Observer | None, monitoring: Monitoring | None = None
+        self,
+        graph: Graph,
+        opened: OpenedTopology,
+        observer: Observer | None,
+        monitoring: Monitoring | None = None,
+        active: bool = True,
     ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self._opened, self._clock = opened, Clock()
@@ -57,7 +64,7 @@ class RunningTopology:
         self._ended = threading.Event()
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
-        self._loop = BatchLoop(opened, execution_of(opened), self._progress, self._clock, observer)
+        self._loop = BatchLoop(opened, execution_of(opened), self._progress, self._clock, observer, active)
         self._watch = Watch(self.name, self.config.message_timeout_s, self._loop, self._ended, self._give_up)
         at_ms = self._clock.wall_ms()
         monitoring.publish(TopologyStarted(self.name, self.run_id, at_ms, self.txid, placements))
@@ -74,12 +81,14 @@ class RunningTopology:
         """Block until everything that the spouts had when this was called is committed.
 
         Ten empty batches in a row are taken as the end of what the spouts have. With an endless spout (a cycling one) it
-        never returns. Raises what ended the topology, if it ends first.
+        never returns. Raises what ended the topology, if it ends first; `TridentError` while it is deactivated.
         """
         done = self._loop.drain()
-        while not done.wait(0.05):
-            if self._ended.is_set():
-                break
+        while not done.wait(0.05) and not self._ended.is_set():
+            if self.is_deactivated:
+                raise TridentError(
+                    f"topology {self.name!r} is deactivated: its spouts are not asked for what they have; call activate()"
+                )
         self._raise_error()
         if not done.is_set():
             raise TridentError(f"topology {self.name!r} was stopped before all available data was processed")
@@ -100,6 +109,35 @@ class RunningTopology:
         self._watch.stop()
         if not self._monitoring.is_in_listener:
             self._ended.wait()
+
+    def deactivate(self) -> None:
+        """Begin no more batches; those that have begun are finished and committed, `drain` waits for them.
+
+        States can be read and requests are answered meanwhile. Windows that are due by time wait for `activate`.
+        """
+        self._loop.set_active(False)
+
+    def activate(self) -> None:
+        """Begin batches again, after the last committed one."""
+        self._loop.set_active(True)
+
+    @property
+    def is_deactivated(self) -> bool:
+        """Whether it was told to begin no more batches, and has not ended."""
+        return not self._loop.activity.is_ordered and self.is_active
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Wait until every batch that had begun is committed; whether that was so in time. Deactivate first.
+
+        A batch that fails is tried again as always, and its spouts are asked again if they do not repeat batches. False also
+        if another thread calls `activate` meanwhile. Raises what ended the topology, if it ends first.
+        """
+        rested, until = self._loop.activity.rested, math.inf if timeout_s is None else monotonic() + timeout_s
+        while not rested.wait(max(0.0, min(0.05, until - monotonic()))):
+            if self._ended.is_set() or not self.is_deactivated or monotonic() >= until:
+                break
+        self._raise_error()
+        return rested.is_set()
 
     def exception(self) -> BaseException | None:
         """Return what ended the topology, None if it runs or was stopped."""
@@ -128,9 +166,8 @@ class RunningTopology:
         `listeners` has how many events each was told and was not told, and how many errors it raised.
         """
         log, (sources, share) = self.log_state, self._progress.sources()
-        message = "running" if self.is_active else ("stopped" if self._error is None else f"failed: {self._error}")
         return {
-            "message": message,
+            "message": self._message(),
             "isActive": self.is_active,
             "txid": log.txid,
             "batches": self._progress.batches,
@@ -237,6 +274,11 @@ class RunningTopology:
     def __repr__(self) -> str:
         return f"RunningTopology({self.name!r}, {self.status['message']}, txid {self.txid})"
 
+    def _message(self) -> str:
+        if self.is_active:
+            return "inactive" if self.is_deactivated else "running"
+        return "stopped" if self._error is None else f"failed: {self._error}"
+
     def _run(self) -> None:
         try:
             self._loop.run()
@@ -281,6 +323,7 @@ def start(
     memory_log: MemoryLog | None = None,
     observer: Observer | None = None,
     listeners: Sequence[TopologyListener] = (),
+    active: bool = True,
 ) -> RunningTopology:
     """Check, recover and run; see `TridentTopology.start`. `memory_log` continues a log of this process."""
     plan = make_plan(graph)
@@ -290,7 +333,7 @@ def start(
         opened = open_topology(graph, plan, config, lambda states: open_log(plan, config, memory_log))
         tell_loads(plan, config, executors_of(opened.placements))
         try:
-            return RunningTopology(graph, opened, observer, monitoring)
+            return RunningTopology(graph, opened, observer, monitoring, active)
         except BaseException:
             opened.close()
             raise

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trident.coordination.coordinator import MasterBatchCoordinator
+from trident.runtime.driver.activity import Activity
 from trident.runtime.driver.batch import Batch
 from trident.runtime.driver.polling import Polling
 from trident.runtime.driver.retrying import Retrying
@@ -25,6 +26,8 @@ class Starting:
         Those in flight, by txid; the loop changes them.
     runner
         Processes them; one that paces batches says how many it wants.
+    activity
+        Says whether batches are begun at all.
     """
 
     def __init__(
@@ -34,8 +37,10 @@ class Starting:
         polling: Polling,
         batches: Mapping[int, Batch],
         runner: Runner,
+        activity: Activity,
     ) -> None:
         self._coordinator, self._retrying, self._polling, self._batches = coordinator, retrying, polling, batches
+        self._activity = activity
         self._wants = runner.wants if isinstance(runner, PacesBatches) else None
 
     def may_start(self, now: float) -> bool:
@@ -53,6 +58,8 @@ class Starting:
         """Whether the next batch waits: for good, for room, until reading says where it begins, or as all will end soon."""
         # Asked several times for each batch, so there is no call that is not needed.
         if self._retrying.fatal is not None and self._retrying.excludes(self._coordinator.next_txid):
+            return True
+        if self._activity.last is not None and self._activity.excludes(self._coordinator.next_txid):
             return True
         if self._wants is not None and not self._wants(len(self._batches)):
             return True

@@ -38,14 +38,14 @@ class RunningStormTopology:
     Use it as a context manager: leaving it stops the topology after what is pending.
     """
 
-    def __init__(self, topology: StormTopology, conf: StormConfig) -> None:
+    def __init__(self, topology: StormTopology, conf: StormConfig, active: bool = True) -> None:
         self.conf = conf
         layout = lay_out(topology, conf.workers, conf.ackers)
         self._launch = Launch(topology, pickled_components(topology), layout, conf)
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._changing = threading.RLock()
-        self._active = True
+        self._active = active
         self._owned = not spark_is_on()
         self._spark = open_spark(conf)
         self._context = self._spark.sparkContext
@@ -78,6 +78,11 @@ class RunningStormTopology:
     def is_active(self) -> bool:
         """Whether it runs."""
         return not self._ended.is_set()
+
+    @property
+    def is_deactivated(self) -> bool:
+        """Whether its spouts are not to be asked for tuples, and it has not ended."""
+        return self.is_active and not self._active
 
     @property
     def status(self) -> TopologyStatus:
@@ -204,7 +209,7 @@ class RunningStormTopology:
     def _wait_until_up(self) -> None:
         try:
             self._wait_until_ready()
-            self._set_active(True)
+            self._set_active(self._active)
         except BaseException:
             self._supervisor.end()
             self._ended.wait()
@@ -244,6 +249,6 @@ class RunningStormTopology:
             stop_session(self._spark)
 
 
-def start(topology: StormTopology, conf: StormConfig) -> RunningStormTopology:
+def start(topology: StormTopology, conf: StormConfig, active: bool = True) -> RunningStormTopology:
     """Run a topology on Spark; return once all its workers are up."""
-    return RunningStormTopology(topology, conf)
+    return RunningStormTopology(topology, conf, active)

@@ -1,0 +1,104 @@
+"""Activity: whether batches are begun. Any thread may order it; the loop obeys before it begins the next batch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from trident.coordination.coordinator import MasterBatchCoordinator
+from trident.spout.rich import Activated
+
+__all__ = ["Activity"]
+
+logger = logging.getLogger(__name__)
+
+
+class _Order(NamedTuple):
+    active: bool
+    rested: threading.Event  # set once an order to rest is carried out
+
+
+class Activity:
+    """What was ordered, and up to which batch the loop may begin attempts.
+
+    Parameters
+    ----------
+    spouts
+        Those that want to know whether they are asked.
+    active
+        What is ordered at first.
+
+    Attributes
+    ----------
+    last
+        While inactive, the last batch of which attempts may begin: one that had begun before may fail. None while active.
+    """
+
+    def __init__(
+        self, topology: str, coordinator: MasterBatchCoordinator, spouts: Sequence[Activated], active: bool = True
+    ) -> None:
+        self._topology, self._coordinator, self._spouts = topology, coordinator, spouts
+        self._order = _Order(active, threading.Event())
+        self._lock = threading.Lock()
+        self.last: int | None = None
+
+    # ---- for any thread ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether batches are to be begun."""
+        return self._order.active
+
+    @property
+    def rested(self) -> threading.Event:
+        """Set once no batch is in flight since the last order to rest; each such order has another one."""
+        return self._order.rested
+
+    def order(self, active: bool) -> None:
+        """Let batches be begun, or no more."""
+        with self._lock:
+            if active is not self._order.active:
+                self._order = _Order(active, threading.Event())
+
+    # ---- for the loop -----------------------------------------------------------------------------------------------
+
+    def obey(self) -> bool:
+        """Do what was ordered; return whether batches are begun again since the last call."""
+        active, rested = self._order
+        if active:
+            return self.last is not None and self._go_on()
+        if self.last is None:
+            self.last = self._coordinator.newest
+            logger.info("topology %s: deactivated; batches up to %d are finished", self._topology, self.last)
+        if self._coordinator.last_txid >= self.last and not rested.is_set():
+            self._tell(False)  # not before: another attempt at a batch may ask a spout
+            rested.set()
+        return False
+
+    def excludes(self, txid: int) -> bool:
+        """Whether this batch is not to be begun now."""
+        return self.last is not None and txid > self.last
+
+    def had_nothing(self, txid: int) -> None:
+        """Note that the spouts had nothing for batch `txid`, which had begun before and failed."""
+        if self.last is not None:
+            self.last = min(self.last, txid - 1)
+            self.obey()
+
+    def _go_on(self) -> bool:
+        self.last = None
+        self._tell(True)
+        logger.info("topology %s: activated; it goes on after batch %d", self._topology, self._coordinator.last_txid)
+        return True
+
+    def _tell(self, active: bool) -> None:
+        for spout in self._spouts:
+            try:
+                if active:
+                    spout.activate()
+                else:
+                    spout.deactivate()
+            except Exception:  # it is still asked, or not; what is wrong with it shows when it is asked
+                logger.exception("topology %s: a spout raised when told that it is active: %s", self._topology, active)
