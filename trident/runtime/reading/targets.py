@@ -38,14 +38,17 @@ def load_topology(target: str) -> TridentTopology:
     return found
 
 
-def load_one_of(target: str, kinds: tuple[type, ...]) -> Any:
-    """Import what `MODULE:NAME` names, as `load_topology`: an object of one of these classes, or a function that makes one."""
+def load_one_of(target: str, kinds: tuple[type, ...], folder: Path | None = None) -> Any:
+    """Import what `MODULE:NAME` names, as `load_topology`: an object of one of these classes, or a function that makes one.
+
+    `folder` is looked up in first, in place of the working directory.
+    """
     name, _, attribute = target.rpartition(":")
     if not name or not attribute:
         raise NoSuchTarget(
             f"{target!r}: expected MODULE:TOPOLOGY, as in word_count:topology or examples/word_count.py:topology"
         )
-    module = _module(name)
+    module = _module(name, folder)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -60,11 +63,11 @@ def folder_of(target: str) -> Path:
     return path.resolve().parent if path.suffix == ".py" else Path.cwd()
 
 
-def _module(name: str) -> ModuleType:
-    path = Path(name)
+def _module(name: str, folder: Path | None) -> ModuleType:
+    path = (folder or Path()) / name
     if path.suffix == ".py" and not path.is_file():
-        raise NoSuchTarget(f"there is no file {name!r} (looked in {Path.cwd()})")
-    _search_in(folder_of(f"{name}:"))
+        raise NoSuchTarget(f"there is no file {name!r} (looked in {folder or Path.cwd()})")
+    _search_in(folder or folder_of(f"{name}:"))
     return _imported(name, path.stem, path.resolve()) if path.suffix == ".py" else _imported(name, name)
 
 

@@ -1,0 +1,171 @@
+"""A folder of packages, each in a file that is named by the SHA-256 of its bytes: `{sha256}.zip`.
+
+A file is there whole or not at all, and it is checked whenever it is read. Several processes may share the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import tempfile
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from trident.cluster.cluster_errors import BadPackage, ClusterError
+from trident.cluster.code.package_archive import MAX_ARCHIVE_BYTES, read_manifest, sha256_of
+from trident.cluster.code.package_manifest import PackageManifest
+
+__all__ = ["CodeStore", "IncomingPackage"]
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_UNUSED_S = 3600.0  # a package is put before the topology that uses it is
+
+
+class CodeStore:
+    """The packages of a cluster. Threads may share it.
+
+    Parameters
+    ----------
+    folder
+        Is made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ClusterError(f"packages of code cannot be kept in {folder}: {error}") from error
+
+    def put(self, sha256: str, data: bytes) -> None:
+        """Keep a package; when this returns it is durable. One that is there already is kept as it is.
+
+        Raises
+        ------
+        BadPackage
+            The bytes have another hash, or are too many. Nothing was kept.
+        """
+        with self.incoming(sha256) as package:
+            package.write(data)
+
+    @contextmanager
+    def incoming(self, sha256: str) -> Iterator[IncomingPackage]:
+        """Take a package piece by piece; it is kept when the block ends without an error, see `put`."""
+        _check_name(sha256)
+        descriptor, name = tempfile.mkstemp(prefix=f"{sha256[:12]}-", suffix=".part", dir=self.folder)
+        part = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as target:
+                package = IncomingPackage(target)
+                yield package
+                package.check(sha256)
+                target.flush()
+                os.fsync(target.fileno())
+            part.rename(self.path(sha256))
+            self._sync()
+        except OSError as error:
+            raise ClusterError(f"a package of code cannot be kept in {self.folder}: {error}") from error
+        finally:
+            part.unlink(missing_ok=True)
+
+    def path(self, sha256: str) -> Path:
+        """Return the file of a package, whether it is there or not."""
+        _check_name(sha256)
+        return self.folder / f"{sha256}.zip"
+
+    def get(self, sha256: str) -> bytes:
+        """Return the bytes of a package.
+
+        Raises
+        ------
+        BadPackage
+            It is not there, or damaged.
+        """
+        with self.open(sha256) as source:
+            return source.read()
+
+    def open(self, sha256: str) -> BinaryIO:
+        """Open a package for reading, checked as `get` does; the caller closes it."""
+        path = self.path(sha256)
+        try:
+            source = path.open("rb")
+        except FileNotFoundError:
+            raise BadPackage(
+                f"there is no package {sha256} in {self.folder}; submit the topology, or upgrade it, again"
+            ) from None
+        try:
+            found = sha256_of(source)
+            if found != sha256:
+                raise BadPackage(
+                    f"the package {path} is damaged: its bytes have the hash {found}. Submit the topology, or upgrade it, "
+                    "again: that replaces the file"
+                )
+            source.seek(0)
+        except BaseException:
+            source.close()
+            raise
+        return source
+
+    def manifest(self, sha256: str) -> PackageManifest:
+        """Return the manifest of a package."""
+        with self.open(sha256) as source:
+            return read_manifest(source)
+
+    def hashes(self) -> list[str]:
+        """Return the names of all packages."""
+        return sorted(path.stem for path in self.folder.glob("*.zip") if _SHA256.fullmatch(path.stem))
+
+    def remove_unused(self, used: Collection[str], older_than_s: float = _UNUSED_S) -> list[str]:
+        """Remove the packages, and what crashes left of some, that are not used and not new; returns the names of packages."""
+        before = time.time() - older_than_s
+        removed = []
+        for path in [*self.folder.glob("*.zip"), *self.folder.glob("*.part")]:
+            if path.stem in used:
+                continue
+            with contextlib.suppress(FileNotFoundError):  # another Nimbus removes as well
+                if path.stat().st_mtime < before:
+                    path.unlink()
+                    removed += [path.stem] if path.suffix == ".zip" else []
+        return sorted(removed)
+
+    def _sync(self) -> None:
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+class IncomingPackage:
+    """A package while it arrives."""
+
+    def __init__(self, target: BinaryIO) -> None:
+        self._target = target
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        """Take the next bytes."""
+        self._size += len(data)
+        if self._size > MAX_ARCHIVE_BYTES:
+            raise BadPackage(f"the package has more than {MAX_ARCHIVE_BYTES:,} bytes, the most that is taken")
+        self._digest.update(data)
+        self._target.write(data)
+
+    def check(self, sha256: str) -> None:
+        """Refuse bytes that are not those that were announced."""
+        found = self._digest.hexdigest()
+        if found != sha256:
+            raise BadPackage(
+                f"the package was announced with the hash {sha256}, but its bytes have {found}; send it again"
+            )
+
+
+def _check_name(sha256: str) -> None:
+    if not _SHA256.fullmatch(sha256):
+        raise BadPackage(f"{sha256[:80]!r} is no hash of a package: 64 hexadecimal digits in small letters")

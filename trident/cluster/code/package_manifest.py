@@ -1,0 +1,134 @@
+"""The manifest of a package of code: what it holds, for whom, and by which versions it was made."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+from trident import __version__
+from trident.cluster.cluster_errors import BadPackage
+from trident.cluster.state.cluster_records import TopologyKind
+
+__all__ = ["MANIFEST", "PYTHON", "ComponentFacts", "PackageManifest"]
+
+MANIFEST = "trident-package.json"
+"""The name of the manifest within a package."""
+
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+"""The minor version of this Python."""
+
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class ComponentFacts:
+    """A spout or bolt: how many executors it asks for, and how many tasks it has, which no rebalance changes."""
+
+    kind: str
+    executors: int
+    tasks: int
+
+
+@dataclass(frozen=True)
+class PackageManifest:
+    """What a package says of itself.
+
+    Attributes
+    ----------
+    target
+        `MODULE:TOPOLOGY`, or `FILE.py:TOPOLOGY` with a file at the top of the package.
+    name
+        The name that the topology has unless it is submitted under another one.
+    trident, python
+        The version of Trident and the minor version of Python that made it.
+    requirements
+        The text of a requirements file; "" if there is none.
+    components
+        Of spouts and bolts, by id.
+    meaning
+        Of Trident: what its states and streams mean, as `trident.planner.meaning` has it: `{"states": …, "streams": …}`.
+    files
+        The SHA-256 of each file, by its path in the package.
+    """
+
+    target: str
+    kind: TopologyKind
+    name: str
+    trident: str = __version__
+    python: str = PYTHON
+    requirements: str = ""
+    components: Mapping[str, ComponentFacts] = field(default_factory=dict)
+    meaning: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def sources(self) -> list[str]:
+        """The names of the streams of a Trident topology."""
+        return sorted(self.meaning.get("streams", {}))
+
+    @property
+    def states(self) -> list[str]:
+        """The names of the states that a Trident topology updates."""
+        return sorted(self.meaning.get("states", {}))
+
+    def to_bytes(self) -> bytes:
+        """Return the manifest as JSON: the same facts give the same bytes."""
+        return json.dumps({"version": _VERSION, **asdict(self)}, sort_keys=True, indent=1).encode()
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> Self:
+        """Return the manifest that `to_bytes` gave.
+
+        Raises
+        ------
+        BadPackage
+            These bytes are no manifest, or one of a later version of the software.
+        """
+        try:
+            found = json.loads(data)
+            if found["version"] != _VERSION:
+                raise BadPackage(
+                    f"the package has a manifest of version {found['version']}; this version of the software reads "
+                    f"{_VERSION}. Use the same version of Trident everywhere"
+                )
+            return cls._of(found)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadPackage(f"the package has no readable manifest ({MANIFEST}): {error!r}") from error
+
+    @classmethod
+    def _of(cls, found: Mapping[str, Any]) -> Self:
+        components = {str(name): ComponentFacts(**facts) for name, facts in found["components"].items()}
+        texts = {name: str(found[name]) for name in ("target", "name", "trident", "python", "requirements")}
+        if found["kind"] not in ("trident", "bolts"):
+            raise ValueError(f"kind {found['kind']!r}")
+        return cls(
+            kind=found["kind"],
+            components=components,
+            meaning={what: dict(found["meaning"].get(what, {})) for what in ("states", "streams")},
+            files={str(path): str(digest) for path, digest in found["files"].items()},
+            **texts,
+        )
+
+    def check_versions(self) -> None:
+        """Refuse to run code that was made for another minor version of Python or another release of Trident.
+
+        Of Trident the first two numbers must agree: what a topology may declare does not change within them.
+
+        Raises
+        ------
+        BadPackage
+            They differ; the message has both versions.
+        """
+        if self.python != PYTHON:
+            raise BadPackage(
+                f"the package of {self.target} was made with Python {self.python}, and this machine runs {PYTHON}. Submit "
+                f"it with Python {PYTHON}, or run the cluster's daemons with {self.python}"
+            )
+        if self.trident.split(".")[:2] != __version__.split(".")[:2]:
+            raise BadPackage(
+                f"the package of {self.target} was made with Trident {self.trident}, and this machine has {__version__}. "
+                "Install the same version everywhere, then submit it again"
+            )

@@ -1,0 +1,123 @@
+"""Makes the package of a topology: its code as one zip, named by the SHA-256 of its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trident.cluster.cluster_errors import BadPackage
+from trident.cluster.code.package_archive import archive_of
+from trident.cluster.code.package_description import describe_package
+from trident.cluster.code.package_files import files_of, find_module
+from trident.cluster.code.package_manifest import MANIFEST, ComponentFacts, PackageManifest
+from trident.runtime.reading.targets import NoSuchTarget, folder_of
+
+__all__ = ["TopologyPackage", "make_package"]
+
+
+@dataclass(frozen=True)
+class TopologyPackage:
+    """A package: its manifest and its bytes. The same code gives the same bytes, whenever and wherever it is packed."""
+
+    manifest: PackageManifest
+    data: bytes
+
+    @property
+    def sha256(self) -> str:
+        """The name of the package in every store: the SHA-256 of its bytes, in hexadecimal digits."""
+        return hashlib.sha256(self.data).hexdigest()
+
+
+def make_package(target: str, include: Sequence[str] = (), requirements: Path | None = None) -> TopologyPackage:
+    """Pack the code of `MODULE:TOPOLOGY` or `FILE.py:TOPOLOGY`, after it was loaded from a copy of what is packed.
+
+    Parameters
+    ----------
+    include
+        Files and folders that are packed although no import names them, relative to the folder of the topology.
+    requirements
+        A file of requirements as pip reads it; supervisors install them.
+
+    Raises
+    ------
+    NoSuchTarget
+        There is no such module, or nothing of that name in it.
+    BadPackage
+        The code cannot be loaded from what is packed, or is too large, or the requirements name files.
+    """
+    module, _, attribute = target.rpartition(":")
+    if not module or not attribute:
+        raise NoSuchTarget(f"{target!r}: expected MODULE:TOPOLOGY, as in word_count:topology or word_count.py:topology")
+    folder, needed = folder_of(target), "" if requirements is None else _requirements(requirements)
+    is_file = module.endswith(".py")
+    if is_file and not (folder / Path(module).name).is_file():
+        raise NoSuchTarget(f"there is no file {module!r} (looked in {Path.cwd()})")
+    inside = f"{Path(module).name if is_file else module}:{attribute}"
+    top = Path(module).stem if is_file else module.partition(".")[0]
+    if find_module(folder, top) is None and not needed:
+        raise NoSuchTarget(
+            f"there is no module {top!r} in {folder}, whose code would be packed. If it is installed, name its package in a "
+            "file of requirements (--requirements), so that the machines of the cluster install it"
+        )
+    files = {place: path.read_bytes() for place, path in files_of(folder, top, include).items()}
+    if MANIFEST in files:
+        raise BadPackage(f"{folder} has a file {MANIFEST}; a package has its manifest there")
+    manifest = _described(folder, inside, needed, files)
+    return TopologyPackage(manifest, archive_of(manifest, files))
+
+
+def _described(folder: Path, target: str, requirements: str, files: Mapping[str, bytes]) -> PackageManifest:
+    with tempfile.TemporaryDirectory(prefix="trident-package-") as made:
+        copy = Path(made).resolve() / "code"
+        copy.mkdir()
+        for place, data in files.items():
+            path = copy / place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
+        try:
+            found = describe_package(copy, target, copy.parent / "answer.json")
+        except (BadPackage, NoSuchTarget) as error:
+            text = str(error).replace(str(copy), str(folder))
+            raise type(error)(f"{text}{_missing(text, folder, files)}") from None
+    return PackageManifest(
+        target=target,
+        kind=found["kind"],
+        name=found["name"] or Path(target.rpartition(":")[0]).stem.rpartition(".")[2],
+        requirements=requirements,
+        components={name: ComponentFacts(**facts) for name, facts in found["components"].items()},
+        meaning=found["meaning"],
+        files={place: hashlib.sha256(data).hexdigest() for place, data in files.items()},
+    )
+
+
+def _missing(text: str, folder: Path, files: Mapping[str, bytes]) -> str:
+    """Return a hint if a message names something of the folder that was not packed."""
+    for path in sorted(folder.iterdir(), key=lambda path: (-len(path.name), path.name)):
+        named = path.stem if path.suffix == ".py" else path.name
+        packed = any(place == path.name or place.startswith(f"{path.name}/") for place in files)
+        if not packed and len(named) > 1 and (f"'{named}'" in text or str(path) in text):
+            return (
+                f". {path.name} is in {folder} but not in the package, which has the modules that are imported, and packages "
+                f"whole; add it with --include {path.name}"
+            )
+    return ""
+
+
+def _requirements(file: Path) -> str:
+    """Return the text of a file of requirements; what names another file of this machine is refused."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadPackage(f"--requirements {file}: cannot be read: {error}") from error
+    lines = [line.strip() for line in text.splitlines()]
+    for line in lines:
+        word = line.partition(" ")[0].partition("=")[0]
+        if word in ("-r", "--requirement", "-c", "--constraint", "-e", "--editable") or word.startswith((".", "/")):
+            raise BadPackage(
+                f"{file}: {line!r} names something of this machine; supervisors install the requirements on theirs. Name "
+                "packages with versions, or a wheel with a URL"
+            )
+    return "".join(f"{line}\n" for line in lines if line and not line.startswith("#"))
