@@ -58,6 +58,8 @@ class AttemptFailed(NamedTuple):
         The step that raised; its tuple as text, if it was a single one; the error.
     retry_in_s
         Seconds until it is tried again; None if it is not, and the topology ends.
+    details
+        The traceback; "" if there is none. Not in the log's lines.
     """
 
     topology: str
@@ -70,6 +72,7 @@ class AttemptFailed(NamedTuple):
     row: str | None
     cause: str
     retry_in_s: float | None
+    details: str = ""
 
     @property
     def will_retry(self) -> bool:

@@ -135,8 +135,8 @@ class Progress:
         with self._lock:
             self.failures += 1
             self.last_failure, self.last_attempt = failure, attempt
-        step, row, cause = failure.step, failure.row, failure.cause
-        self._publish(AttemptFailed(self._name, self._run_id, at_ms, *attempt, tries, step, row, cause, retry_in_s))
+        head = (self._name, self._run_id, at_ms, *attempt, tries)
+        self._publish(AttemptFailed(*head, failure.step, failure.row, failure.cause, retry_in_s, failure.details))
 
     def recent(self) -> list[dict[str, Any]]:
         """Return the last batches, oldest first."""

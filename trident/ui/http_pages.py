@@ -1,0 +1,150 @@
+"""`HttpTopologyPages`: the pages of a topology that another process serves, asked over HTTP."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable, NoSuchTopology, NotAllowed
+from trident.errors import EnvironmentProblem, TridentError, UnsupportedOperation
+from trident.ui.cluster_pages import Action, Page
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["HttpTopologyPages"]
+
+_TIMEOUT_S = 3.0
+_ACTION_S = 30.0  # and what the action itself waits for
+_KINDS: dict[str, type[Exception]] = {
+    "KeyError": KeyError,
+    "ValueError": ValueError,
+    "NoSuchTopology": NoSuchTopology,
+    "NotAllowed": NotAllowed,
+    "UnsupportedOperation": UnsupportedOperation,
+}
+
+
+class HttpTopologyPages:
+    """`TopologyPages` that asks a server of this package. A context manager: leaving it closes the connections.
+
+    Parameters
+    ----------
+    url
+        Of the server, as `UIServer.url`.
+    token
+        What it wants; None if it wants none.
+    topology_id
+        Which topology, by its id or name there.
+    timeout_s
+        How long an answer may take; that of an action may take longer.
+
+    Raises
+    ------
+    ClusterUnreachable
+        By each page: the server does not answer, or not in time.
+    """
+
+    def __init__(self, url: str, token: str | None, topology_id: str, timeout_s: float = _TIMEOUT_S) -> None:
+        self.url, self._timeout_s = url, timeout_s
+        self._path = f"/api/v1/topology/{quote(topology_id, safe='')}"
+        self._client = _client(url, token, timeout_s)
+
+    def topology(self, window_s: int = 0) -> Page:
+        """Return the whole."""
+        return self._get("", {"window": window_s})
+
+    def component(self, component: str, window_s: int = 0) -> Page:
+        """Return one component."""
+        return self._get(f"/component/{quote(component, safe='')}", {"window": window_s})
+
+    def visualization(self, window_s: int = 0) -> Page:
+        """Return the picture."""
+        return self._get("/visualization", {"window": window_s})
+
+    def batches(self) -> Sequence[Page]:
+        """Return the last batches."""
+        found: Sequence[Page] = self._get("/batches", {})["batches"]
+        return found
+
+    def lookup(self, state: str, key: Sequence[Any]) -> Page:
+        """Return the value of a key."""
+        return self._get("/lookup", {"state": state, "key": [_text(each) for each in key]})
+
+    def log(self, offset: int | None = None) -> Page:
+        """Return the log, as `ClusterPages.log`."""
+        return self._get("/log", {} if offset is None else {"offset": offset})
+
+    def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
+        """Do something to the topology."""
+        wait_s = parameters.get("wait_s")
+        path = f"/{action}" if wait_s is None else f"/{action}/{wait_s:g}"
+        names = {"workers": "numWorkers", "executors": "executors"}
+        options = {names[name]: value for name, value in parameters.items() if name in names}
+        return self._ask("POST", path, json={"rebalanceOptions": options}, timeout=_ACTION_S + 2 * (wait_s or 0.0))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _get(self, path: str, parameters: Mapping[str, Any]) -> Page:
+        return self._ask("GET", path, params=dict(parameters), timeout=self._timeout_s)
+
+    def _ask(self, method: str, path: str, **request: Any) -> Page:
+        import httpx
+
+        try:
+            answer = self._client.request(method, self._path + path, **request)
+        except httpx.HTTPError as error:
+            told = (
+                f"it did not answer within {self._timeout_s:g} s"
+                if isinstance(error, httpx.TimeoutException)
+                else error
+            )
+            raise ClusterUnreachable(f"the pages at {self.url} cannot be had: {told}") from error
+        try:
+            read = answer.json()
+        except ValueError as error:
+            raise ClusterError(
+                f"{self.url} does not answer as a server of these pages does (status {answer.status_code})"
+            ) from error
+        if answer.is_success and isinstance(read, dict):
+            return read
+        raise _error(self.url, answer.status_code, read)
+
+
+def _client(url: str, token: str | None, timeout_s: float) -> httpx.Client:
+    try:
+        import httpx
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"asking another process needs packages that are missing ({error}); pip install 'trident-spark[ui]'"
+        ) from error
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    # Without the environment: a proxy of the user's is not for processes of the cluster.
+    return httpx.Client(base_url=url, headers=headers, timeout=timeout_s, trust_env=False)
+
+
+def _error(url: str, status: int, read: Any) -> Exception:
+    told = read if isinstance(read, dict) else {}
+    message = str(told.get("errorMessage", f"{url} answered {status}"))
+    kind = _KINDS.get(str(told.get("kind")))
+    if kind is not None:
+        return kind(message)
+    if status == 401:
+        return NotAllowed(message)
+    if status == 503:
+        return ClusterUnreachable(message)
+    return TridentError(message)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

@@ -1,0 +1,106 @@
+"""`OneTopology`: one running topology as if it were a cluster, for `trident run --ui` and for drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trident import __version__
+from trident.cluster.cluster_errors import NoSuchTopology
+from trident.ui.cluster_pages import Page, TopologyPages
+
+__all__ = ["OneTopology", "topology_row"]
+
+_RATES_S = 600
+_OF_ROW = (
+    "id",
+    "name",
+    "kind",
+    "status",
+    "uptime",
+    "uptimeSeconds",
+    "workersTotal",
+    "executorsTotal",
+    "tasksTotal",
+    "rates",
+    "lags",
+    "health",
+)
+
+
+class OneTopology:
+    """`ClusterPages` of a single topology.
+
+    Parameters
+    ----------
+    topology_id
+        Its id in addresses.
+    pages
+        What is served of it.
+    log
+        Returns its log from an offset on, see `ClusterPages.log`; None: there is none.
+    names
+        Further names that it is found by.
+    """
+
+    def __init__(
+        self,
+        topology_id: str,
+        pages: TopologyPages,
+        log: Callable[[int | None], Page] | None = None,
+        *,
+        read_only: bool = False,
+        names: tuple[str, ...] = (),
+    ) -> None:
+        self.topology_id, self.read_only = topology_id, read_only
+        self._pages, self._log = pages, log
+        self._names = {topology_id, *names}
+
+    def cluster_summary(self) -> Page:
+        """Return a cluster without machines."""
+        row = self._row()
+        return {
+            "stormVersion": __version__,
+            "oneTopology": self.topology_id,
+            "supervisors": 0,
+            "topologies": 1,
+            "slotsTotal": 0,
+            "slotsUsed": 0,
+            "slotsFree": 0,
+            "executorsTotal": row["executorsTotal"],
+            "tasksTotal": row["tasksTotal"],
+        }
+
+    def nimbus_summary(self) -> Page:
+        """Return no Nimbus."""
+        return {"nimbuses": []}
+
+    def supervisor_summary(self) -> Page:
+        """Return no supervisor."""
+        return {"supervisors": []}
+
+    def topology_summary(self) -> Page:
+        """Return the one."""
+        return {"topologies": [self._row()]}
+
+    def of_topology(self, topology_id: str) -> TopologyPages:
+        """Return its pages."""
+        self._check(topology_id)
+        return self._pages
+
+    def log(self, topology_id: str, offset: int | None = None) -> Page:
+        """Return its log; an empty one if none is kept."""
+        self._check(topology_id)
+        return {"text": "", "offset": 0, "next": 0} if self._log is None else self._log(offset)
+
+    def _row(self) -> Page:
+        return {**topology_row(self._pages.topology(_RATES_S)), "id": self.topology_id}
+
+    def _check(self, topology_id: str) -> None:
+        if topology_id not in self._names:
+            raise NoSuchTopology(f"there is no topology {topology_id!r} here, only {self.topology_id!r}")
+
+
+def topology_row(page: Mapping[str, Any]) -> Page:
+    """Return the entry of `/api/v1/topology/summary` for a topology's page, which may be that of a heartbeat."""
+    return {name: page.get(name) for name in _OF_ROW}

@@ -1,0 +1,84 @@
+"""`RecentLog`: the last lines that this process logged, for the page."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from types import TracebackType
+from typing import Self
+
+from trident.ui.cluster_pages import Page
+
+__all__ = ["TAIL_BYTES", "RecentLog", "page_of_log"]
+
+TAIL_BYTES = 64 << 10
+"""How much of a log is told if no offset is given."""
+
+_KEPT_BYTES = 1 << 20
+_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class RecentLog(logging.Handler):
+    """Keeps the last mebibyte of what is logged at INFO and above. A context manager: it listens while it is open.
+
+    Offsets count the bytes since it was opened.
+    """
+
+    def __init__(self, logger: str = "") -> None:
+        super().__init__(logging.INFO)
+        self.setFormatter(logging.Formatter(_FORMAT))
+        self._logger = logging.getLogger(logger)
+        self._guard = threading.Lock()
+        self._kept = bytearray()
+        self._forgotten = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record."""
+        try:
+            line = f"{self.format(record)}\n".encode("utf-8", errors="replace")
+        except Exception:  # noqa: BLE001  as every handler: what cannot be formatted must not end the program
+            self.handleError(record)
+            return
+        with self._guard:
+            self._kept += line
+            over = len(self._kept) - _KEPT_BYTES
+            if over > 0:
+                del self._kept[:over]
+                self._forgotten += over
+
+    def page(self, offset: int | None = None) -> Page:
+        """Return `{"text", "offset", "next"}` from an offset on, or the last 64 KiB."""
+        with self._guard:
+            return page_of_log(bytes(self._kept), self._forgotten, offset)
+
+    def __enter__(self) -> Self:
+        self._logger.addHandler(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._logger.removeHandler(self)
+
+
+def page_of_log(kept: bytes, first: int, offset: int | None) -> Page:
+    """Return the page of a log of which `kept` is there, which begins at offset `first`.
+
+    An offset beyond the end is one of an earlier log: then the last part is told. At most 64 KiB are told at once; a
+    character that is not there whole comes with the next page.
+    """
+    end = first + len(kept)
+    begin = max(end - TAIL_BYTES, first) if offset is None or offset > end else max(offset, first)
+    part = kept[begin - first : begin - first + TAIL_BYTES]
+    whole = part[: len(part) - _cut_short(part)]
+    return {"text": whole.decode("utf-8", errors="replace"), "offset": begin, "next": begin + len(whole)}
+
+
+def _cut_short(data: bytes) -> int:
+    """Return how many bytes at the end begin a character of UTF-8 and do not end it."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte & 0xC0 != 0x80:  # not a continuation
+            length = 1 if byte < 0x80 else 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return back if length > back else 0
+    return 0

@@ -1,0 +1,247 @@
+"""`app`: the REST interface over `ClusterPages`, in the shape of Storm UI's, and the files of the page.
+
+=====================================================  =============================================================
+`GET /api/v1/cluster/summary`                          `ClusterPages.cluster_summary`
+`GET /api/v1/nimbus/summary`                           `nimbus_summary`
+`GET /api/v1/supervisor/summary`                       `supervisor_summary`
+`GET /api/v1/topology/summary`                         `topology_summary`
+`GET /api/v1/topology/ID?window=600`                   `TopologyPages.topology`; 600, 10800, 86400, or 0 for all time
+`GET /api/v1/topology/ID/component/COMPONENT?window=`  `component`
+`GET /api/v1/topology/ID/visualization?window=`        `visualization`
+`GET /api/v1/topology/ID/batches`                      `{"batches": …}`
+`GET /api/v1/topology/ID/lookup?state=S&key=K`         `lookup`; `key` once for each field of the key
+`GET /api/v1/topology/ID/log?offset=N`                 `ClusterPages.log`
+`POST /api/v1/topology/ID/activate`                    `act("activate", {})`; `deactivate` alike
+`POST /api/v1/topology/ID/kill/SECONDS`                `act("kill", {"wait_s": …})`
+`POST /api/v1/topology/ID/rebalance/SECONDS`           `act("rebalance", {"wait_s": …, "workers": …, "executors": …})`
+`GET /api/v1/page`                                     what the page must know: whether it can only read
+=====================================================  =============================================================
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from trident import __version__
+from trident.ui.access import Guard
+from trident.ui.answers import PageError, answer, problem
+from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
+
+__all__ = ["STATIC", "app"]
+
+STATIC = Path(__file__).parent / "static"
+"""The files of the page."""
+
+_TOPOLOGY = "/api/v1/topology/{topology_id}"
+_WINDOWS = {"600": 600, "10800": 10_800, "86400": 86_400, "0": 0, ":all-time": 0}
+_MAX_BODY = 64 << 10
+_MOST_S = 86_400
+
+
+def app(
+    pages: ClusterPages,
+    token: str | None = None,
+    *,
+    token_for_all: bool = False,
+    loopback: bool = True,
+    extra_routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """Return the application.
+
+    Parameters
+    ----------
+    pages
+        What is served. Its calls may block: each runs in a thread of a pool.
+    token, token_for_all, loopback
+        As of `Guard`. Without a token nothing can be changed.
+    extra_routes
+        Further routes; all of them need the token.
+    """
+    rest = _Rest(pages, token, token_for_all)
+    return Starlette(
+        routes=[*extra_routes, *rest.routes()],
+        middleware=[Middleware(Guard, token, token_for_all, loopback, extra_routes)],
+        exception_handlers={HTTPException: _no_such_page, Exception: _failed},
+    )
+
+
+class _Rest:
+    """The endpoints."""
+
+    def __init__(self, pages: ClusterPages, token: str | None, token_for_all: bool) -> None:
+        self._pages, self._token, self._for_all = pages, token, token_for_all
+
+    def routes(self) -> list[BaseRoute]:
+        pages = self._pages
+        reading: dict[str, Callable[[Request], Any]] = {
+            "/api/v1/page": lambda request: self._page(),
+            "/api/v1/cluster/summary": lambda request: pages.cluster_summary(),
+            "/api/v1/nimbus/summary": lambda request: pages.nimbus_summary(),
+            "/api/v1/supervisor/summary": lambda request: pages.supervisor_summary(),
+            "/api/v1/topology/summary": lambda request: pages.topology_summary(),
+            _TOPOLOGY: lambda request: self._of(request).topology(_window(request)),
+            _TOPOLOGY + "/component/{component}": self._component,
+            _TOPOLOGY + "/visualization": lambda request: self._of(request).visualization(_window(request)),
+            _TOPOLOGY + "/batches": lambda request: {"batches": list(self._of(request).batches())},
+            _TOPOLOGY + "/lookup": self._lookup,
+            _TOPOLOGY + "/log": self._log,
+        }
+        return [
+            *(Route(path, _endpoint(ask), methods=["GET"]) for path, ask in reading.items()),
+            *(
+                Route(f"{_TOPOLOGY}/{each}", self._acting(each), methods=["POST"])
+                for each in ("activate", "deactivate")
+            ),
+            *(
+                Route(f"{_TOPOLOGY}/{each}/{{wait}}", self._acting(each), methods=["POST"])
+                for each in ("kill", "rebalance")
+            ),
+            Route("/", _index, methods=["GET"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+
+    def _page(self) -> Page:
+        read_only = self._token is None or self._pages.read_only
+        return {"readOnly": read_only, "tokenForAll": self._for_all, "version": __version__}
+
+    def _of(self, request: Request) -> TopologyPages:
+        return self._pages.of_topology(_named(request, "topology_id"))
+
+    def _component(self, request: Request) -> Page:
+        return self._of(request).component(_named(request, "component"), _window(request))
+
+    def _lookup(self, request: Request) -> Page:
+        state = request.query_params.get("state")
+        if state is None:
+            raise PageError(400, "name the state, as in lookup?state=count&key=the")
+        return self._of(request).lookup(state, request.query_params.getlist("key"))
+
+    def _log(self, request: Request) -> Page:
+        offset = request.query_params.get("offset")
+        if offset is not None and not (offset.isascii() and offset.isdigit()):
+            raise PageError(400, f"offset={offset!r}: expected a number of bytes")
+        return self._pages.log(_named(request, "topology_id"), None if offset is None else int(offset))
+
+    def _acting(self, action: Action) -> Callable[[Request], Awaitable[Response]]:
+        async def act(request: Request) -> Response:
+            try:
+                if self._pages.read_only:
+                    raise PageError(403, "this server can only be read")
+                parameters, topology_id = await _parameters(request), _named(request, "topology_id")
+                done = await run_in_threadpool(lambda: self._pages.of_topology(topology_id).act(action, parameters))
+            except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
+                return problem(request, error)
+            return answer({"topologyOperation": action, "topologyId": topology_id, "status": "success", **(done or {})})
+
+        return act
+
+
+def _endpoint(ask: Callable[[Request], Any]) -> Callable[[Request], Any]:
+    def reply(request: Request) -> Response:  # not async: Starlette calls it in a thread of its pool
+        try:
+            return answer(ask(request))
+        except Exception as error:  # noqa: BLE001  whatever it is, the client gets an answer
+            return problem(request, error)
+
+    return reply
+
+
+async def _index(request: Request) -> Response:
+    return FileResponse(STATIC / "index.html")
+
+
+def _named(request: Request, name: str) -> str:
+    return unquote(request.path_params[name])
+
+
+def _window(request: Request) -> int:
+    asked = request.query_params.get("window", "0")
+    if asked not in _WINDOWS:
+        raise PageError(400, f"window={asked!r}: expected one of {', '.join(_WINDOWS)}")
+    return _WINDOWS[asked]
+
+
+async def _parameters(request: Request) -> dict[str, Any]:
+    found = _options(await _body(request))
+    wait = request.path_params.get("wait")
+    if wait is not None:
+        found["wait_s"] = _seconds(unquote(wait))
+    return found
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= _MOST_S:
+        raise PageError(400, f"{text!r}: expected a number of seconds, from 0 to {_MOST_S}")
+    return seconds
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _MAX_BODY:
+            raise PageError(413, f"the request is longer than {_MAX_BODY} bytes")
+    try:
+        read = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise PageError(400, "expected a JSON object")
+    return read
+
+
+def _options(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a rebalance: Storm UI's `{"rebalanceOptions": {"numWorkers": 2, "executors": {"split": 4}}}`."""
+    options = body.get("rebalanceOptions", {})
+    if not isinstance(options, dict):
+        raise PageError(400, "rebalanceOptions: expected an object")
+    found: dict[str, Any] = {}
+    workers, executors = options.get("numWorkers"), options.get("executors")
+    if workers is not None:
+        found["workers"] = _count("numWorkers", workers)
+    if executors is not None:
+        if not isinstance(executors, dict):
+            raise PageError(400, "executors: expected an object of components with their numbers of executors")
+        found["executors"] = {name: _count(f"executors of {name!r}", count) for name, count in executors.items()}
+    return found
+
+
+def _count(what: str, value: Any) -> int:
+    try:
+        count = int(value) if isinstance(value, int | str) and not isinstance(value, bool) else 0
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise PageError(400, f"{what}: expected a number, at least 1")
+    return count
+
+
+async def _no_such_page(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    told = (
+        f"{request.method} {request.url.path}: there is no such page"
+        if status == 404
+        else "only GET, and POST of actions"
+    )
+    return problem(request, PageError(status, told))
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    return problem(request, error)

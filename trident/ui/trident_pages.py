@@ -1,0 +1,177 @@
+"""`TridentPages`: the pages of a running Trident topology."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from trident.cli.key_arguments import parse_key
+from trident.errors import FencedError, TridentError, describe
+from trident.explain import describe as explain_states
+from trident.graph import JoinWithinNode, StateNode, WindowNode
+from trident.storm.statistics.storm_ui import pretty_seconds
+from trident.ui.batch_figures import BatchFigures
+from trident.ui.cluster_pages import Action, Page
+from trident.ui.ending import end_later
+from trident.ui.recent_errors import RecentErrors
+from trident.ui.trident_picture import Picture
+from trident.ui.trident_states import states_of
+
+if TYPE_CHECKING:
+    from trident.runtime.driver.running import RunningTopology
+
+__all__ = ["TridentPages"]
+
+
+class TridentPages:
+    """`TopologyPages` of a `RunningTopology`.
+
+    Parameters
+    ----------
+    running
+        The topology. The pages listen to it until it ends.
+    topology_id
+        Its id in pages; its name if it has none.
+    """
+
+    def __init__(self, running: RunningTopology, topology_id: str | None = None) -> None:
+        self._running, self._id = running, topology_id or running.name
+        self._began = time.monotonic()
+        self._errors = RecentErrors()
+        self._picture, self._descriptions = Picture(running.graph), explain_states(running.graph)
+        self._reading = threading.Lock()
+        running.add_listener(self._errors)
+
+    def topology(self, window_s: int = 0) -> Page:
+        """Return the whole; see docs/ui.md for what each value means."""
+        running, status, figures = self._running, self._running.status, self._figures()
+        uptime_s = time.monotonic() - self._began
+        sources = figures.sources(status["sources"])
+        return {
+            "id": self._id,
+            "name": running.name,
+            "kind": "trident",
+            "status": self._status(),
+            "message": status["message"],
+            "uptime": pretty_seconds(uptime_s),
+            "uptimeSeconds": int(uptime_s),
+            "msgTimeout": running.config.message_timeout_s,
+            "engine": running.config.engine,
+            "runId": running.run_id,
+            "txid": status["txid"],
+            "batches": status["batches"],
+            "tuples": status["tuples"],
+            "share": status["share"],
+            "rates": figures.rates(),
+            "phases": figures.phases(),
+            "sources": sources,
+            "lags": [each["lag"] for each in sources if each["lag"] is not None],
+            "health": self._health(status),
+            "states": states_of(running, self._descriptions),
+            "errors": self._errors.entries(),
+            "workersTotal": 1,
+            "executorsTotal": self._picture.steps,
+            "tasksTotal": figures.tasks(),
+            "actions": self._actions(),
+        }
+
+    def component(self, component: str, window_s: int = 0) -> Page:
+        """Return one operation, source or state."""
+        drawn = self.visualization(window_s)
+        nodes = {node["id"]: node for node in drawn["nodes"]}
+        if component not in nodes:
+            raise KeyError(f"topology {self._id!r} has no component {component!r}; it has {', '.join(nodes)}")
+        return {
+            "id": component,
+            "topologyId": self._id,
+            "componentType": nodes[component]["kind"],
+            **nodes[component],
+            "inputs": [edge for edge in drawn["edges"] if edge["target"] == component],
+            "outputs": [edge for edge in drawn["edges"] if edge["source"] == component],
+            "componentErrors": [each for each in self._errors.entries() if each["component"] == component],
+        }
+
+    def visualization(self, window_s: int = 0) -> Page:
+        """Return the plan: steps in their stages, states beside them, edges with rates."""
+        return self._picture.draw(states_of(self._running, self._descriptions), self._figures())
+
+    def batches(self) -> Sequence[Page]:
+        """Return the last committed batches, oldest first."""
+        return self._running.recent_progress
+
+    def lookup(self, state: str, key: Sequence[Any]) -> Page:
+        """Return the value of a key at the last committed batch; texts become values of the key's types."""
+        graph = self._running.graph
+        nodes = {node.name: node for node in graph.states}
+        if state not in nodes:
+            raise KeyError(f"topology {self._id!r} has no state {state!r}; it has {', '.join(nodes) or 'none'}")
+        for node in graph.nodes:
+            if isinstance(node, WindowNode | JoinWithinNode) and node.state == state:
+                raise ValueError(f"state {state!r} keeps the tuples of open windows in a form of its own")
+        typed = _typed(nodes[state], key)
+        with self._reading:  # `txid` is that of the view's last read
+            view = self._running.state(state)
+            value = view.multi_get([typed])[0] if typed else view.get()
+            return {"state": state, "key": list(typed), "value": value, "found": value is not None, "txid": view.txid}
+
+    def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
+        """Activate, deactivate, or end the topology."""
+        running = self._running
+        if not running.is_active:
+            raise TridentError(f"topology {self._id!r} has ended")
+        if action == "activate":
+            running.activate()
+        elif action == "deactivate":
+            running.deactivate()
+        elif action == "kill":
+            end_later(self._id, running.deactivate, parameters.get("wait_s", 0.0), running.stop)
+        else:
+            raise TridentError(
+                f"{action} is not possible for topology {self._id!r}; possible: {', '.join(self._actions())}"
+            )
+        return {"status": "success"}
+
+    def _actions(self) -> list[str]:
+        return ["activate", "deactivate", "kill"] if self._running.is_active else []
+
+    def _figures(self) -> BatchFigures:
+        return BatchFigures(self._running.recent_progress, time.monotonic(), time.monotonic() - self._began)
+
+    def _status(self) -> str:
+        if self._running.exception() is not None:
+            return "FAILED"
+        if not self._running.is_active:
+            return "STOPPED"
+        return "INACTIVE" if self._running.is_deactivated else "ACTIVE"
+
+    def _health(self, status: Mapping[str, Any]) -> Page:
+        error = self._running.exception()
+        return {
+            "failures": status["failures"],
+            "lastFailure": status["lastFailure"],
+            "deadLetters": status["deadLetters"],
+            "fenced": isinstance(error, FencedError),
+            "error": None if error is None else describe(error),
+        }
+
+
+def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
+    texts = [each if isinstance(each, str) else json.dumps(each, default=str) for each in key]
+    fields = node.key_fields
+    if fields and not texts:
+        raise ValueError(f"state {node.name!r} is a map: name a key ({', '.join(fields.names)})")
+    if not texts:
+        return ()
+    if len(node.value) and not fields:
+        raise ValueError(f"state {node.name!r} holds a single value; name no key")
+    if fields and len(texts) not in (1, len(fields)):
+        raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
+    try:
+        return parse_key(texts[0] if len(texts) == 1 else json.dumps(texts), fields, node.name)
+    except typer.BadParameter as error:
+        raise ValueError(str(error)) from error
