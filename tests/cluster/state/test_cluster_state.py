@@ -1,0 +1,370 @@
+"""The contract of `ClusterState`, on a file and on a real ZooKeeper: nodes, watches, sessions."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.harness.cluster_states import Opened, Opening
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.state.cluster_state import ClusterEvent, Versioned
+
+BINARY = bytes(range(256))
+
+
+# ---- nodes ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [b"", b"x", BINARY, "Größe 大小 🙂".encode(), b"z" * 1_000_000])
+def test_data_is_read_as_it_was_set(opened: Opened, data: bytes) -> None:
+    opened.state.set_data("/a", data)
+    assert opened.state.get_data("/a") == data
+    assert opened.state.get_data_below("/") == {"a": data}
+
+
+def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) -> None:
+    state = opened.state
+    assert state.get_data("/none") is None
+    assert state.get_versioned("/none") is None
+    assert state.get_children("/none/at/all") == []
+    assert state.get_data_below("/none") == {}
+    state.delete_node("/none")
+
+
+def test_set_data_creates_the_nodes_above(opened: Opened) -> None:
+    opened.state.set_data("/a/b/c", b"1")
+    assert opened.state.get_data("/a/b") == b""
+    assert opened.state.get_children("/") == ["a"]
+    assert opened.state.get_children("/a/b") == ["c"]
+
+
+def test_children_are_sorted(opened: Opened) -> None:
+    for name in ("b", "Z", "a", "é", "10", "9"):
+        opened.state.set_data(f"/all/{name}", name.encode())
+    assert opened.state.get_children("/all") == ["10", "9", "Z", "a", "b", "é"]
+    assert list(opened.state.get_data_below("/all")) == ["10", "9", "Z", "a", "b", "é"]
+
+
+def test_versions_count_from_zero_and_again_after_a_delete(opened: Opened) -> None:
+    state = opened.state
+    state.set_data("/a", b"0")
+    assert state.get_versioned("/a") == Versioned(b"0", 0)
+    state.set_data("/a", b"1")
+    state.set_data("/a", b"1")
+    assert state.get_versioned("/a") == Versioned(b"1", 2)
+    state.delete_node("/a")
+    state.set_data("/a", b"")
+    assert state.get_versioned("/a") == Versioned(b"", 0)
+
+
+def test_compare_and_set_needs_the_version(opened: Opened) -> None:
+    state = opened.state
+    assert not state.compare_and_set("/a/b", b"x", 0)
+    assert state.compare_and_set("/a/b", b"0", None)
+    assert not state.compare_and_set("/a/b", b"x", None)
+    assert not state.compare_and_set("/a/b", b"x", 1)
+    assert not state.compare_and_set("/a/b", b"x", -1)
+    assert state.compare_and_set("/a/b", b"1", 0)
+    assert not state.compare_and_set("/a/b", b"x", 0)
+    assert state.get_versioned("/a/b") == Versioned(b"1", 1)
+
+
+def test_a_delete_takes_all_below_and_nothing_beside(opened: Opened) -> None:
+    state = opened.state
+    for path in ("/a", "/a/b", "/a/b/c", "/a/d/e/f", "/a!", "/a-b/c", "/a0", "/ab"):
+        state.set_data(path, b"1")
+    state.delete_node("/a")
+    assert state.get_children("/") == ["a!", "a-b", "a0", "ab"]
+    assert state.get_children("/a-b") == ["c"]
+    assert state.get_data("/a/b/c") is None
+
+
+def test_mkdirs_makes_what_is_missing_and_leaves_what_is_there(opened: Opened) -> None:
+    state = opened.state
+    state.set_data("/a", b"kept")
+    state.mkdirs("/a/b/c")
+    state.mkdirs("/a/b/c")
+    state.mkdirs("/")
+    assert state.get_versioned("/a") == Versioned(b"kept", 0)
+    assert state.get_versioned("/a/b/c") == Versioned(b"", 0)
+
+
+def test_sequential_names_have_ten_digits_and_only_grow(opened: Opened) -> None:
+    state = opened.state
+    made = [state.create_sequential("/all/e", b"1")]
+    state.delete_node(made[0])
+    made.append(state.create_sequential("/all/e", b"2"))
+    made.append(state.create_sequential("/all/f", b"3"))
+    numbers = [path[-10:] for path in made]
+    assert all(number.isdecimal() for number in numbers)
+    assert numbers == sorted(set(numbers))
+    assert [path[:-10] for path in made] == ["/all/e", "/all/e", "/all/f"]
+    assert state.get_data_below("/all") == {made[1][5:]: b"2", made[2][5:]: b"3"}
+
+
+def test_a_name_that_is_only_a_number(opened: Opened) -> None:
+    made = opened.state.create_sequential("/all/", b"1")
+    assert made[:5] == "/all/"
+    assert made[5:].isdecimal()
+    assert opened.state.get_data(made) == b"1"
+
+
+@pytest.mark.parametrize(
+    "path", ["", "a", "a/b", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0b", "/a\nb", "/a\ud800", "/🙂"]
+)
+def test_what_is_no_path_is_refused(opened: Opened, path: str) -> None:
+    state = opened.state
+    for call in (
+        lambda: state.set_data(path, b""),
+        lambda: state.set_ephemeral_node(path, b""),
+        lambda: state.create_ephemeral_node(path, b""),
+        lambda: state.compare_and_set(path, b"", None),
+        lambda: state.get_data(path),
+        lambda: state.get_versioned(path),
+        lambda: state.get_children(path),
+        lambda: state.get_data_below(path),
+        lambda: state.delete_node(path),
+        lambda: state.mkdirs(path),
+    ):
+        with pytest.raises(ClusterError, match="path"):
+            call()
+    with pytest.raises(ClusterError, match="path"):
+        state.create_sequential(f"{path}\0", b"")
+
+
+def test_the_root_cannot_be_written(opened: Opened) -> None:
+    with pytest.raises(ClusterError, match="the root '/' is no node that can be written"):
+        opened.state.set_data("/", b"")
+    with pytest.raises(ClusterError, match="the root"):
+        opened.state.delete_node("/")
+
+
+def test_too_much_data_is_refused_and_the_session_goes_on(opened: Opened) -> None:
+    with pytest.raises(ClusterError, match="1,000,001 bytes are too many for the node '/a', which holds 1,000,000"):
+        opened.state.set_data("/a", b"x" * 1_000_001)
+    assert opened.state.get_data("/a") is None
+
+
+@pytest.mark.parametrize("name", ["Größe", "大小", "a b", "a%2Fb", "e'; DROP TABLE node; --", "%", "_", "*"])
+def test_names_are_of_any_language(opened: Opened, name: str) -> None:
+    state = opened.state
+    state.set_data(f"/all/{name}/below", b"1")
+    state.set_data("/all/other", b"2")
+    assert name in state.get_children("/all")
+    state.delete_node(f"/all/{name}")
+    assert state.get_children("/all") == ["other"]
+
+
+# ---- watches -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_data_watch_tells_once(opening: Opening) -> None:
+    one, other = opening(), opening()
+    one.state.set_data("/a", b"1")
+    assert one.state.get_data("/a", watch=True) == b"1"
+    assert one.state.get_data("/a", watch=True) == b"1"
+    other.state.set_data("/a", b"2")
+    other.state.set_data("/a", b"3")
+    one.until(bool)
+    assert one.settled() == [("changed", "/a")]
+    assert other.settled() == []
+
+
+def test_a_watch_of_a_missing_node_tells_of_its_creation(opening: Opening) -> None:
+    one, other = opening(), opening()
+    assert one.state.get_data("/a/b", watch=True) is None
+    assert one.state.get_children("/c", watch=True) == []
+    other.state.set_data("/a/b", b"")
+    other.state.mkdirs("/c/d")
+    one.told(("created", "/a/b"), ("created", "/c"))
+
+
+def test_a_watch_tells_of_a_delete_once_although_data_and_children_were_watched(opening: Opening) -> None:
+    one, other = opening(), opening()
+    one.state.set_data("/a/b", b"")
+    one.state.get_data("/a", watch=True)
+    one.state.get_children("/a", watch=True)
+    one.state.get_data("/a/b", watch=True)
+    other.state.delete_node("/a")
+    one.until(lambda told: ("deleted", "/a") in told)
+    assert one.settled() == [("deleted", "/a/b"), ("children", "/a"), ("deleted", "/a")]
+
+
+def test_a_child_watch_tells_of_creations_and_deletes_not_of_data(opening: Opening) -> None:
+    one, other = opening(), opening()
+    one.state.set_data("/a/b", b"")
+    assert one.state.get_children("/a", watch=True) == ["b"]
+    other.state.set_data("/a/b", b"changed")
+    other.state.set_data("/a", b"changed")
+    other.state.set_data("/a/b/below", b"")
+    assert one.settled() == []
+    other.state.set_data("/a/c", b"")
+    one.told(("children", "/a"))
+    assert one.state.get_children("/a", watch=True) == ["b", "c"]
+    other.state.delete_node("/a/c")
+    one.told(("children", "/a"))
+
+
+def test_a_data_watch_does_not_tell_of_nodes_below(opening: Opening) -> None:
+    one, other = opening(), opening()
+    one.state.set_data("/a", b"")
+    one.state.get_data("/a", watch=True)
+    other.state.set_data("/a/b", b"")
+    assert one.settled() == []
+
+
+def test_reading_without_a_watch_tells_nothing(opened: Opened) -> None:
+    opened.state.get_data("/a")
+    opened.state.get_children("/")
+    opened.state.get_versioned("/a")
+    opened.state.get_data_below("/")
+    opened.state.set_data("/a", b"")
+    assert opened.settled() == []
+
+
+def test_watches_of_one_session_tell_it_of_its_own_changes(opened: Opened) -> None:
+    opened.state.get_data("/a", watch=True)
+    opened.state.set_data("/a", b"")
+    opened.told(("created", "/a"))
+
+
+def test_a_callback_that_is_no_longer_registered_is_told_nothing(opened: Opened) -> None:
+    told: list[ClusterEvent] = []
+    callback_id = opened.state.register(told.append)
+    opened.state.get_data("/a", watch=True)
+    opened.state.set_data("/a", b"1")
+    opened.told(("created", "/a"))
+    assert told == [("created", "/a")]
+    opened.state.unregister(callback_id)
+    opened.state.unregister(callback_id)
+    opened.state.get_data("/a", watch=True)
+    opened.state.set_data("/a", b"2")
+    opened.told(("changed", "/a"))
+    assert told == [("created", "/a")]
+
+
+def test_a_callback_that_fails_keeps_no_other_from_its_events(opened: Opened, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(event: ClusterEvent) -> None:
+        raise RuntimeError(f"no {event.kind}")
+
+    opened.state.register(fail)
+    told: list[ClusterEvent] = []
+    opened.state.register(told.append)
+    for _ in range(2):
+        opened.state.get_data("/a", watch=True)
+        opened.state.set_data("/a", b"1")
+        opened.until(bool)
+        opened.take()
+    opened.settled()
+    assert told[:2] == [("created", "/a"), ("changed", "/a")]
+    assert "no created" in caplog.text
+
+
+def test_a_callback_may_use_the_state_and_set_the_watch_again(opened: Opened) -> None:
+    seen: list[bytes | None] = []
+
+    def again(event: ClusterEvent) -> None:
+        seen.append(opened.state.get_data("/a", watch=True))
+
+    opened.state.set_data("/a", b"0")
+    opened.state.register(again)
+    opened.state.get_data("/a", watch=True)
+    for number in range(1, 4):
+        opened.state.set_data("/a", b"%d" % number)
+        opened.until(lambda told, count=number: len(told) == count)  # type: ignore[misc]
+    assert seen[-1] in (b"2", b"3")
+
+
+# ---- sessions ------------------------------------------------------------------------------------------------------------
+
+
+def test_an_ephemeral_node_vanishes_when_its_session_is_closed(opening: Opening) -> None:
+    one, other = opening(), opening()
+    one.state.set_ephemeral_node("/there/one", b"1")
+    assert other.state.get_children("/there", watch=True) == ["one"]
+    assert other.state.get_data("/there/one", watch=True) == b"1"
+    one.state.close()
+    other.told(("deleted", "/there/one"), ("children", "/there"))
+    assert other.state.get_children("/there") == []
+
+
+def test_one_of_two_creates_an_ephemeral_node(opening: Opening) -> None:
+    one, other = opening(), opening()
+    assert one.state.create_ephemeral_node("/leader", b"one")
+    assert not other.state.create_ephemeral_node("/leader", b"other")
+    assert not one.state.create_ephemeral_node("/leader", b"one")
+    assert other.state.get_data("/leader", watch=True) == b"one"
+    one.state.close()
+    other.told(("deleted", "/leader"))
+    assert other.state.create_ephemeral_node("/leader", b"other")
+
+
+def test_an_ephemeral_node_of_another_session_becomes_one_of_this(opening: Opening) -> None:
+    one, other, looks = opening(), opening(), opening()
+    one.state.set_ephemeral_node("/supervisors/a", b"one")
+    one.state.set_ephemeral_node("/supervisors/a", b"one again")
+    assert looks.state.get_versioned("/supervisors/a") == Versioned(b"one again", 1)
+    other.state.set_ephemeral_node("/supervisors/a", b"other")
+    one.state.close()
+    assert looks.state.get_versioned("/supervisors/a") == Versioned(b"other", 0)
+    other.state.close()
+    assert looks.state.get_data("/supervisors/a") is None
+
+
+def test_a_persistent_node_can_become_ephemeral_unless_nodes_are_below(opening: Opening) -> None:
+    one, other = opening(), opening()
+    one.state.set_data("/a", b"")
+    one.state.set_ephemeral_node("/a", b"1")
+    one.state.set_data("/b/c", b"")
+    with pytest.raises(ClusterError, match="has nodes below it"):
+        one.state.set_ephemeral_node("/b", b"1")
+    assert other.state.get_children("/b") == ["c"]
+    one.state.close()
+    assert other.state.get_children("/") == ["b"]
+
+
+def test_nothing_can_be_below_an_ephemeral_node(opened: Opened) -> None:
+    state = opened.state
+    state.set_ephemeral_node("/a", b"")
+    for call in (
+        lambda: state.set_data("/a/b", b""),
+        lambda: state.create_sequential("/a/b", b""),
+        lambda: state.mkdirs("/a/b/c"),
+        lambda: state.set_ephemeral_node("/a/b", b""),
+        lambda: state.compare_and_set("/a/b", b"", None),
+    ):
+        with pytest.raises(ClusterError, match="vanishes with a session"):
+            call()
+    assert state.get_children("/a") == []
+
+
+def test_a_closed_state_says_so_and_can_be_closed_again(opened: Opened) -> None:
+    opened.state.close()
+    opened.state.close()
+    with pytest.raises(ClusterError, match="is closed"):
+        opened.state.get_data("/a")
+    with pytest.raises(ClusterError, match="is closed"):
+        opened.state.set_data("/a", b"")
+
+
+def test_what_is_persistent_outlasts_all_sessions(opening: Opening) -> None:
+    one = opening()
+    one.state.set_data("/a", b"1")
+    sequential = one.state.create_sequential("/e", b"2")
+    one.state.close()
+    other = opening()
+    assert other.state.get_data("/a") == b"1"
+    assert other.state.get_data(sequential) == b"2"
+    assert other.state.create_sequential("/e", b"3") > sequential
+
+
+def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Opening) -> None:
+    one, other = opening(1.0), opening(1.0)
+    one.state.set_ephemeral_node("/a", b"1")
+    other.state.get_data("/a", watch=True)
+    deadline = time.monotonic() + 2.5
+    while time.monotonic() < deadline:
+        assert other.state.get_data("/a") == b"1"
+    assert other.settled() == []
+    assert one.settled() == []

@@ -1,0 +1,128 @@
+"""`SqliteSession`: one session in a cluster's SQLite file, kept by a thread that looks for changes and renews its lease."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.state import sqlite_leases, sqlite_nodes
+from trident.cluster.state.cluster_state import ClusterEvent, EventKind
+from trident.cluster.state.event_teller import EventTeller
+from trident.cluster.state.sqlite_file import SqliteFile
+from trident.cluster.state.sqlite_watches import JournalWatches
+
+__all__ = ["SqliteSession"]
+
+_log = logging.getLogger(__name__)
+
+_MAX_LOOK_S = 1.0
+_MAX_BUSY_S = 1.0
+
+
+class SqliteSession:
+    """One session: its id, which changes when it was over and is begun again; its watches; and its thread."""
+
+    def __init__(self, path: Path, timeout_s: float, poll_s: float, teller: EventTeller) -> None:
+        self._timeout_s, self._poll_s, self._teller = timeout_s, poll_s, teller
+        # A connection of its own: SQLite tells it of changes by all others, those of this process included.
+        self._file = SqliteFile(path, min(_MAX_BUSY_S, timeout_s / 4))
+        now = time.monotonic()
+        with self._file.writing(durable=False) as db:
+            for each in sqlite_leases.lapsed(db, "", now):
+                sqlite_leases.end(db, each)
+            self.id = sqlite_leases.open_lease(db, timeout_s)
+            self.watches = JournalWatches(sqlite_nodes.journal_end(db))
+        self._seen_version = -1
+        self._renewed_at = self._awake_since = self._look_at = now
+        self._suspended = self._stopped = False
+        self._kicked = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="trident-cluster-session", daemon=True)
+        self._thread.start()
+
+    def kick(self) -> None:
+        """Look for changes now: this process made one."""
+        if self.watches:
+            self._kicked.set()
+
+    def begin_again(self) -> None:
+        """Begin another session if this one is over, and tell so."""
+        with self.watches.lock:
+            with self._file.writing(durable=False) as db:
+                if sqlite_leases.is_open(db, self.id):
+                    return  # another thread was faster
+                self.id = sqlite_leases.open_lease(db, self._timeout_s)
+                self.watches.forget(sqlite_nodes.journal_end(db))
+            self._suspended = False
+            self._teller.tell(ClusterEvent("expired", ""))
+
+    def stop(self) -> None:
+        """End the thread; the session is left to the caller."""
+        self._stopped = True
+        self._kicked.set()
+        self._thread.join()
+        self._file.close()
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                self._step()
+            except ClusterError as error:
+                self._suspend(error)
+            self._kicked.wait(self._poll_s)
+            self._kicked.clear()
+
+    def _step(self) -> None:
+        with self._file.single() as db:
+            (version,) = db.execute("PRAGMA data_version").fetchone()
+        if version != self._seen_version:
+            self._seen_version = version
+            self._read_journal()
+        now = time.monotonic()
+        if now - self._renewed_at >= self._timeout_s / 5 or self._suspended:
+            self._renew()
+        if now >= self._look_at:
+            self._look_at = now + min(_MAX_LOOK_S, self._timeout_s / 20)
+            self._end_others()
+
+    def _read_journal(self) -> None:
+        query = "SELECT seq, kind, path FROM journal WHERE seq > ? ORDER BY seq"
+        with self.watches.lock:
+            with self._file.reading() as db:
+                if not self.watches:
+                    self.watches.position = sqlite_nodes.journal_end(db)
+                    return
+                entries: list[tuple[int, EventKind, str]] = db.execute(query, (self.watches.position,)).fetchall()
+            for event in self.watches.read(entries):
+                self._teller.tell(event)
+
+    def _renew(self) -> None:
+        with self._file.writing(durable=False) as db:
+            is_open = sqlite_leases.renew(db, self.id, self._timeout_s, self.watches.position)
+            sqlite_leases.trim_journal(db)
+        now = time.monotonic()
+        if now - self._renewed_at > self._timeout_s / 2:
+            self._awake_since = now
+        self._renewed_at = now
+        if not is_open:
+            self.begin_again()
+        if self._suspended:
+            self._suspended = False
+            self._teller.tell(ClusterEvent("connected", ""))
+
+    def _end_others(self) -> None:
+        with self._file.reading() as db:
+            if not sqlite_leases.lapsed(db, self.id, self._awake_since):
+                return
+        with self._file.writing(durable=False) as db:
+            for each in sqlite_leases.lapsed(db, self.id, self._awake_since):
+                sqlite_leases.end(db, each)
+        self._read_journal()  # of what is changed here, this connection is not told
+
+    def _suspend(self, error: ClusterError) -> None:
+        if not self._suspended:
+            self._suspended = True
+            _log.warning("the session is suspended: %s", error)
+            self._teller.tell(ClusterEvent("suspended", ""))

@@ -1,0 +1,195 @@
+"""`ZooKeeperClusterState`: the state of a cluster in a ZooKeeper, through kazoo."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.state import zookeeper_requests
+from trident.cluster.state.cluster_state import Callback, ClusterEvent, Versioned
+from trident.cluster.state.event_teller import EventTeller
+from trident.cluster.state.node_paths import checked_data, checked_path, checked_way
+from trident.cluster.state.zookeeper_session import Result, SessionChange, ZooKeeperSession, together
+from trident.cluster.state.zookeeper_watches import ZooKeeperWatches
+
+if TYPE_CHECKING:
+    from kazoo.client import KazooClient
+    from kazoo.protocol.states import WatchedEvent
+
+__all__ = ["ZooKeeperClusterState"]
+
+Fire = Callable[["WatchedEvent"], None]
+Ask = Callable[["KazooClient", str, Fire | None], Result]
+
+_log = logging.getLogger(__name__)
+
+
+class ZooKeeperClusterState:
+    """A cluster's state in a ZooKeeper; implements `ClusterState`.
+
+    Parameters
+    ----------
+    hosts
+        The servers: `host:port`, with commas in between.
+    root
+        The node below which all is kept; it is made if there is none.
+    session_timeout_s
+        How long this process may be out of touch before the servers end its session. They may have bounds of their own.
+
+    Raises
+    ------
+    ClusterUnreachable
+        No server answered within the timeout.
+    EnvironmentProblem
+        The package kazoo is missing.
+    """
+
+    def __init__(self, hosts: str, root: str = "/storm", session_timeout_s: float = 10.0) -> None:
+        self._hosts, self._root = hosts, checked_way(root)
+        self._teller = EventTeller("cluster")
+        self._watches = ZooKeeperWatches(root, self._teller)
+        try:
+            self._session = ZooKeeperSession(hosts, session_timeout_s, self._changed)
+            self._session.call(lambda client: client.ensure_path_async(root))
+        except BaseException:
+            self._teller.close()
+            raise
+
+    # ---- nodes -------------------------------------------------------------------------------------------------------
+
+    def set_ephemeral_node(self, path: str, data: bytes) -> None:
+        """Set a node that vanishes with this session."""
+        at = self._written(path, data)
+        while not zookeeper_requests.replace(self._session, at, data):
+            pass
+
+    def create_ephemeral_node(self, path: str, data: bytes) -> bool:
+        """Create such a node if there is none."""
+        return zookeeper_requests.create(self._session, self._written(path, data), data, ephemeral=True)
+
+    def create_sequential(self, path: str, data: bytes) -> str:
+        """Create a node whose name ends with a number that only grows."""
+        at = self._written(f"{path}0", data)[:-1]
+        return zookeeper_requests.create_sequential(self._session, at, data)[len(self._root) :]
+
+    def set_data(self, path: str, data: bytes) -> None:
+        """Set a node's data."""
+        zookeeper_requests.put(self._session, self._written(path, data), data)
+
+    def compare_and_set(self, path: str, data: bytes, version: int | None) -> bool:
+        """Set a node's data if it has this version."""
+        at = self._written(path, data)
+        if version is None:
+            return zookeeper_requests.create(self._session, at, data)
+        return zookeeper_requests.compare_and_set(self._session, at, data, version)
+
+    def delete_node(self, path: str) -> None:
+        """Delete a node and all below it."""
+        zookeeper_requests.delete(self._session, self._written(path))
+
+    def mkdirs(self, path: str) -> None:
+        """Create a node without data and those above it."""
+        from kazoo.exceptions import NoChildrenForEphemeralsError
+
+        at = self._at(path)
+        try:
+            self._session.call(lambda client: client.ensure_path_async(at))
+        except NoChildrenForEphemeralsError as error:
+            raise ClusterError(
+                f"a node above {path!r} vanishes with a session; it cannot have nodes below it"
+            ) from error
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def get_data(self, path: str, watch: bool = False) -> bytes | None:
+        """Return a node's data."""
+        found = self._read(path, watch)
+        return None if found is None else found.data
+
+    def get_versioned(self, path: str) -> Versioned | None:
+        """Return a node's data and version."""
+        return self._read(path, watch=False)
+
+    def get_children(self, path: str, watch: bool = False) -> list[str]:
+        """Return the names of the nodes below."""
+
+        def ask(client: KazooClient, at: str, fire: Fire | None) -> Result:
+            found: Result = client.get_children_async(at, fire, include_data=True)
+            return found
+
+        found = self._found(path, watch, True, ask)
+        return [] if found is None else sorted(found[0])
+
+    def get_data_below(self, path: str) -> dict[str, bytes]:
+        """Return the data of all nodes directly below."""
+        from kazoo.exceptions import NoNodeError
+
+        at = self._at(path)
+        names = self.get_children(path)
+
+        def ask(client: KazooClient) -> Result:
+            return together([client.get_async(f"{at}/{name}") for name in names], NoNodeError)
+
+        found = self._session.call(ask).value
+        return {name: each[0] for name, each in zip(names, found, strict=True) if not isinstance(each, NoNodeError)}
+
+    # ---- events and the session ----------------------------------------------------------------------------------------
+
+    def register(self, callback: Callback) -> str:
+        """Let a callback be told every event from now on."""
+        return self._teller.register(callback)
+
+    def unregister(self, callback_id: str) -> None:
+        """Tell the callback no more."""
+        self._teller.unregister(callback_id)
+
+    def close(self) -> None:
+        """End the session."""
+        if self._session.is_ours:
+            self._session.close()
+            self._teller.close()
+
+    def _read(self, path: str, watch: bool) -> Versioned | None:
+        found = self._found(path, watch, False, lambda client, at, fire: client.get_async(at, fire))
+        return None if found is None else Versioned(found[0], found[1].version)
+
+    def _found(self, path: str, watch: bool, children: bool, ask: Ask) -> Any:
+        """Ask for something and its statistics, and watch it; None if there is no node, then its creation is watched."""
+        from kazoo.exceptions import NoNodeError
+
+        at, fire = self._at(path), self._watches.fire if watch else None
+        while True:
+            begun = self._watches.begin(path, children) if watch else 0
+            found = self._session.call(lambda client: ask(client, at, fire), NoNodeError).value
+            if not watch:
+                return found
+            if found is None and self._session.call(lambda client: client.exists_async(at, fire)).value is not None:
+                continue  # created in between
+            if self._watches.read(path, children, None if found is None else found[1], begun):
+                return found
+
+    def _at(self, path: str) -> str:
+        return self._root if checked_path(path) == "/" else self._root + path
+
+    def _written(self, path: str, data: bytes = b"") -> str:
+        checked_data(path, data)
+        return self._at(checked_way(path))
+
+    def _changed(self, change: SessionChange) -> None:
+        if change == "connected":
+            self._teller.tell_found(self._reconnected)
+            return
+        if change == "suspended":
+            self._watches.lose()
+        else:
+            self._watches.forget()
+        _log.warning("the session at the ZooKeeper %s is %s", self._hosts, change)
+        self._teller.tell(ClusterEvent(change, ""))
+
+    def _reconnected(self) -> list[ClusterEvent]:
+        try:
+            return [ClusterEvent("connected", ""), *self._watches.set_again(self._session)]
+        except ClusterError:  # lost again, which is told next; or closed
+            return []
