@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.harness.kafka_servers import KafkaCluster
     from tests.harness.kafka_topics import Topics
     from tests.harness.rabbit_servers import RabbitServer
+    from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 
 pin_worker_python()
 # Tests start some hundred Python processes, which would each compile PySpark and this project for themselves.
@@ -114,6 +115,18 @@ def cassandra_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A PostgreSQL. Who kills it starts it again."""
     yield from _server(start_postgres, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    """A ZooKeeper of one server. Who kills it starts it again."""
+    from tests.harness.zookeeper_servers import start_zookeeper
+
+    zookeeper = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
+    try:
+        yield zookeeper
+    finally:
+        zookeeper.stop()
 
 
 @pytest.fixture(scope="session")

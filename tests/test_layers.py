@@ -35,6 +35,7 @@ VALUES = (
     "trident.redaction",
     "trident.setting_types",
     "trident.tuples",
+    "trident.zookeeper_address",
 )
 INTERFACES = (*VALUES, "trident.state", "trident.spout")
 GRAPH = (
@@ -77,6 +78,7 @@ def _rooms(*names: str) -> tuple[str, ...]:
 # The first layer that has a module decides.
 LAYERS = (
     Layer(("trident.ability", "trident.errors")),
+    Layer(("trident.zookeeper_address",), ("trident.errors",)),
     Layer(("trident.redaction",)),
     Layer(("trident.setting_types",), ("trident.errors",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),

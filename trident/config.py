@@ -12,6 +12,7 @@ from typing import Any, Literal
 from trident.errors import ConfigError
 from trident.redaction import Redacted
 from trident.setting_types import check_types, read_settings
+from trident.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
 __all__ = ["NO_URL", "Config", "is_url"]
 
@@ -53,7 +54,8 @@ class Config(Redacted):
         `"stop"`, or `"dead_letter"`: the last try of a batch leaves out the tuples whose operation raises, and writes them
         to `dead_letter_dir`, whole, with step and error. `trident dead-letters` shows them and puts them back.
     dead_letter_dir
-        The folder of dead letters, one JSON-lines file per batch that has any; default: `<log_dir>/dead_letters`.
+        The folder of dead letters, one JSON-lines file per batch that has any; default: `<log_dir>/dead_letters`, and with a
+        log in ZooKeeper `trident-log/<topology>/dead_letters`.
     max_rows_per_tuple
         How many rows a function or a query may make of one tuple. One row more is treated as an exception that it raised.
         So a generator that never ends does not take all memory. (`Split` ends with its text, and has no limit.)
@@ -65,8 +67,9 @@ class Config(Redacted):
         byte more fails the batch; the error names the key if one key has many of the rows. Without it the process would be
         killed where memory ends. A text column cannot hold more than the default.
     log_dir
-        Folder of the transaction log, on a file system with locks and hard links (a local disk; no object store). Default:
-        in memory if every state is in memory, else `trident-log/<topology>`.
+        Folder of the transaction log, on a file system with locks and hard links (a local disk; no object store); or
+        `zookeeper://host1:2181,host2:2181/path`, which [any machine can take over](deploying.md#the-log-in-zookeeper).
+        Default: in memory if every state is in memory, else `trident-log/<topology>`.
     takeover
         Take a log that another driver holds. That driver can then write neither the log nor the states.
     allow_inexact
@@ -161,15 +164,21 @@ class Config(Redacted):
         ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name}={getattr(self, name)}: must not be negative")
-        for name in ("log_dir", "dead_letter_dir"):
-            if is_url(getattr(self, name) or ""):
-                raise ConfigError(f"{name}={getattr(self, name)!r}: {NO_URL}")
+        self._check_places()
         if self.message_timeout_s <= 0:
             raise ConfigError(f"message_timeout_s={self.message_timeout_s}: must be more than 0 seconds")
         if self.metrics_port is not None and not 0 <= self.metrics_port <= _LAST_PORT:
             raise ConfigError(f"metrics_port={self.metrics_port}: must be a port from 0 to {_LAST_PORT}")
         if self.parallelism is not None and self.parallelism < 1:
             raise ConfigError(f"parallelism={self.parallelism}: must be at least 1")
+
+    def _check_places(self) -> None:
+        if is_zookeeper(self.log_dir or ""):
+            ZooKeeperAddress.of(self.log_dir or "")
+        elif is_url(self.log_dir or ""):
+            raise ConfigError(f"log_dir={self.log_dir!r}: {NO_URL}. Or give zookeeper://HOST:PORT/PATH")
+        if is_url(self.dead_letter_dir or ""):
+            raise ConfigError(f"dead_letter_dir={self.dead_letter_dir!r}: {NO_URL}")
 
     @staticmethod
     def of(conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
@@ -183,12 +192,18 @@ class Config(Redacted):
         return dataclasses.asdict(self)
 
     def log_folder(self, topology: str) -> str:
-        """Return the folder of a topology's log: `log_dir`, or one below the working directory."""
+        """Return where a topology's log is: `log_dir`, or a folder below the working directory."""
         return self.log_dir or str(Path("trident-log") / topology)
 
     def dead_letter_folder(self, topology: str) -> str:
-        """Return the folder of a topology's dead letters: `dead_letter_dir`, or one in that of the log."""
-        return self.dead_letter_dir or str(Path(self.log_folder(topology)) / "dead_letters")
+        """Return the folder of a topology's dead letters: `dead_letter_dir`, or one in that of the log.
+
+        They are files: those of a log in ZooKeeper are where its folder would be.
+        """
+        if self.dead_letter_dir is not None:
+            return self.dead_letter_dir
+        folder = Config().log_folder(topology) if is_zookeeper(self.log_dir or "") else self.log_folder(topology)
+        return str(Path(folder) / "dead_letters")
 
 
 def is_url(path: str) -> bool:

@@ -30,7 +30,8 @@ def open_state(
     state
         What `persistent_aggregate` or `partition_persist` returned, or its name.
     conf, settings
-        As of `TridentTopology.start`; `log_dir` names the folder of the log (`trident-log/TOPOLOGY` by default).
+        As of `TridentTopology.start`; `log_dir` names the log (the folder `trident-log/TOPOLOGY` by
+        default).
 
     Returns
     -------

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from copy import deepcopy
+from itertools import count
 from pathlib import Path
 
 import pytest
+from kazoo.client import KazooClient
 
+from tests.coordination.log_homes import ZooKeeperHome
 from tests.coordination.log_samples import TOPOLOGY, commit
+from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import FileLog
+
+_numbers = count(1)
 
 
 @pytest.fixture
@@ -27,3 +34,17 @@ def three(path: Path) -> list[LogState]:
         states.append(deepcopy(log.state))
     log.close()
     return states
+
+
+@pytest.fixture(scope="module")
+def zookeeper_client(zookeeper_server: ZooKeeperEnsemble) -> Iterator[KazooClient]:
+    client = KazooClient(zookeeper_server.hosts)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+@pytest.fixture
+def zookeeper_home(zookeeper_server: ZooKeeperEnsemble, zookeeper_client: KazooClient) -> ZooKeeperHome:
+    return ZooKeeperHome(zookeeper_server.hosts, f"/trident/log-{next(_numbers)}", zookeeper_client)

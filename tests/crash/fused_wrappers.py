@@ -10,10 +10,10 @@ from typing import Any, ClassVar
 from unittest import mock
 
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
+from trident.coordination import log_address
 from trident.coordination.framing import HEAD_BYTES, decode
 from trident.coordination.log_file import LogFile
 from trident.coordination.transaction_log import FileLog
-from trident.runtime.driver import log_choice
 from trident.state import (
     BackingMapLifecycle,
     IBackingMap,
@@ -170,5 +170,5 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
         def open(cls, *args: Any, **kwargs: Any) -> Log:
             return super().open(*args, segment_bytes=segment_bytes, **kwargs)
 
-    with mock.patch.object(log_choice, "FileLog", Log):
+    with mock.patch.object(log_address, "FileLog", Log):
         yield

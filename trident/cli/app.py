@@ -24,6 +24,7 @@ from trident.cli.arguments import (
     Recovery,
     Target,
     Token,
+    existing_log,
     local_folder,
 )
 from trident.cli.console import reporting, say
@@ -256,7 +257,13 @@ def get_command(
 @app.command("log", epilog="Example: `trident log trident-log/word-count --last 3`")
 def log_command(
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", callback=local_folder, help="Folder of the log.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="DIR",
+            callback=existing_log,
+            help="Folder of the log, or zookeeper://HOST:PORT/PATH.",
+            show_default=False,
+        ),
     ],
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
     as_json: AsJson = False,

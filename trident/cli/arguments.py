@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from trident.config import NO_URL, is_url
+from trident.config import NO_URL, Config, is_url
+from trident.errors import ConfigError
 
 __all__ = [
     "AsJson",
@@ -23,6 +24,7 @@ __all__ = [
     "Recovery",
     "Target",
     "Token",
+    "existing_log",
     "local_folder",
 ]
 
@@ -57,6 +59,14 @@ def local_folder(folder: Path | None) -> Path | None:
     return folder
 
 
+def existing_log(log: str) -> str:
+    """Refuse what can be neither a folder of this machine nor an address in ZooKeeper (a callback of typer)."""
+    try:
+        return Config(log_dir=log).log_dir or log
+    except ConfigError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 Target = Annotated[
     str,
     typer.Argument(
@@ -78,7 +88,11 @@ Conf = Annotated[
 ]
 LogDir = Annotated[
     str | None,
-    typer.Option(metavar="DIR", help="Folder of the transaction log.", show_default="trident-log/TOPOLOGY"),
+    typer.Option(
+        metavar="DIR",
+        help="Folder of the transaction log, or zookeeper://HOST:PORT/PATH.",
+        show_default="trident-log/TOPOLOGY",
+    ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]
 Logs = Annotated[

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,10 @@ from typing import Any
 import typer
 
 from trident.cli.console import problems, results, say, table
+from trident.config import Config
 from trident.coordination.letter_records import count_of, numbers_of, ranges_of
-from trident.coordination.lock import held_by, list_log
+from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogError
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters, waiting
 from trident.spout.interfaces import TransactionAttempt
@@ -33,12 +34,17 @@ class _Box:
 
     letters: DeadLetters
     log: LogState
+    writer: str | None
 
     @staticmethod
-    def open(directory: Path, folder: Path | None) -> _Box:
-        if not exists(directory):
-            raise LogError(f"there is no transaction log in {directory}; name the folder of one, as for `trident log`")
-        return _Box(DeadLetters(folder or directory / "dead_letters"), LogReader(directory).refresh())
+    def open(log_dir: str, folder: Path | None) -> _Box:
+        with closing(open_reader(log_dir)) as reader:
+            if not reader.is_there():
+                raise LogError(
+                    f"there is no transaction log in {log_dir}; name that of a topology, as for `trident log`"
+                )
+            log, writer = reader.refresh(), reader.holder()
+        return _Box(DeadLetters(folder or Config(log_dir=log_dir).dead_letter_folder(log.topology)), log, writer)
 
     def is_back(self, letter: DeadLetter) -> bool:
         return letter.number in numbers_of(self.log.put_back.get(letter.txid, ()))
@@ -88,9 +94,9 @@ class _Box:
         return found
 
 
-def list_letters(directory: Path, folder: Path | None, every: bool, as_json: bool) -> None:
+def list_letters(log_dir: str, folder: Path | None, every: bool, as_json: bool) -> None:
     """Print the dead letters that wait, with `every` also those that are back."""
-    box = _Box.open(directory, folder)
+    box = _Box.open(log_dir, folder)
     letters = list(box.letters.all(box.log)) if every else box.waiting()
     if as_json:
         typer.echo(json.dumps([_as_data(box, letter) for letter in letters], ensure_ascii=False))
@@ -100,9 +106,9 @@ def list_letters(directory: Path, folder: Path | None, every: bool, as_json: boo
         say(_NONE)
 
 
-def show(directory: Path, folder: Path | None, id_: str, as_json: bool) -> None:
+def show(log_dir: str, folder: Path | None, id_: str, as_json: bool) -> None:
     """Print one dead letter whole."""
-    box = _Box.open(directory, folder)
+    box = _Box.open(log_dir, folder)
     letter = box.find(id_)
     if as_json:
         typer.echo(json.dumps(_as_data(box, letter), ensure_ascii=False))
@@ -114,18 +120,16 @@ def show(directory: Path, folder: Path | None, id_: str, as_json: bool) -> None:
     say(letter.failure.details.rstrip() or letter.failure.cause)
 
 
-def replay(directory: Path, folder: Path | None, ids: Sequence[str] | None) -> None:
+def replay(log_dir: str, folder: Path | None, ids: Sequence[str] | None) -> None:
     """Ask the topology to put dead letters back: the given ones, or all that wait."""
-    box = _Box.open(directory, folder)
+    box = _Box.open(log_dir, folder)
     asked = _ranges(box.chosen(ids) if ids else box.waiting())
     count = count_of(asked)
     if not count:
         say(_NONE)
         return
     box.letters.request(box.log, asked)
-    claims = list_log(directory).claims
-    holder = held_by(directory, claims[-1]) if claims else None
-    by = "by the next driver of the topology" if holder is None else f"by the driver at work, {holder}"
+    by = "by the next driver of the topology" if box.writer is None else f"by the driver at work, {box.writer}"
     say(f"asked for {count:,} dead letter{'' if count == 1 else 's'}, to be put back {by}")
 
 

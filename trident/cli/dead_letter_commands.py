@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from trident.cli.arguments import existing_log
 from trident.cli.console import reporting
 
 __all__ = ["app"]
@@ -19,13 +20,22 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 
-Directory = Annotated[Path, typer.Argument(metavar="DIR", help="Folder of the log.", show_default=False)]
+Directory = Annotated[
+    str,
+    typer.Argument(
+        metavar="DIR",
+        callback=existing_log,
+        help="Folder of the log, or zookeeper://HOST:PORT/PATH.",
+        show_default=False,
+    ),
+]
 Folder = Annotated[
     Path | None,
     typer.Option(
         "--dead-letter-dir",
         metavar="DIR",
-        help="Where the dead letters are, if the topology has the setting. Default: dead_letters in the folder of the log.",
+        help="Where the dead letters are, if the topology has the setting. Default: dead_letters in the folder of the log, "
+        "or in trident-log/TOPOLOGY if that is in ZooKeeper.",
         show_default=False,
     ),
 ]

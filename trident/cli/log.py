@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,15 @@ from rich.table import Table
 
 from trident.cli.console import is_wide, results, table
 from trident.coordination.letter_records import LETTERS, numbers_of
-from trident.coordination.lock import held_by, list_log
+from trident.coordination.log_address import open_reader
+from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
 from trident.coordination.records import CommitRecord
-from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import LogError
 from trident.runtime.driver.batch_time import TIME
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
+from trident.zookeeper_address import is_zookeeper
 
 __all__ = ["log", "report", "short"]
 
@@ -30,35 +32,35 @@ _SHORT = 60
 _SHORT_TEXT = 24
 
 
-def log(directory: Path, last: int, as_json: bool) -> None:
-    """Print what the log in a directory says, with its `last` commits."""
-    found = report(directory, last)
+def log(log_dir: str | os.PathLike[str], last: int, as_json: bool) -> None:
+    """Print what a log says, with its `last` commits."""
+    found = report(log_dir, last)
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False))
     else:
         _print(found, results())
 
 
-def report(directory: Path, last: int) -> dict[str, Any]:
+def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
     """Return what a log says as plain data.
 
     Raises
     ------
     LogError
-        There is no log in `directory`; the message names those in the directories within it.
+        There is no log in the folder `log_dir`, whose message names those in the folders within it; or in ZooKeeper.
     CorruptLogError
         A record in the middle of the log does not check.
     """
-    if not exists(directory):
-        raise LogError(_no_log(directory))
-    reader = LogReader(directory)
-    state = reader.refresh()
+    with closing(open_reader(log_dir)) as reader:
+        if not reader.is_there():
+            raise LogError(_no_log(str(log_dir)))
+        state, writer = reader.refresh(), reader.holder()
     return {
-        "path": str(directory),
+        "path": str(log_dir),
         "topology": state.topology,
         "incarnation": state.incarnation,
         "epoch": state.epoch,
-        "writer": _writer(directory),
+        "writer": writer,
         "txid": state.txid,
         "winners": [{"from": first, "attempt": _attempt(attempt)} for first, attempt in state.winners.ranges],
         "adopted": dict(state.adopted),
@@ -112,7 +114,10 @@ def _short(value: Any) -> str:
     return text if len(text) <= _SHORT_TEXT else f"…{text[1 - _SHORT_TEXT :]}"  # of a path the end tells most
 
 
-def _no_log(directory: Path) -> str:
+def _no_log(log_dir: str) -> str:
+    if is_zookeeper(log_dir):
+        return f"there is no transaction log at {log_dir}"
+    directory = Path(log_dir)
     if not directory.is_dir():
         return f"there is no transaction log in {directory}: it is {'a file' if directory.exists() else 'not there'}"
     inside = sorted(str(one) for one in directory.iterdir() if one.is_dir() and exists(one))
@@ -120,9 +125,8 @@ def _no_log(directory: Path) -> str:
     return f"there is no transaction log in {directory}: it has no segment of one{hint}"
 
 
-def _writer(directory: Path) -> str | None:
-    claims = list_log(directory).claims
-    return held_by(directory, claims[-1]) if claims else None
+def _near(log_dir: str) -> str:
+    return log_dir if is_zookeeper(log_dir) else os.path.relpath(log_dir)
 
 
 def _attempt(attempt: int) -> str:
@@ -168,7 +172,7 @@ def _print(found: Mapping[str, Any], console: Console) -> None:
     adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in found["adopted"].items())
     for name, value in {
         "topology": found["topology"],
-        "log": f"{os.path.relpath(found['path'])}, incarnation {found['incarnation']}, epoch {found['epoch']}",
+        "log": f"{_near(found['path'])}, incarnation {found['incarnation']}, epoch {found['epoch']}",
         "written by": found["writer"] or "no driver at the moment",
         "last batch": f"{found['txid']:,}",
         "total": totals or "nothing",

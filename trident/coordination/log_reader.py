@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from trident.coordination.framing import Frame, decode, read_frames
 from trident.coordination.lock import Listing, SegmentName, held_by, list_log, os_error_text
@@ -15,7 +16,7 @@ from trident.coordination.log_state import LogState
 from trident.coordination.records import record_from_data
 from trident.errors import CorruptLogError, LogError
 
-__all__ = ["FORMAT", "VERSION", "LogReader", "exists"]
+__all__ = ["FORMAT", "VERSION", "LogReader", "exists", "header_of", "state_of"]
 
 FORMAT = "trident-log"
 VERSION = 2
@@ -50,6 +51,18 @@ class LogReader:
         self._state: LogState | None = None
         self._segment: SegmentName | None = None
         self._offset = 0
+
+    def is_there(self) -> bool:
+        """Whether there is a transaction log."""
+        return exists(self.path)
+
+    def holder(self) -> str | None:
+        """Say who writes the log; None if no driver does."""
+        claims = self._list().claims
+        return held_by(self.path, claims[-1]) if claims else None
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
 
     @property
     def segment(self) -> SegmentName | None:
@@ -164,16 +177,33 @@ def _read_header(frames: list[Frame], segment: SegmentName, file: Path) -> LogSt
         # A segment gets its name only once its header is durable, so this is no crash.
         raise CorruptLogError(str(file), 0, "the header does not check")
     try:
-        header = decode(frames[0].payload)
-        if not isinstance(header, dict) or header.get("format") != FORMAT:
-            raise ValueError("the header is not one of a transaction log")
-        if header["version"] not in _READABLE:
-            raise LogError(
-                f"{file} is of format version {header['version']}; this version of the software reads up to {VERSION}. "
-                "Use the version that wrote the log"
-            )
-        if (header["epoch"], header["seq"]) != segment:
-            raise ValueError(f"the header is of segment {header['seq']} of epoch {header['epoch']}")
-        return LogState.from_data(header["state"])
+        return state_of(decode(frames[0].payload), segment, str(file))
     except (ValueError, KeyError) as error:
         raise CorruptLogError(str(file), 0, str(error)) from error
+
+
+def header_of(segment: SegmentName, state: LogState) -> dict[str, Any]:
+    """Return the header of a segment as plain data."""
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "incarnation": state.incarnation,
+        "topology": state.topology,
+        "epoch": segment.epoch,
+        "seq": segment.seq,
+        "state": state.to_data(),
+    }
+
+
+def state_of(header: Any, segment: SegmentName, where: str) -> LogState:
+    """Return the state that the header of a segment holds; ValueError or KeyError if it is something else."""
+    if not isinstance(header, dict) or header.get("format") != FORMAT:
+        raise ValueError("the header is not one of a transaction log")
+    if header["version"] not in _READABLE:
+        raise LogError(
+            f"{where} is of format version {header['version']}; this version of the software reads up to {VERSION}. "
+            "Use the version that wrote the log"
+        )
+    if (header["epoch"], header["seq"]) != segment:
+        raise ValueError(f"the header is of segment {header['seq']} of epoch {header['epoch']}")
+    return LogState.from_data(header["state"])

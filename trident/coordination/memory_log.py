@@ -13,7 +13,7 @@ from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, FencedError, LogError
 from trident.state.winners import Epochs
 
-__all__ = ["MemoryLog", "TransactionLog"]
+__all__ = ["MemoryLog", "TransactionLog", "TransactionLogReader"]
 
 
 class TransactionLog(Protocol):
@@ -28,8 +28,9 @@ class TransactionLog(Protocol):
         Parameters
         ----------
         durable
-            False: the record survives the end of this process, but not of the machine until a later record is durable. That
-            later append checks whether another driver has claimed the log.
+            False: the record is durable once a later one is. Until then it survives the end of this process, but not of the
+            machine, in a log in files; in ZooKeeper it is sent together with the later one. That append checks whether another
+            driver has claimed the log.
 
         Raises
         ------
@@ -44,8 +45,43 @@ class TransactionLog(Protocol):
     def check_owner(self) -> None:
         """Raise `FencedError` if another driver has claimed a later epoch."""
 
+    def stop_waiting(self) -> None:
+        """Let calls that wait for the log's servers end soon, with `LogError`. For any thread: the driver is to stop."""
+
     def close(self) -> None:
         """Release the log."""
+
+
+class TransactionLogReader(Protocol):
+    """The interface of what follows a log, and never writes. For one thread.
+
+    Attributes
+    ----------
+    torn
+        Bytes of an unfinished last record that the latest `refresh` passed over.
+    """
+
+    torn: int
+
+    def is_there(self) -> bool:
+        """Whether there is a log."""
+
+    def refresh(self) -> LogState:
+        """Read what was appended since the last call and return the state; the next call may change that object.
+
+        Raises
+        ------
+        LogError
+            There is no log, or it cannot be read.
+        CorruptLogError
+            A record that was durable does not check.
+        """
+
+    def holder(self) -> str | None:
+        """Say who writes the log; None if no driver does."""
+
+    def close(self) -> None:
+        """Release what reading needs."""
 
 
 class MemoryLog:
@@ -88,6 +124,9 @@ class MemoryLog:
         if self.state.epoch != self.epoch:
             what = f"transaction log of topology {self.state.topology!r} in memory"
             raise FencedError(what, f"epoch {self.epoch}", f"epoch {self.state.epoch}")
+
+    def stop_waiting(self) -> None:
+        """Do nothing: no call waits."""
 
     def close(self) -> None:
         """Refuse further records, and let the next writer in."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 from trident.coordination.framing import encode, frame
 from trident.coordination.lock import SegmentName, list_log
 from trident.coordination.log_file import LogFile, sync_directory
-from trident.coordination.log_reader import FORMAT, VERSION
+from trident.coordination.log_reader import header_of
 from trident.coordination.log_state import LogState
 
 __all__ = ["SegmentWriter"]
@@ -30,7 +29,7 @@ class SegmentWriter:
     def begin(self, state: LogState, previous: SegmentName | None) -> None:
         """Begin the next segment with `state` and write to it from now on; remove what is older than `previous`."""
         segment = SegmentName(self._segment.epoch, self._segment.seq + 1)
-        data = frame(encode(_header(segment, state)), 0)
+        data = frame(encode(header_of(segment, state)), 0)
         temporary = self._directory / f"{segment.file}.tmp"
         file = self._file_type(temporary)
         try:
@@ -94,15 +93,3 @@ class SegmentWriter:
                 # Stop here, because a claim must not be removed before a lower one.
                 logger.warning("transaction log %s: cannot remove the old file %s: %s", self._directory, name, error)
                 return
-
-
-def _header(segment: SegmentName, state: LogState) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "incarnation": state.incarnation,
-        "topology": state.topology,
-        "epoch": segment.epoch,
-        "seq": segment.seq,
-        "state": state.to_data(),
-    }

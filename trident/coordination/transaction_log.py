@@ -139,6 +139,9 @@ class FileLog:
         self._check_usable()
         self._check_claim()
 
+    def stop_waiting(self) -> None:
+        """Do nothing: no call waits for servers."""
+
     def close(self) -> None:
         """Release the log and its files; harmless when it is closed already."""
         with self._lock:  # not during an append

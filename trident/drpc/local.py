@@ -109,6 +109,8 @@ class LocalDRPC:
         self.closed = True
         for queue in self._queues.values():
             queue.close()
+        if isinstance(self._log, LogOfOthers):
+            self._log.close()
 
     def __enter__(self) -> Self:
         return self

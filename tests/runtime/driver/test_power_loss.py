@@ -16,12 +16,12 @@ from spouts import FixedBatchSpout
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import counted, dict_state, start
 from trident import Fields, TridentTopology
+from trident.coordination import log_address
 from trident.coordination.framing import read_frames
 from trident.coordination.log_file import LogFile
 from trident.coordination.records import DefineRecord
 from trident.coordination.transaction_log import FileLog, LogReader
 from trident.operations import Count
-from trident.runtime.driver import log_choice
 from trident.runtime.driver.clock import Clock
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 from trident.state import (
@@ -67,7 +67,7 @@ def synced() -> Iterator[None]:
     SyncedFile.durable.clear()
     SyncedFile.before_sync.clear()
     SyncedFile.syncs = 0
-    with mock.patch.object(log_choice, "FileLog", SyncedLog):
+    with mock.patch.object(log_address, "FileLog", SyncedLog):
         yield
 
 

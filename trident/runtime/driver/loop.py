@@ -93,6 +93,7 @@ class BatchLoop:
     def stop(self) -> None:
         """Ask the loop to end after the running commit."""
         self._stopping.set()
+        self._log.stop_waiting()
         self.wake()
 
     def wake(self) -> None:

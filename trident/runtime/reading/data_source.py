@@ -25,6 +25,7 @@ from trident.runtime.reading.views import StateView
 from trident.state.abilities import TimeTravelling
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
+from trident.zookeeper_address import is_zookeeper
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,7 @@ class TridentDataSource(DataSource):
     state
         The name of the state; or what is given to `load`.
     log_dir
-        The folder of the log, which all machines see; default: `trident-log/TOPOLOGY`.
+        The folder of the log, which all machines see, or its address in ZooKeeper; default: `trident-log/TOPOLOGY`.
     txid
         The batch as of which to read, where the store keeps earlier ones (Delta); default: the last committed one.
     """
@@ -75,9 +76,8 @@ class TridentDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads."""
         topology = self._topology()
-        config = Config.of(
-            log_dir=str(Path(self.options.get("log_dir") or Config().log_folder(topology.name)).absolute())
-        )
+        log_dir = self.options.get("log_dir") or Config().log_folder(topology.name)
+        config = Config.of(log_dir=log_dir if is_zookeeper(log_dir) else str(Path(log_dir).absolute()))
         txid = self.options.get("txid")
         return _Reader(_Place(topology.name, self._node(), config), None if txid is None else int(txid))
 
@@ -134,6 +134,7 @@ class _Reader(DataSourceReader):
             view.compare()  # so that an error comes from the planning, once
         finally:
             view.close()
+            log.close()
         snapshot = (then.txid, then.winners.ranges, then.winners.adopted)
         return [InputPartition((partition, count, snapshot)) for partition in range(count)]
 
@@ -155,7 +156,8 @@ class _Reader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         index, count, (txid, ranges, adopted) = partition.value
         place = self._place
-        view = place.view(place.log(), count, Snapshot(txid, Winners.of(ranges, adopted)))
+        log = place.log()
+        view = place.view(log, count, Snapshot(txid, Winners.of(ranges, adopted)))
         try:
             for rows in view.pages_of(index):
                 yield from table_of_state(place.node.name, columns_of(place.node), rows).to_batches()
@@ -166,3 +168,4 @@ class _Reader(DataSourceReader):
             ) from error
         finally:
             view.close()
+            log.close()

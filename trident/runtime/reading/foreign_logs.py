@@ -6,8 +6,9 @@ import threading
 from collections.abc import Iterable
 
 from trident.config import Config
+from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
-from trident.coordination.transaction_log import LogReader, exists
+from trident.coordination.memory_log import TransactionLogReader
 from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.graph import StateNode
 
@@ -43,13 +44,18 @@ class ForeignLog:
             self._log = self._reader.refresh()
             return self._log
 
+    def close(self) -> None:
+        """Release what reading needs."""
+        with self._lock:
+            self._reader.close()
+
     def partitions(self, state: str) -> int:
         """Return the number of partitions of a state, as of the latest `now`."""
         layout = self._log.layouts.get(state)
         return 1 if layout is None else layout[0]
 
 
-def _open_reader(topology: str, config: Config, states: Iterable[StateNode], instead: str) -> LogReader:
+def _open_reader(topology: str, config: Config, states: Iterable[StateNode], instead: str) -> TransactionLogReader:
     for state in states:
         if state.spec.in_memory:
             raise UnsupportedOperation(
@@ -57,13 +63,17 @@ def _open_reader(topology: str, config: Config, states: Iterable[StateNode], ins
                 f"it. {instead}, or keep it in a store"
             )
     log_dir = config.log_folder(topology)
-    if not exists(log_dir):
-        raise LogError(
-            f"there is no transaction log in {log_dir}, so nothing says what {topology!r} has committed. Run the topology "
-            "first, or name its log with log_dir (--log-dir)"
-        )
-    reader = LogReader(log_dir)
-    found = reader.refresh().topology
-    if found != topology:
-        raise ForeignLogError(log_dir, f"topology {found!r}", f"topology {topology!r}")
+    reader = open_reader(log_dir)
+    try:
+        if not reader.is_there():
+            raise LogError(
+                f"there is no transaction log in {log_dir}, so nothing says what {topology!r} has committed. Run the topology "
+                "first, or name its log with log_dir (--log-dir)"
+            )
+        found = reader.refresh().topology
+        if found != topology:
+            raise ForeignLogError(log_dir, f"topology {found!r}", f"topology {topology!r}")
+    except BaseException:
+        reader.close()
+        raise
     return reader

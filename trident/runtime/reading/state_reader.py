@@ -61,8 +61,9 @@ class StateReader:
         return self._current().to_dataframe(spark)
 
     def close(self) -> None:
-        """Close the connections to the store."""
+        """Close the connections to the store and to the log."""
         self._view.close()
+        self._log.close()
 
     def __enter__(self) -> Self:
         return self

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any, Self
 
 from trident.config import Config
+from trident.coordination.log_address import open_log
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import TransactionLog
-from trident.coordination.transaction_log import FileLog
 from trident.errors import ConfigError, TridentError
 from trident.graph import Graph, PersistNode, SpoutNode
 from trident.planner import make_plan
@@ -217,7 +217,7 @@ class TopologyTestDriver:
             self._empty_memory(states)
         if self._config.log_dir is None:
             return self._memory_log.reopened(takeover=True)
-        return FileLog.open(self._config.log_dir, self._name, takeover=self._config.takeover)
+        return open_log(self._config.log_dir, self._name, self._config.takeover)
 
     def _empty_memory(self, states: Mapping[str, Sequence[Any]]) -> None:
         """Empty the states in memory, because an earlier driver of this process may have filled them."""

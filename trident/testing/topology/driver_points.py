@@ -111,6 +111,10 @@ class WatchedLog:
         """As the log."""
         self._log.check_owner()
 
+    def stop_waiting(self) -> None:
+        """As the log."""
+        self._log.stop_waiting()
+
     def close(self) -> None:
         """Close the log."""
         self._log.close()

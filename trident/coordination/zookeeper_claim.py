@@ -1,0 +1,225 @@
+"""Who may write a log in ZooKeeper.
+
+A driver becomes the writer by one transaction that removes the claim of the one before it and creates its own. The name
+of a claim has its epoch and an id of its own. Every append is a transaction that checks that the claim is there, so
+an append of a driver that was replaced does nothing, whatever that driver knows.
+
+The claim outlasts the session; an ephemeral node beside it tells whether the writer is alive. That of a process which was
+killed stays until its session ends, so a process of the same machine is looked for as well.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trident.coordination.zookeeper_connection import SESSION_S, ZooKeeperConnection
+from trident.coordination.zookeeper_nodes import ClaimName, LogNodes, claim_of, segment_of
+from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
+
+__all__ = ["ZooKeeperClaim", "held_by"]
+
+logger = logging.getLogger(__name__)
+
+_held_here: set[str] = set()
+
+
+class ZooKeeperClaim:
+    """The right to write the log of a path as epoch `epoch`, until another driver claims it."""
+
+    def __init__(self, connection: ZooKeeperConnection, nodes: LogNodes, name: ClaimName) -> None:
+        self.name, self.epoch = name, name.epoch
+        self.path, self._alive = f"{nodes.claim}/{name.node}", f"{nodes.alive}/{name.node}"
+        self._connection, self._nodes = connection, nodes
+        self._released = False
+        _held_here.add(name.id)
+        connection.on_session(self._show_life)
+
+    @classmethod
+    def take(
+        cls, connection: ZooKeeperConnection, nodes: LogNodes, takeover: bool, clock: Callable[[], float]
+    ) -> ZooKeeperClaim:
+        """Claim the next epoch.
+
+        Raises
+        ------
+        LogHeldError
+            Another process is the writer and `takeover` is False, or it claimed the log at the same time.
+        """
+        before, version = _claims(connection, nodes)
+        if before and not takeover and (holder := _holder(connection, nodes, before[-1], wait=True)) is not None:
+            here = before[-1].id in _held_here
+            raise (AlreadyRunningError if here else LogHeldError)(str(connection.address), holder)
+        newest = segment_of(_data(connection, nodes.segments).decode())
+        epoch = 1 + max([each.epoch for each in before] + ([] if newest is None else [newest.epoch]), default=0)
+        name = ClaimName(epoch, secrets.token_hex(8))
+        told = json.dumps(_about(epoch, clock)).encode()
+
+        def fill(transaction: Any) -> None:
+            transaction.set_data(nodes.claim, told, version)
+            for each in before:
+                transaction.delete(f"{nodes.claim}/{each.node}")
+            transaction.create(f"{nodes.claim}/{name.node}", told)
+            transaction.create(f"{nodes.alive}/{name.node}", ephemeral=True)
+
+        answer = connection.transaction(fill)
+        if any(isinstance(result, Exception) for result in answer.value) and name not in _claims(connection, nodes)[0]:
+            now, _ = _claims(connection, nodes)
+            other = _describe(connection, nodes, now[-1]) if now else "another driver"
+            raise LogHeldError(str(connection.address), other)
+        return cls(connection, nodes, name)
+
+    def check(self) -> None:
+        """Raise `FencedError` unless this is still the claim."""
+        if not self._is_there():
+            raise self.fenced()
+
+    def fenced(self) -> FencedError:
+        """Return the error that tells who has taken over."""
+        now, _ = _claims(self._connection, self._nodes)
+        if now and now[-1].epoch > self.epoch:
+            successor = _describe(self._connection, self._nodes, now[-1])
+        else:
+            successor = f"an unknown driver: the claim {self.name.node} is gone (was the log removed?)"
+        return FencedError(f"transaction log {self._connection.address}", f"epoch {self.epoch}", successor)
+
+    def release(self) -> None:
+        """Say that the writer has ended. The claim stays, because epochs are never used twice."""
+        self.abandon()
+        self._connection.on_session(None)
+
+    def abandon(self) -> None:
+        """Forget the claim, in a forked child as well."""
+        self._released = True
+        _held_here.discard(self.name.id)
+
+    def _is_there(self) -> bool:
+        # A server may be behind the others, unless it is told to catch up first.
+        _, found = self._connection.ask_all(
+            [lambda client: client.sync_async(self.path), lambda client: client.exists_async(self.path)]
+        )
+        return found is not None and not isinstance(found, Exception)
+
+    def _show_life(self) -> None:
+        """Create the ephemeral node again if it went with its session, unless another driver has claimed the log."""
+        from kazoo.exceptions import KazooException
+
+        alive = self._alive
+        try:
+            found = self._connection.ask(lambda client: client.exists_async(alive)).value
+            if self._released or (found is not None and found.ephemeralOwner == self._connection.session):
+                return
+
+            def fill(transaction: Any) -> None:
+                transaction.check(self.path, -1)
+                if found is not None:  # of a session before, whose end is not known everywhere
+                    transaction.delete(alive)
+                transaction.create(alive, ephemeral=True)
+
+            self._connection.transaction(fill)
+        except (KazooException, LogError) as error:  # the next connection tries again
+            logger.debug("cannot say that the writer of %s is alive: %s", self._connection.address, error)
+
+
+def held_by(connection: ZooKeeperConnection, nodes: LogNodes) -> str | None:
+    """Say who writes the log now; None if that driver has ended."""
+    claims, _ = _claims(connection, nodes)
+    return _holder(connection, nodes, claims[-1], wait=False) if claims else None
+
+
+def _holder(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName, wait: bool) -> str | None:
+    """Say who holds a claim; None if its holder has ended. With `wait`, wait for the end of a session that may be dead."""
+    alive, gone = f"{nodes.alive}/{claim.node}", threading.Event()
+    found = connection.ask(lambda client: client.exists_async(alive, watch=lambda event: gone.set())).value
+    if found is None:
+        return None
+    told = _told(connection, nodes, claim)
+    running = claim.id in _held_here or _is_running(told)
+    if running is None and wait:
+        holder = _describe(connection, nodes, claim)
+        logger.warning(
+            "transaction log %s was written by %s; waiting up to %g seconds for the end of its session",
+            connection.address, holder, SESSION_S,
+        )  # fmt: skip
+        if gone.wait(SESSION_S + 1):
+            return None
+    return None if running is False else _describe(connection, nodes, claim)
+
+
+def _claims(connection: ZooKeeperConnection, nodes: LogNodes) -> tuple[list[ClaimName], int]:
+    """Return the claims, ascending, and the version that orders them."""
+    from kazoo.exceptions import NoNodeError
+
+    try:
+        children, stat = connection.ask(lambda client: client.get_children_async(nodes.claim, include_data=True)).value
+    except NoNodeError:
+        return [], -1
+    return sorted(claim for each in children if (claim := claim_of(each)) is not None), stat.version
+
+
+def _data(connection: ZooKeeperConnection, path: str) -> bytes:
+    from kazoo.exceptions import NoNodeError
+
+    try:
+        return bytes(connection.ask(lambda client: client.get_async(path)).value[0])
+    except NoNodeError:
+        return b""
+
+
+def _told(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName) -> dict[str, Any]:
+    try:
+        told = json.loads(_data(connection, f"{nodes.claim}/{claim.node}"))
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _describe(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName) -> str:
+    """Return a phrase that names the holder of a claim, as far as it is known."""
+    told = _told(connection, nodes, claim)
+    try:
+        return f"process {told['pid']} on {told['host']} (epoch {claim.epoch}, since {told['since']})"
+    except KeyError:
+        return f"an unknown process (epoch {claim.epoch})"
+
+
+def _about(epoch: int, clock: Callable[[], float]) -> dict[str, Any]:
+    """Return what a claim says of its holder."""
+    since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
+    about = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
+    return {**about, "machine": _machine(), "started": _started(os.getpid())}
+
+
+def _is_running(told: dict[str, Any]) -> bool | None:
+    """Whether the process that a claim tells of is running; None if it is one of another machine."""
+    if told.get("machine") is None or told.get("machine") != _machine():
+        return None
+    started = _started(told["pid"])
+    return started is not None and started == told["started"] and told["pid"] != os.getpid()  # ours would be known here
+
+
+def _machine() -> str | None:
+    """Return what differs for each machine, its boots and its containers."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return None
+
+
+def _started(pid: int) -> str | None:
+    """Return the time at which a process of this machine began, None if there is none."""
+    try:
+        # The name of the program, in brackets, may hold anything; the 20th field after it is the time.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]

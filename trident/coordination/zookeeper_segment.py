@@ -1,0 +1,156 @@
+"""Writes the segments of a log in ZooKeeper: begins the next one with the whole folded state, appends, removes old ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from trident.coordination.framing import encode
+from trident.coordination.lock import SegmentName
+from trident.coordination.log_reader import header_of
+from trident.coordination.log_state import LogState
+from trident.coordination.zookeeper_claim import ZooKeeperClaim
+from trident.coordination.zookeeper_connection import ZooKeeperConnection
+from trident.coordination.zookeeper_nodes import PART_BYTES, LogNodes, parts_of, segment_node, segment_of
+from trident.errors import LogError
+
+__all__ = ["ZooKeeperSegments"]
+
+logger = logging.getLogger(__name__)
+
+_RECORDS = 1000
+_OPERATIONS = 200  # of one transaction
+_OVERHEAD = 300  # bytes of a request for each node, at most
+
+
+class _Node(NamedTuple):
+    path: str
+    data: bytes
+
+
+class ZooKeeperSegments:
+    """Writes the segments of one claim; nothing is written without it."""
+
+    def __init__(
+        self, connection: ZooKeeperConnection, nodes: LogNodes, claim: ZooKeeperClaim, segment_bytes: int
+    ) -> None:
+        self._connection, self._nodes, self._claim = connection, nodes, claim
+        self._segment_bytes = segment_bytes
+        self._segment = SegmentName(claim.epoch, 0)
+        self._number = self._size = self._roll_at = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next segment should begin."""
+        return self._size >= self._roll_at or self._number >= _RECORDS
+
+    def begin(self, state: LogState, previous: SegmentName | None) -> None:
+        """Begin the next segment with `state` and write to it from now on; remove what is older than `previous`."""
+        segment = SegmentName(self._segment.epoch, self._segment.seq + 1)
+        node, payload = self._nodes.segment(segment), encode(header_of(segment, state))
+        created = [_Node(node, b""), *self._of(segment, [payload], 0)]
+
+        def name_it(transaction: Any) -> None:  # last: it may become the newest only when it is complete
+            transaction.set_data(self._nodes.segments, segment_node(segment).encode())
+
+        self._write(created, name_it)
+        self._segment, self._number, self._size = segment, len(created) - 1, len(payload)
+        self._roll_at = len(payload) + max(self._segment_bytes, len(payload))
+        self._sweep(previous or segment)
+
+    def next(self, state: LogState) -> None:
+        """Begin the next segment with `state`."""
+        self.begin(state, self._segment)
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        """Append records; when this returns they are durable."""
+        created = self._of(self._segment, payloads, self._number)
+        self._write(created)
+        self._number += len(created)
+        self._size += sum(len(each.data) for each in created)
+
+    def _of(self, segment: SegmentName, payloads: Iterable[bytes], number: int) -> list[_Node]:
+        created: list[_Node] = []
+        for payload in payloads:
+            for part in parts_of(payload, number + len(created)):
+                created.append(_Node(self._nodes.record(segment, number + len(created)), part))
+        return created
+
+    def _write(self, created: Sequence[_Node], at_last: Callable[[Any], None] | None = None) -> None:
+        """Create nodes in order, in as few transactions as they fit in; each of them only if the claim is there.
+
+        The node before must be there too: a log that was set back to an earlier time is not continued.
+        """
+        before = self._nodes.record(self._segment, self._number - 1) if self._number and at_last is None else None
+        together = list(_in_turn(created))
+        for position, group in enumerate(together):
+            self._carry_out(group, before, at_last if position == len(together) - 1 else None)
+            before = group[-1].path
+
+    def _carry_out(self, group: Sequence[_Node], before: str | None, also: Callable[[Any], None] | None) -> None:
+        from kazoo.exceptions import NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+
+        def fill(transaction: Any) -> None:
+            transaction.check(self._claim.path, -1)
+            if before is not None:
+                transaction.check(before, -1)
+            for node in group:
+                transaction.create(node.path, node.data)
+            if also is not None:
+                also(transaction)
+
+        results, repeated = self._connection.transaction(fill)
+        wrong = [result for result in results if isinstance(result, Exception)]
+        if not wrong:
+            return
+        if isinstance(results[0], NoNodeError):
+            raise self._claim.fenced()
+        # One transaction creates all of them: if our own node is there, an earlier try was carried out.
+        if repeated and any(isinstance(each, NodeExistsError) for each in wrong) and self._is_ours(group[-1]):
+            return
+        causes = [each for each in wrong if not isinstance(each, (RolledBackError, RuntimeInconsistency))]
+        if before is not None and isinstance(results[1], NoNodeError):
+            raise LogError("its newest records were removed while it was written (was ZooKeeper restored from a copy?)")
+        raise LogError(f"{(causes or wrong)[0]!r}")
+
+    def _is_ours(self, node: _Node) -> bool:
+        found = self._connection.ask(lambda client: client.get_async(node.path)).value
+        return bool(found[0] == node.data)
+
+    def _sweep(self, keep: SegmentName) -> None:
+        """Remove the segments before `keep`."""
+        from kazoo.exceptions import KazooException
+
+        try:
+            names = self._connection.ask(lambda client: client.get_children_async(self._nodes.segments)).value
+            for old in sorted(each for name in names if (each := segment_of(name)) is not None and each < keep):
+                self._remove(self._nodes.segment(old))
+        except (KazooException, LogError) as error:
+            logger.warning("transaction log %s: cannot remove old segments: %s", self._connection.address, error)
+
+    def _remove(self, segment: str) -> None:
+        records = self._connection.ask(lambda client: client.get_children_async(segment)).value
+        paths = [*(f"{segment}/{record}" for record in sorted(records, reverse=True)), segment]
+        for at in range(0, len(paths), _OPERATIONS):
+            some = paths[at : at + _OPERATIONS]
+
+            def fill(transaction: Any, some: Sequence[str] = some) -> None:
+                for path in some:
+                    transaction.delete(path)
+
+            self._connection.transaction(fill)
+
+
+def _in_turn(created: Sequence[_Node]) -> Iterable[list[_Node]]:
+    """Cut nodes into groups that fit in one request each."""
+    group: list[_Node] = []
+    size = 0
+    for node in created:
+        more = len(node.data) + _OVERHEAD + len(node.path)
+        if group and (size + more > PART_BYTES + 2 * _OVERHEAD or len(group) >= _OPERATIONS):
+            yield group
+            group, size = [], 0
+        group.append(node)
+        size += more
+    yield group
