@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from trident import __version__
-from trident.cli import dead_letter_commands
+from trident.cli import cluster_commands, dead_letter_commands
 from trident.cli.arguments import (
     AsJson,
     Conf,
@@ -338,6 +338,9 @@ def demo_command(
         folder = state_dir or Path("trident-demo-crash" if crash else "trident-demo")
         code = Demo(paths or [], folder, engine.value, crashes if crash else 0, fresh).run()
     raise typer.Exit(code)
+
+
+cluster_commands.add_to(app)
 
 
 def main() -> None:

@@ -20,10 +20,11 @@ from trident.cluster.cluster_errors import BadPackage, ClusterError
 from trident.cluster.code.package_archive import MAX_ARCHIVE_BYTES, read_manifest, sha256_of
 from trident.cluster.code.package_manifest import PackageManifest
 
-__all__ = ["CodeStore", "IncomingPackage"]
+__all__ = ["UNUSED_S", "CodeStore", "IncomingPackage"]
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_UNUSED_S = 3600.0  # a package is put before the topology that uses it is
+UNUSED_S = 3600.0
+"""How old a package is before it is removed: it is put before the topology that uses it is."""
 
 
 class CodeStore:
@@ -120,7 +121,7 @@ class CodeStore:
         """Return the names of all packages."""
         return sorted(path.stem for path in self.folder.glob("*.zip") if _SHA256.fullmatch(path.stem))
 
-    def remove_unused(self, used: Collection[str], older_than_s: float = _UNUSED_S) -> list[str]:
+    def remove_unused(self, used: Collection[str], older_than_s: float = UNUSED_S) -> list[str]:
         """Remove the packages, and what crashes left of some, that are not used and not new; returns the names of packages."""
         before = time.time() - older_than_s
         removed = []

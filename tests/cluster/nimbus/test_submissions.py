@@ -1,0 +1,351 @@
+"""Topologies are submitted once or not at all, and changed as clients ask, whatever else happens meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.code.archives import package_of
+from trident.cluster.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
+from trident.cluster.code.code_store import CodeStore
+from trident.cluster.code.package_manifest import ComponentFacts
+from trident.cluster.nimbus.submissions import Submission, Submissions
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import Assignment, ErrorInfo, NodePort, Status
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.coordination.records import TopologyRecord
+from trident.coordination.transaction_log import FileLog
+from trident.errors import ConfigError
+
+BOLTS: dict[str, Any] = {
+    "kind": "bolts",
+    "name": "words",
+    "components": {"spout": ComponentFacts("spout", 1, 1), "count": ComponentFacts("bolt", 2, 4)},
+}
+COUNT = {
+    "kind": "opaque",
+    "key": ["word: string"],
+    "value": ["count: bigint"],
+    "by": "Count",
+    "of": [],
+    "streams": ["a"],
+}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[StormClusterState]:
+    made = StormClusterState(open_cluster_state(tmp_path / "cluster"))
+    yield made
+    made.disconnect()
+
+
+@pytest.fixture
+def submissions(cluster: StormClusterState, tmp_path: Path) -> Submissions:
+    return Submissions(cluster, CodeStore(tmp_path / "code"), lambda name: str(tmp_path / "logs" / name))
+
+
+def packed(submissions: Submissions, text: str = "1", **manifest: Any) -> str:
+    """Keep a package and return its hash."""
+    sha256, data = package_of({"a.py": text.encode()}, **{"name": "mine", **manifest})
+    submissions.code.put(sha256, data)
+    return sha256
+
+
+def test_a_topology_is_submitted_with_what_its_package_says(submissions: Submissions) -> None:
+    sha256 = packed(submissions, **BOLTS)
+    storm_id = submissions.submit(
+        Submission(sha256, "mine", "s1", {"topology.workers": "3", "spark.ui.enabled": "false"})
+    )
+    name, counter, since = storm_id.rsplit("-", 2)
+    assert (name, counter, since.isdigit()) == ("mine", "1", True)
+    base = submissions.cluster.storm_base(storm_id)
+    assert base is not None
+    assert (base.storm_name, base.kind, base.num_workers, base.code_hash) == ("mine", "bolts", 3, sha256)
+    assert (base.status.kind, base.component_executors, base.generation) == ("active", {"spout": 1, "count": 2}, 1)
+    assert submissions.names.find("mine") == submissions.names.find(storm_id) == (storm_id, base)
+
+
+def test_the_same_submission_is_one_topology_and_another_of_the_name_is_refused(submissions: Submissions) -> None:
+    sha256, other = packed(submissions), packed(submissions, "2")
+    storm_id = submissions.submit(Submission(sha256, submission="s1"))
+    assert submissions.submit(Submission(sha256, submission="s1")) == storm_id
+    with pytest.raises(NameTaken, match=f"has a topology 'mine', submitted at .* \\(id {storm_id}\\)"):
+        submissions.submit(Submission(sha256, submission="s2"))
+    with pytest.raises(NameTaken, match="was of another package"):
+        submissions.submit(Submission(other, submission="s1"))
+    with pytest.raises(NameTaken, match="has a topology"):
+        submissions.submit(Submission(sha256))
+    assert submissions.cluster.active_storms() == [storm_id]
+
+
+@pytest.mark.parametrize("name", ["a/b", ".", "..", "a b", "x" * 129, "é"])
+def test_a_name_that_names_no_folder_and_no_node_is_refused(submissions: Submissions, name: str) -> None:
+    with pytest.raises(ClusterError, match="cannot name a topology"):
+        submissions.submit(Submission(packed(submissions), name))
+
+
+def test_settings_that_are_not_possible_are_refused(submissions: Submissions) -> None:
+    sha256 = packed(submissions)
+    for conf, said in (
+        ({"max_spout_pendin": "1"}, "max_spout_pending"),
+        ({"takeover": "true"}, "takeover cannot be set"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            submissions.submit(Submission(sha256, conf=conf))
+    with pytest.raises(ConfigError, match="topology.name cannot be set here"):
+        submissions.submit(Submission(packed(submissions, **BOLTS), conf={"topology.name": "x"}))
+    assert submissions.cluster.active_storms() == []
+
+
+def test_a_package_that_is_missing_damaged_or_of_other_versions_is_refused(submissions: Submissions) -> None:
+    with pytest.raises(BadPackage, match="there is no package"):
+        submissions.submit(Submission("0" * 64))
+    with pytest.raises(BadPackage, match="made with Python 2.7"):
+        submissions.submit(Submission(packed(submissions, python="2.7")))
+    sha256 = packed(submissions)
+    submissions.code.path(sha256).write_bytes(b"damaged")
+    with pytest.raises(BadPackage, match="is damaged"):
+        submissions.submit(Submission(sha256))
+
+
+_SUBMITTER = """
+import sys
+from pathlib import Path
+from typing import Any
+from trident.cluster.cluster_errors import NameTaken
+from trident.cluster.code.code_store import CodeStore
+from trident.cluster.nimbus.submissions import Submission, Submissions
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.storm_cluster_state import StormClusterState
+folder, sha256, number = sys.argv[1:]
+cluster = StormClusterState(open_cluster_state(folder + "/cluster"))
+submissions = Submissions(cluster, CodeStore(Path(folder + "/code")))
+print("ready", flush=True)
+sys.stdin.readline()
+for name in range(20):
+    try:
+        print(submissions.submit(Submission(sha256, f"n{name}", number)), flush=True)
+    except NameTaken:
+        print("taken", flush=True)
+cluster.disconnect()
+"""
+
+
+@pytest.mark.slow
+def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submissions, tmp_path: Path) -> None:
+    sha256 = packed(submissions)
+    command = [sys.executable, "-c", _SUBMITTER, str(tmp_path), sha256]
+    running = [
+        subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for number in range(4)
+    ]
+    for each in running:
+        assert each.stdout is not None
+        assert each.stdout.readline() == "ready\n"
+    for each in running:
+        assert each.stdin is not None
+        each.stdin.write("go\n")
+        each.stdin.flush()
+    said = [each.communicate(timeout=60)[0].split() for each in running]
+    for name in range(20):
+        won = [lines[name] for lines in said if lines[name] != "taken"]
+        assert won == [submissions.names.find(f"n{name}")[0]]
+    assert len(submissions.cluster.active_storms()) == 20
+    assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 20
+
+
+def test_a_submission_that_was_interrupted_behind_its_name_is_completed(submissions: Submissions) -> None:
+    storm_id = submissions.submit(Submission(packed(submissions), submission="s1"))
+    base = submissions.cluster.storm_base(storm_id)
+    for again in (
+        lambda: submissions.submit(Submission(packed(submissions), submission="s1")),
+        lambda: submissions.names.find("mine"),
+        submissions.names.complete_all,
+    ):
+        submissions.cluster.remove_storm_base(storm_id)  # as if its Nimbus had died before this was written
+        again()
+        assert submissions.cluster.storm_base(storm_id) == base
+        assert submissions.cluster.active_storms() == [storm_id]
+
+
+def test_a_topology_that_was_removed_leaves_its_name_and_nothing_else(submissions: Submissions) -> None:
+    storm_id = submissions.submit(Submission(packed(submissions), submission="s1"))
+    submissions.cluster.report_error(storm_id, "a", ErrorInfo(1.0, "x", "host", 1))
+    submissions.cluster.setup_heartbeats(storm_id)
+    submissions.cluster.set_assignment(
+        storm_id, Assignment("", {}, {Assignment.DRIVER: NodePort("s", 1)}, {Assignment.DRIVER: 1.0}, "", 1)
+    )
+    submissions.remove(storm_id)
+    submissions.remove(storm_id)
+    submissions.names.complete_all()
+    cluster = submissions.cluster
+    assert (cluster.active_storms(), cluster.assignments(), cluster.error_topologies(), cluster.heartbeat_storms()) == (
+        [], [], [], [],
+    )  # fmt: skip
+    again = submissions.submit(Submission(packed(submissions), submission="s2"))
+    assert again.rsplit("-", 2)[1] == "2"
+    submissions.remove(storm_id)  # of the earlier one: the name is not its any more
+    assert submissions.names.find("mine")[0] == again
+
+
+def test_what_is_not_there_is_told_with_what_is(submissions: Submissions) -> None:
+    with pytest.raises(NoSuchTopology, match="no topology 'mine' in this cluster; its topologies are: none"):
+        submissions.activate("mine")
+    submissions.submit(Submission(packed(submissions), "one"))
+    submissions.submit(Submission(packed(submissions), "two"))
+    with pytest.raises(NoSuchTopology, match="no topology 'a/../b' in this cluster; its topologies are: one, two"):
+        submissions.kill("a/../b")
+
+
+def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
+    submissions.submit(Submission(packed(submissions), "mine"))
+    for _ in range(2):
+        base = submissions.deactivate("mine")
+        assert (base.status.kind, base.generation) == ("inactive", 1)
+    for _ in range(2):
+        base = submissions.activate("mine")
+        assert (base.status.kind, base.generation) == ("active", 1)
+
+
+def _fail(submissions: Submissions, reason: str) -> None:
+    storm_id, _ = submissions.names.find("mine")
+    status = Status("failed", 1.0, reason=reason)
+    submissions.cluster.update_storm(storm_id, lambda base: type(base)(**{**vars(base), "status": status}))
+
+
+def test_a_topology_that_was_put_to_rest_is_woken_by_activate_and_by_an_upgrade(submissions: Submissions) -> None:
+    submissions.submit(Submission(packed(submissions), "mine"))
+    _fail(submissions, "its driver died 10 times")
+    with pytest.raises(ClusterError, match="does not run: its driver died 10 times"):
+        submissions.deactivate("mine")
+    base = submissions.activate("mine")
+    assert (base.status.kind, base.generation) == ("active", 2)
+    _fail(submissions, "again")
+    base, _ = submissions.upgrade("mine", packed(submissions, "2"))
+    assert (base.status.kind, base.generation) == ("active", 3)
+
+
+def test_a_topology_that_is_killed_changes_no_more_but_for_its_wait(submissions: Submissions) -> None:
+    sha256 = packed(submissions)
+    submissions.submit(Submission(sha256, "mine"))
+    since = submissions.kill("mine", 60).status.since_secs
+    assert submissions.kill("mine", 5).status == Status("killed", since, 5.0)
+    for change in (
+        lambda: submissions.activate("mine"),
+        lambda: submissions.deactivate("mine"),
+        lambda: submissions.rebalance("mine"),
+        lambda: submissions.upgrade("mine", sha256),
+    ):
+        with pytest.raises(ClusterError, match="is being killed; it cannot be"):
+            change()
+    with pytest.raises(NameTaken):
+        submissions.submit(Submission(sha256, "mine"))
+
+
+def test_bolts_are_rebalanced_within_their_tasks(submissions: Submissions) -> None:
+    submissions.submit(Submission(packed(submissions, **BOLTS), "mine"))
+    base = submissions.rebalance("mine", 5, workers=3, executors={"count": 4})
+    assert (base.num_workers, base.component_executors, base.generation) == (3, {"spout": 1, "count": 4}, 2)
+    assert base.status.wait_secs == 5.0
+    for executors, said in (
+        ({"cuont": 1}, "has no component 'cuont'; it has count, spout"),
+        ({"count": 5}, "has 4 tasks, each of which one executor runs"),
+        ({"count": 0}, "at least 1"),
+    ):
+        with pytest.raises(ClusterError, match=said):
+            submissions.rebalance("mine", executors=executors)
+    with pytest.raises(ClusterError, match="at least 1"):
+        submissions.rebalance("mine", workers=0)
+    assert submissions.names.find("mine")[1] == base
+
+
+def test_of_trident_the_workers_are_rebalanced_and_executors_refused(submissions: Submissions) -> None:
+    submissions.submit(Submission(packed(submissions), "mine"))
+    base = submissions.rebalance("mine", workers=4)
+    assert (base.num_workers, base.generation) == (4, 2)
+    with pytest.raises(ClusterError, match="is part of its declaration \\(parallelism_hint\\)"):
+        submissions.rebalance("mine", executors={"lines": 2})
+
+
+def test_an_upgrade_changes_the_code_once_and_keeps_what_can_be_returned_to(submissions: Submissions) -> None:
+    first, second, third = (packed(submissions, text) for text in "123")
+    submissions.submit(Submission(first, "mine", conf={"max_spout_pending": "2"}))
+    twice = [submissions.upgrade("mine", second) for _ in range(2)]
+    for base, check in twice:
+        assert (base.code_hash, base.previous_code_hash, base.generation) == (second, first, 2)
+        assert not check.compared
+        assert "there is none in" in check.notes[0]
+        assert base.conf == {"max_spout_pending": "2"}
+    base, _ = submissions.upgrade("mine", third, {})
+    assert (base.code_hash, base.previous_code_hash, base.generation, base.conf) == (third, first, 3, {})
+
+
+def test_an_upgrade_of_bolts_keeps_executors_that_were_rebalanced(submissions: Submissions) -> None:
+    submissions.submit(Submission(packed(submissions, **BOLTS), "mine"))
+    submissions.rebalance("mine", executors={"count": 3})
+    components = {
+        "spout": ComponentFacts("spout", 2, 2),
+        "count": ComponentFacts("bolt", 1, 2),
+        "new": ComponentFacts("bolt", 5, 5),
+    }
+    base, _ = submissions.upgrade("mine", packed(submissions, "2", **{**BOLTS, "components": components}))
+    assert base.component_executors == {"spout": 2, "count": 2, "new": 5}
+
+
+def test_an_upgrade_that_does_not_fit_the_log_is_refused_before_anything_changes(
+    submissions: Submissions, tmp_path: Path
+) -> None:
+    log = FileLog.open(tmp_path / "logs" / "mine", "mine")
+    log.append(TopologyRecord({"count": COUNT, "old": COUNT}, {}))
+    submissions.submit(Submission(packed(submissions), "mine"))
+    _, before = submissions.names.find("mine")
+    wrong = packed(submissions, "2", meaning={"states": {"count": {**COUNT, "by": "Sum"}}, "streams": {}})
+    with pytest.raises(UpgradeRefused, match="state 'count': by Count -> Sum\nNothing was changed"):
+        submissions.upgrade("mine", wrong)
+    assert submissions.names.find("mine")[1] == before
+    right = packed(submissions, "3", meaning={"states": {"count": {**COUNT, "streams": ["a", "b"]}}, "streams": {}})
+    base, check = submissions.upgrade("mine", right)
+    assert (base.code_hash, check.compared) == (right, True)
+    assert check.notes == ("state 'old' of the log is no longer declared; it stays as it is",)
+    base, check = submissions.upgrade("mine", wrong, {"allow_changed_topology": "true"})
+    assert base.code_hash == wrong
+    assert "taken as it is" in check.notes[0]
+    log.close()
+
+
+def test_an_upgrade_to_the_other_kind_is_refused(submissions: Submissions) -> None:
+    submissions.submit(Submission(packed(submissions), "mine"))
+    with pytest.raises(UpgradeRefused, match="is of kind trident, and the new code is of kind bolts"):
+        submissions.upgrade("mine", packed(submissions, "2", **BOLTS))
+
+
+def test_changes_side_by_side_are_all_made(submissions: Submissions) -> None:
+    submissions.submit(Submission(packed(submissions), "mine"))
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: submissions.rebalance("mine", workers=n), range(1, 33)))
+    assert submissions.names.find("mine")[1].generation == 33
+
+
+def test_code_is_kept_while_a_topology_runs_it_or_may_return_to_it(submissions: Submissions) -> None:
+    first, second, unused = (packed(submissions, text) for text in "123")
+    submissions.submit(Submission(first, "mine"))
+    submissions.upgrade("mine", second)
+    assert submissions.remove_unused_code() == []  # it is new: its submission may be on its way
+    assert submissions.remove_unused_code(older_than_s=-1) == [unused]
+    assert submissions.code.hashes() == sorted([first, second])
+
+
+def test_what_is_asked_over_rest_is_done(submissions: Submissions) -> None:
+    submissions.submit(Submission(packed(submissions), "mine"))
+    assert submissions.act("mine", "deactivate", {}) == {"name": "mine", "topologyStatus": "inactive", "generation": 1}
+    assert submissions.act("mine", "activate", {})["topologyStatus"] == "active"
+    assert submissions.act("mine", "rebalance", {"wait_s": 1.0, "workers": 2})["generation"] == 2
+    with pytest.raises(ClusterError, match="'dance' is not possible"):
+        submissions.act("mine", "dance", {})
+    assert submissions.act("mine", "kill", {"wait_s": 1.0})["topologyStatus"] == "killed"

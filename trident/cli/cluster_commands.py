@@ -1,0 +1,264 @@
+"""The commands for clusters: topologies are submitted, looked at and steered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trident.cli.arguments import AsJson, Conf, Debug, Target
+from trident.cli.cluster_arguments import (
+    ClusterAddress,
+    ClusterToken,
+    Include,
+    Requirements,
+    Topology,
+    Workers,
+    conf_of,
+    executors_of,
+)
+from trident.cli.console import reporting, say
+
+if TYPE_CHECKING:
+    from trident.cluster.client.cluster_client import ClusterClient
+
+__all__ = ["add_to"]
+
+_WAITING = "Wait until its driver runs; Ctrl-C ends only the wait."
+Wait = Annotated[bool, typer.Option("--wait", help=_WAITING)]
+Timeout = Annotated[float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="How long --wait waits.")]
+Pause = Annotated[
+    float,
+    typer.Option("--wait-secs", "-w", metavar="SECONDS", min=0.0, help="How long what has begun may take."),
+]
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    commands: dict[str, tuple[Callable[..., None], str]] = {
+        "submit": (_submit, "trident submit word_counts.py:topology --name words --wait"),
+        "list": (_list, "trident list"),
+        "show": (_show, "trident show words"),
+        "activate": (_activate, "trident activate words"),
+        "deactivate": (_deactivate, "trident deactivate words"),
+        "kill": (_kill, "trident kill words -w 10"),
+        "rebalance": (_rebalance, "trident rebalance words -w 10 -n 4 -e count=8"),
+        "upgrade": (_upgrade, "trident upgrade words word_counts.py:topology --wait"),
+        "errors": (_errors, "trident errors words"),
+        "logs": (_logs, "trident logs words --follow"),
+    }
+    for name, (function, example) in commands.items():
+        app.command(name, epilog=f"Example: `{example}`", rich_help_panel="Clusters")(function)
+
+
+@contextmanager
+def _client(cluster: str | None, token: str | None, debug: bool) -> Iterator[ClusterClient]:
+    with reporting(debug):
+        from trident.cluster.client.cluster_client import ClusterClient
+        from trident.cluster.state.cluster_address import default_address
+
+        with ClusterClient(cluster or default_address(), token) as client:
+            yield client
+
+
+def _submit(
+    target: Target,
+    name: Annotated[
+        str, typer.Option(metavar="NAME", help="Names the topology and its log.", show_default="that of the topology")
+    ] = "",
+    conf: Conf = None,
+    workers: Workers = None,
+    requirements: Requirements = None,
+    include: Include = None,
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Submit a topology to a cluster, which keeps it running from then on.
+
+    Packed are the module, what it imports from its folder, packages whole with their data files. The package is loaded
+    before it is sent. A topology that is submitted again under its name, after it was killed, continues with its log.
+
+    Exit codes: 0 submitted (with --wait: it runs), 1 failed, 2 wrong usage, 4 submitted, but it did not run within
+    --timeout, 130 ended by Ctrl-C.
+    """
+    settings = conf_of(conf or [])
+    with _client(cluster, token, debug) as client:
+        from trident.cli.submitting import Code, submit
+
+        code = Code(target, include or [], requirements, settings)
+        with _waiting():
+            submit(client, code, name, workers, timeout if wait else None, as_json)
+
+
+def _upgrade(
+    topology: Topology,
+    target: Target,
+    conf: Conf = None,
+    requirements: Requirements = None,
+    include: Include = None,
+    wait: Wait = False,
+    timeout: Timeout = 300.0,
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Give a topology new code, on the same log: its counts go on.
+
+    The new code is compared with the log before anything is changed: a state whose key, value or aggregator is another
+    is refused. With --conf all settings are replaced; without, they stay.
+
+    Exit codes: as of `trident submit`.
+    """
+    settings = conf_of(conf or [])
+    with _client(cluster, token, debug) as client:
+        from trident.cli.submitting import Code, upgrade
+
+        code = Code(target, include or [], requirements, settings)
+        with _waiting():
+            upgrade(client, topology, code, conf is None, timeout if wait else None, as_json)
+
+
+def _list(cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """List the topologies of a cluster, and why one waits."""
+    with _client(cluster, None, debug) as client:
+        from trident.cli.cluster_output import print_json, print_list
+
+        found = client.topologies()
+        if as_json:
+            print_json([each.as_json() for each in found])
+        else:
+            print_list(found)
+
+
+def _show(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show a topology: its status, where its driver runs, its code and settings."""
+    with _client(cluster, None, debug) as client:
+        from trident.cli.cluster_output import print_json, print_topology
+
+        found = client.show(topology)
+        if as_json:
+            print_json(found.as_json())
+        else:
+            print_topology(found)
+
+
+def _activate(
+    topology: Topology,
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Let a topology go on: one that was deactivated, or one that was put to rest because its driver kept failing."""
+    with _client(cluster, token, debug) as client:
+        client.activate(topology)
+        _say_done(client, topology, "is active", as_json)
+
+
+def _deactivate(
+    topology: Topology,
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Stop the sources of a topology; what has begun is finished, and its driver stays."""
+    with _client(cluster, token, debug) as client:
+        client.deactivate(topology)
+        _say_done(client, topology, "is inactive: what has begun is finished", as_json)
+
+
+def _kill(
+    topology: Topology,
+    wait_secs: Pause = 30.0,
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """End a topology and forget it. Its log and its states stay: submitted again under its name, it continues."""
+    with _client(cluster, token, debug) as client:
+        client.kill(topology, wait_secs)
+        _say_done(client, topology, f"ends; what has begun may take {wait_secs:g} s", as_json)
+
+
+def _rebalance(
+    topology: Topology,
+    wait_secs: Pause = 30.0,
+    workers: Workers = None,
+    executors: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--executors",
+            "-e",
+            metavar="COMPONENT=N",
+            help="Executors of a spout or bolt, at most its tasks. Repeatable. Not for Trident, which declares parallelism.",
+            show_default=False,
+        ),
+    ] = None,
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Give a topology a new driver, with other numbers of workers and executors where these are given."""
+    wanted = executors_of(executors or [])
+    with _client(cluster, token, debug) as client:
+        client.rebalance(topology, wait_secs, workers, wanted)
+        _say_done(client, topology, "gets a new driver", as_json)
+
+
+def _errors(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
+    """Show the last errors of a topology, newest first: ten of each component."""
+    with _client(cluster, None, debug) as client:
+        from trident.cli.cluster_output import print_errors, print_json
+
+        found = client.errors(topology)
+        if as_json:
+            print_json(found)
+        else:
+            print_errors(found)
+
+
+def _logs(
+    topology: Topology,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is added, until Ctrl-C.")] = False,
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    debug: Debug = False,
+) -> None:
+    """Print the end of the log of a topology's driver, wherever it runs."""
+    with _client(cluster, token, debug) as client:
+        from trident.cli.cluster_logs import print_logs
+
+        print_logs(client, topology, follow)
+
+
+@contextmanager
+def _waiting() -> Iterator[None]:
+    """Give a wait that was too long an exit code of its own."""
+    from trident.cli.console import problems
+    from trident.cli.submitting import WaitedTooLong
+
+    try:
+        yield
+    except WaitedTooLong as error:
+        say(f"error: {error}", "bold red", problems())
+        raise typer.Exit(4) from None
+
+
+def _say_done(client: ClusterClient, topology: str, done: str, as_json: bool) -> None:
+    from trident.cli.cluster_output import print_json
+
+    found = client.show(topology)
+    if as_json:
+        print_json(found.as_json())
+    else:
+        say(f"{found.base.storm_name} {done}")

@@ -1,0 +1,112 @@
+"""What the commands for clusters print: topologies, one topology, errors."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from trident.cli.console import is_wide, results, say, table
+from trident.cluster.client.topology_overviews import TopologyOverview
+
+__all__ = ["duration", "print_errors", "print_json", "print_list", "print_topology"]
+
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
+
+def print_json(found: Any) -> None:
+    """Print plain data as one line of JSON."""
+    typer.echo(json.dumps(found, ensure_ascii=False))
+
+
+def print_list(found: Sequence[TopologyOverview]) -> None:
+    """Print a row for each topology."""
+    console = results()
+    if not found:
+        say("no topologies; `trident submit MODULE:TOPOLOGY` adds one")
+        return
+    more = ("submitted (UTC)", "id") if is_wide(console) else ()
+    rows = table(console, "name", "status", "driver", "where", "workers", *more)
+    rows.columns[4].justify = "right"
+    for each in found:
+        base = each.base
+        details = (_utc(base.launch_time_secs), each.storm_id)[: len(more)]
+        rows.add_row(base.storm_name, base.status.kind, _driver(each), _where(each), str(base.num_workers), *details)
+    console.print(rows, markup=False)
+    for each in found:
+        if reason := each.base.status.reason or each.why_waiting:
+            say(f"{each.base.storm_name}: {reason}")
+
+
+def print_topology(found: TopologyOverview) -> None:
+    """Print what is known of one topology."""
+    base = found.base
+    facts = Table.grid(padding=(0, 2))
+    since = duration(time.time() - base.status.since_secs)
+    status = f"{base.status.kind} for {since}" + (f": {base.status.reason}" if base.status.reason else "")
+    if base.status.kind == "killed":
+        status += f"; what has begun may take {base.status.wait_secs:g} s"
+    code = base.code_hash[:12] + (
+        f", before the upgrade {base.previous_code_hash[:12]}" if base.previous_code_hash else ""
+    )
+    lines = {
+        "topology": f"{base.storm_name} ({'Trident' if base.kind == 'trident' else 'spouts and bolts'})",
+        "id": found.storm_id,
+        "status": status,
+        "driver": _driver(found) + (f": {found.why_waiting}" if found.why_waiting else ""),
+        "where": _where(found),
+        "workers": str(base.num_workers),
+        "executors": ", ".join(f"{name} {count}" for name, count in base.component_executors.items()),
+        "target": base.target,
+        "code": f"{code}, generation {base.generation}",
+        "settings": ", ".join(f"{key}={value}" for key, value in base.conf.items()),
+        "submitted": f"{_utc(base.launch_time_secs)} UTC",
+        "pages": found.heartbeat.pages if found.heartbeat else "",
+    }
+    for name, value in lines.items():
+        if value:
+            facts.add_row(name, value)
+    results().print(facts, markup=False)
+
+
+def print_errors(found: Sequence[Mapping[str, Any]]) -> None:
+    """Print errors, newest first, each with its place and its text."""
+    if not found:
+        say("no errors")
+    for each in found:
+        say(f"{_utc(each['time'])} UTC  {each['component']}  on {each['host']}:{each['port']}", "bold")
+        say("\n".join(f"  {line}" for line in str(each["error"]).rstrip().splitlines()))
+
+
+def duration(seconds: float) -> str:
+    """Return a time in its two largest units."""
+    seconds = max(0, int(seconds))
+    for unit, inner, name, inside in ((_DAY, _HOUR, "d", "h"), (_HOUR, _MINUTE, "h", "min"), (_MINUTE, 1, "min", "s")):
+        if seconds >= unit:
+            return f"{seconds // unit} {name} {seconds % unit // inner} {inside}"
+    return f"{seconds} s"
+
+
+def _driver(found: TopologyOverview) -> str:
+    beat = found.heartbeat
+    if found.driver in ("active", "inactive") and beat is not None:
+        return f"{found.driver} for {duration(beat.uptime_secs)}"
+    if found.driver == "silent" and beat is not None:
+        return f"silent for {duration(time.time() - beat.time_secs)}"
+    return found.driver
+
+
+def _where(found: TopologyOverview) -> str:
+    if found.assignment is None:
+        return ""
+    slot = found.assignment.slot
+    return f"{found.assignment.node_host.get(slot.node, slot.node)}:{slot.port}"
+
+
+def _utc(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S")

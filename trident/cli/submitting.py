@@ -1,0 +1,139 @@
+"""`trident submit` and `trident upgrade`: packs the code, sends it, and waits if that is asked for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from trident.cli.cluster_output import print_json
+from trident.cli.console import INTERRUPTED, problems, say
+from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.client.topology_overviews import TopologyOverview
+from trident.cluster.cluster_errors import ClusterError, NameTaken
+from trident.cluster.code.topology_package import TopologyPackage, make_package
+from trident.cluster.code.topology_settings import settings_of
+from trident.errors import ConfigError
+from trident.runtime.reading.targets import NoSuchTarget
+
+__all__ = ["Code", "WaitedTooLong", "submit", "upgrade"]
+
+_LOOK_S = 0.3
+
+
+class WaitedTooLong(ClusterError):
+    """A topology was submitted or upgraded, and did not run within the time."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What is packed: the arguments of `make_package`, and the settings."""
+
+    target: str
+    include: Sequence[str]
+    requirements: Path | None
+    conf: Mapping[str, str]
+
+    def package(self, name: str = "") -> TopologyPackage:
+        """Make the package; what is wrong with the target or the settings is a wrong use of the command."""
+        try:
+            made = make_package(self.target, self.include, self.requirements)
+            settings_of(made.manifest.kind, name or made.manifest.name, self.conf)
+        except (NoSuchTarget, ConfigError) as error:
+            raise typer.BadParameter(str(error)) from None
+        return made
+
+
+def submit(
+    client: ClusterClient, code: Code, name: str, workers: int | None, wait_s: float | None, as_json: bool
+) -> None:
+    """Submit a topology and say its id; `wait_s`: wait for so long until its driver is active."""
+    package = code.package(name)
+    wanted = name or package.manifest.name
+    if any(each.base.storm_name == wanted and each.base.status.kind != "killed" for each in client.topologies()):
+        raise NameTaken(  # before anything is sent; that it is still free is decided by Nimbus
+            f"the cluster has a topology {wanted!r}. Give another name (--name), kill it first (`trident kill {wanted}`), or "
+            "give it new code (`trident upgrade`)"
+        )
+    with _upload(package, as_json) as progress:
+        storm_id = client.submit(package, name, code.conf, workers, progress=progress)
+    if not as_json:
+        say(f"submitted {wanted} as {storm_id}")
+    if wait_s is not None:
+        _await_active(client, storm_id, wait_s, f"it stays submitted: `trident show {wanted}`")
+    if as_json:
+        print_json(client.show(storm_id).as_json())
+
+
+def upgrade(
+    client: ClusterClient, topology: str, code: Code, keep_conf: bool, wait_s: float | None, as_json: bool
+) -> None:
+    """Give a topology new code and say what that means for its log."""
+    base = client.show(topology).base
+    package = code.package(base.storm_name)
+    with _upload(package, as_json) as progress:
+        done = client.upgrade(topology, package, None if keep_conf else code.conf, progress)
+    if not as_json:
+        if done["changed"]:
+            compared = ", which fits its log" if done["compared"] else ""
+            say(f"{done['name']}: generation {done['generation']} runs the new code{compared}")
+        else:
+            say(f"{done['name']}: it has this code and these settings already; nothing was done")
+        for note in done["notes"]:
+            say(f"{done['name']}: {note}")
+    if wait_s is not None:
+        _await_active(client, done["id"], wait_s, f"the upgrade goes on: `trident show {done['name']}`")
+    if as_json:
+        print_json(done)
+
+
+@contextmanager
+def _upload(package: TopologyPackage, as_json: bool) -> Iterator[Callable[[int], None] | None]:
+    console = problems()
+    if not console.is_terminal or as_json:
+        yield None
+        return
+    columns = (TextColumn("sending {task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(package.manifest.name, total=len(package.data))
+        yield lambda sent: bar.advance(task, sent)
+
+
+def _await_active(client: ClusterClient, storm_id: str, wait_s: float, left: str) -> None:
+    """Wait until the driver of the newest generation is active, and say what it does meanwhile."""
+    until, said = time.monotonic() + wait_s, ""
+    try:
+        while True:
+            found = client.show(storm_id)
+            if _runs(found):
+                return
+            if found.base.status.kind in ("failed", "killed"):
+                reason = found.base.status.reason or "see `trident errors`"
+                raise ClusterError(f"topology {found.base.storm_name!r} is {found.base.status.kind}: {reason}")
+            now = _told(found)
+            if now != said:
+                said = now
+                say(f"{found.base.storm_name}: {now}", console=problems())
+            if time.monotonic() > until:
+                raise WaitedTooLong(
+                    f"topology {found.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
+                )
+            time.sleep(_LOOK_S)
+    except KeyboardInterrupt:
+        say(f"not waited any longer; {left}", console=problems())
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _runs(found: TopologyOverview) -> bool:
+    return found.driver == ("inactive" if found.base.status.kind == "inactive" else "active")
+
+
+def _told(found: TopologyOverview) -> str:
+    if found.assignment is None:
+        return f"waiting for a slot: {found.why_waiting}"
+    return f"its driver is {found.driver} on {found.assignment.slot}"

@@ -1,0 +1,177 @@
+"""`ClusterClient`: submits topologies to a cluster and steers them. What can be read is read from the cluster's state."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Self
+from urllib.parse import quote
+
+from trident.cluster.client.cluster_token import find_token
+from trident.cluster.client.nimbus_http import NimbusHttp
+from trident.cluster.client.topology_overviews import TopologyOverview, errors_of, find_topology, overview, overviews
+from trident.cluster.cluster_errors import ClusterUnreachable
+from trident.cluster.code.topology_package import TopologyPackage
+from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
+from trident.cluster.state.storm_cluster_state import StormClusterState
+
+__all__ = ["ClusterClient"]
+
+_PIECE = 1 << 16
+
+Progress = Callable[[int], None]
+"""Is told how many more bytes were sent."""
+
+
+class ClusterClient:
+    """A client of a cluster. A context manager: leaving it ends its session. For one thread.
+
+    Parameters
+    ----------
+    address
+        `zookeeper://host1:2181,host2:2181/storm`, or the folder of a cluster on this machine.
+    token
+        What changes need; by default that in the folder of the cluster.
+    patience_s
+        For how long it tries again when no Nimbus answers.
+
+    Raises
+    ------
+    ClusterUnreachable
+        The cluster's state does not answer.
+    """
+
+    def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
+        folder = folder_of(address) if is_embedded(address) else None
+        if folder is not None and not folder.is_dir():
+            raise ClusterUnreachable(
+                f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
+                "TRIDENT_CLUSTER"
+            )
+        token = find_token(folder, token)
+        self.cluster = StormClusterState(open_cluster_state(address))
+        self._http = NimbusHttp(self.cluster.state, token, patience_s)
+
+    def submit(
+        self,
+        package: TopologyPackage,
+        name: str = "",
+        conf: Mapping[str, str] | None = None,
+        workers: int | None = None,
+        submission: str | None = None,
+        progress: Progress | None = None,
+    ) -> str:
+        """Submit a topology and return its id. It is sent again when the answer is lost, and becomes one topology all the same.
+
+        Parameters
+        ----------
+        submission
+            What makes this submission one, chosen at random by default. A client that was interrupted may give it again.
+
+        Raises
+        ------
+        NameTaken
+            The cluster has a topology of this name.
+        NotAllowed
+            The token is missing or wrong.
+        """
+        self._send(package, progress)
+        wanted = {
+            "sha256": package.sha256,
+            "name": name,
+            "submission": submission or secrets.token_hex(16),
+            "conf": dict(conf or {}),
+            "workers": workers,
+        }
+        return str(self._http.ask("POST", "/api/v1/topology", json=wanted).json()["id"])
+
+    def upgrade(
+        self,
+        topology: str,
+        package: TopologyPackage,
+        conf: Mapping[str, str] | None = None,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Give a topology new code, see `Submissions.upgrade`; returns `generation`, `changed`, `compared` and `notes`."""
+        storm_id, _ = find_topology(self.cluster, topology)
+        self._send(package, progress)
+        wanted = {"sha256": package.sha256, "conf": None if conf is None else dict(conf)}
+        done: dict[str, Any] = self._http.ask("POST", f"{_path(storm_id)}/upgrade", json=wanted).json()
+        return done
+
+    def activate(self, topology: str) -> None:
+        """Let a topology go on."""
+        self._act(topology, "activate")
+
+    def deactivate(self, topology: str) -> None:
+        """Have a topology begin nothing more."""
+        self._act(topology, "deactivate")
+
+    def kill(self, topology: str, wait_s: float = 30.0) -> None:
+        """End a topology: what has begun may take `wait_s`."""
+        self._act(topology, f"kill/{wait_s:g}")
+
+    def rebalance(
+        self,
+        topology: str,
+        wait_s: float = 30.0,
+        workers: int | None = None,
+        executors: Mapping[str, int] | None = None,
+    ) -> None:
+        """Give a topology a new driver, with other numbers of workers and executors where these are given."""
+        options: dict[str, Any] = {} if workers is None else {"numWorkers": workers}
+        if executors:
+            options["executors"] = dict(executors)
+        # Each rebalance is a new driver, so one whose answer was lost is not sent again.
+        self._act(topology, f"rebalance/{wait_s:g}", again=False, json={"rebalanceOptions": options})
+
+    def topologies(self) -> list[TopologyOverview]:
+        """Return all topologies, by name."""
+        return overviews(self.cluster)
+
+    def show(self, topology: str) -> TopologyOverview:
+        """Return one topology, by its id or its name."""
+        return overview(self.cluster, topology)
+
+    def errors(self, topology: str) -> list[dict[str, Any]]:
+        """Return the last errors of a topology, newest first: `component`, `time`, `host`, `port`, `error`."""
+        return errors_of(self.cluster, topology)
+
+    def log(self, topology: str, offset: int | None = None) -> dict[str, Any]:
+        """Return `{"text", "offset", "next"}`: the log of a topology's driver from `offset` on, or its end."""
+        storm_id, _ = find_topology(self.cluster, topology)
+        asked = {} if offset is None else {"offset": offset}
+        found: dict[str, Any] = self._http.ask("GET", f"{_path(storm_id)}/log", params=asked).json()
+        return found
+
+    def close(self) -> None:
+        """End the session and close the connections."""
+        self._http.close()
+        self.cluster.disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.close()
+
+    def _act(self, topology: str, action: str, again: bool = True, **request: Any) -> None:
+        storm_id, _ = find_topology(self.cluster, topology)
+        self._http.ask("POST", f"{_path(storm_id)}/{action}", again=again, **request)
+
+    def _send(self, package: TopologyPackage, progress: Progress | None) -> None:
+        """Send a package, unless Nimbus has it."""
+        path, data = f"/api/v1/code/{package.sha256}", package.data
+        told = progress or (lambda sent: None)
+
+        def pieces() -> Iterator[bytes]:
+            for start in range(0, len(data), _PIECE):
+                yield data[start : start + _PIECE]
+                told(len(data[start : start + _PIECE]))
+
+        if self._http.ask("HEAD", path).status_code == 404:
+            self._http.ask("PUT", path, content=pieces, headers={"Content-Length": str(len(data))})
+
+
+def _path(storm_id: str) -> str:
+    return f"/api/v1/topology/{quote(storm_id, safe='')}"

@@ -1,0 +1,157 @@
+"""HTTP to the Nimbus that leads: found through the cluster's state, asked again when it has changed."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trident import __version__
+from trident.cluster import cluster_errors
+from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable, NoLeader, NotAllowed
+from trident.cluster.state.cluster_state import ClusterState
+from trident.errors import ConfigError, EnvironmentProblem, TridentError
+
+if TYPE_CHECKING:
+    import httpx
+
+__all__ = ["LEADER", "NimbusHttp", "leader_url"]
+
+LEADER = "/nimbus/leader"
+_TIMEOUT_S = 30.0
+_PAUSE_S = 0.25
+_ERRORS: dict[str, type[TridentError]] = {
+    **{name: vars(cluster_errors)[name] for name in cluster_errors.__all__},
+    "ConfigError": ConfigError,
+}
+_AGAIN = (ClusterUnreachable, NoLeader)
+
+
+def leader_url(state: ClusterState) -> str:
+    """Return where the Nimbus that leads is.
+
+    Raises
+    ------
+    NoLeader
+        None does.
+    ClusterError
+        It is of another release than this client.
+    """
+    data = state.get_data(LEADER)
+    if data is None:
+        raise NoLeader(
+            "no Nimbus leads the cluster. Start one: `trident nimbus`, or `trident up` for all on this machine. Topologies "
+            "that run go on without it"
+        )
+    found = json.loads(data)
+    version = str(found.get("version", __version__))
+    if version.split(".")[:2] != __version__.split(".")[:2]:
+        raise ClusterError(
+            f"the Nimbus at {found['url']} has Trident {version}, and this client {__version__}; install the version of the "
+            "cluster"
+        )
+    return str(found["url"])
+
+
+class NimbusHttp:
+    """Asks Nimbus. A context manager: leaving it closes the connections.
+
+    Parameters
+    ----------
+    patience_s
+        For how long a request is tried again while no Nimbus answers: another one becomes the leader meanwhile.
+    """
+
+    def __init__(self, state: ClusterState, token: str | None, patience_s: float) -> None:
+        self._state, self._patience_s = state, patience_s
+        self._has_token = token is not None
+        self._client = _client(token)
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *,
+        again: bool = True,
+        content: Callable[[], Iterator[bytes]] | None = None,
+        timeout_s: float = _TIMEOUT_S,
+        **request: Any,
+    ) -> httpx.Response:
+        """Send a request and return its answer, which is a success or a 404 to `HEAD`.
+
+        Parameters
+        ----------
+        again
+            Whether it may be sent again when it is not known whether it arrived: sent twice it does the same as once.
+
+        Raises
+        ------
+        ClusterUnreachable, NoLeader
+            No Nimbus has answered for so long.
+        TridentError
+            What Nimbus said, as the class that it was there.
+        """
+        until = time.monotonic() + self._patience_s
+        while True:
+            try:
+                if content is not None:
+                    request["content"] = content()
+                return self._sent(method, path, again, timeout_s, request)
+            except _AGAIN as error:
+                if time.monotonic() > until or isinstance(error, _Unknown):
+                    raise
+            time.sleep(_PAUSE_S)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def _sent(
+        self, method: str, path: str, again: bool, timeout_s: float, request: Mapping[str, Any]
+    ) -> httpx.Response:
+        import httpx
+
+        url = leader_url(self._state)
+        try:
+            answer = self._client.request(method, url + path, timeout=timeout_s, **request)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise ClusterUnreachable(f"the Nimbus at {url} does not answer: {error}") from error
+        except httpx.HTTPError as error:
+            told = f"within {timeout_s:g} s" if isinstance(error, httpx.TimeoutException) else str(error)
+            kind = ClusterUnreachable if again else _Unknown
+            text = f"the Nimbus at {url} did not answer: {told}"
+            raise kind(
+                text if again else f"{text}. It is not known whether it has done it; look with `trident show`"
+            ) from error
+        if answer.is_success or (method == "HEAD" and answer.status_code == 404):
+            return answer
+        raise self._error(url, answer)
+
+    def _error(self, url: str, answer: httpx.Response) -> TridentError:
+        try:
+            told = answer.json()
+            message, kind = str(told["errorMessage"]), str(told.get("kind"))
+        except (ValueError, KeyError, TypeError):
+            return ClusterError(f"{url} does not answer as Nimbus does (status {answer.status_code})")
+        if answer.status_code in (401, 403):
+            hint = "" if self._has_token else "; give it with --token or the variable TRIDENT_TOKEN"
+            return NotAllowed(f"{message}{hint}")
+        if answer.status_code == 503:
+            return ClusterUnreachable(message)
+        return _ERRORS.get(kind, ClusterError)(message)
+
+
+class _Unknown(ClusterUnreachable):
+    """An answer was lost, to a request that must not be sent twice."""
+
+
+def _client(token: str | None) -> httpx.Client:
+    try:
+        import httpx
+    except ImportError as error:
+        raise EnvironmentProblem(
+            f"asking a cluster needs packages that are missing ({error}); pip install 'trident-spark[cluster]'"
+        ) from error
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    return httpx.Client(headers=headers, trust_env=False)  # a proxy of the user's is not for machines of the cluster

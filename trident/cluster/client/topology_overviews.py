@@ -1,0 +1,135 @@
+"""Topologies as their users ask for them, from the cluster's state alone: Nimbus need not be there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trident.cluster.client.nimbus_http import LEADER
+from trident.cluster.cluster_errors import NoSuchTopology
+from trident.cluster.state.cluster_records import Assignment, StormBase, WorkerHeartbeat
+from trident.cluster.state.storm_cluster_state import StormClusterState
+
+__all__ = ["TopologyOverview", "errors_of", "find_topology", "overview", "overviews"]
+
+_FRESH_S = 30.0
+
+
+@dataclass(frozen=True)
+class TopologyOverview:
+    """A topology, where it is meant to run, and what its driver last said."""
+
+    storm_id: str
+    base: StormBase
+    assignment: Assignment | None
+    heartbeat: WorkerHeartbeat | None
+    why_waiting: str = ""
+
+    @property
+    def driver(self) -> str:
+        """What its driver does: `waiting` for a slot, `starting`, `active`, `inactive`, `ending`, `silent`, or `none`."""
+        if self.base.status.kind == "failed":
+            return "none"
+        if self.assignment is None:
+            return "ending" if self.base.status.kind == "killed" else "waiting"
+        beat = self.heartbeat
+        if beat is None or beat.generation != self.base.generation:
+            return "starting"
+        return beat.state if time.time() - beat.time_secs < _FRESH_S else "silent"
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as plain data."""
+        base, assigned, beat = self.base, self.assignment, self.heartbeat
+        return {
+            "id": self.storm_id,
+            "name": base.storm_name,
+            "kind": base.kind,
+            "status": base.status.kind,
+            "reason": base.status.reason or self.why_waiting,
+            "submitted": base.launch_time_secs,
+            "statusSince": base.status.since_secs,
+            "workers": base.num_workers,
+            "executors": dict(base.component_executors),
+            "target": base.target,
+            "conf": dict(base.conf),
+            "codeHash": base.code_hash,
+            "previousCodeHash": base.previous_code_hash,
+            "generation": base.generation,
+            "driver": self.driver,
+            "supervisor": None if assigned is None else assigned.slot.node,
+            "host": None if assigned is None else assigned.node_host.get(assigned.slot.node),
+            "port": None if assigned is None else assigned.slot.port,
+            "pid": None if beat is None else beat.pid,
+            "driverUptime": None if beat is None else beat.uptime_secs,
+            "heartbeat": None if beat is None else beat.time_secs,
+            "pages": None if beat is None else beat.pages or None,
+        }
+
+
+def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
+    """Return all topologies, by name."""
+    bases, assignments = cluster.all_bases(), cluster.all_assignments()
+    why = _why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
+    found = [_one(cluster, storm_id, base, assignments.get(storm_id), why) for storm_id, base in bases.items()]
+    return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
+
+
+def find_topology(cluster: StormClusterState, topology: str) -> tuple[str, StormBase]:
+    """Return the id and the record of a topology, by its id or its name; of several of one name, the one that does not end.
+
+    Raises
+    ------
+    NoSuchTopology
+        There is none; the message names those that there are.
+    """
+    bases = cluster.all_bases()
+    if topology in bases:
+        return topology, bases[topology]
+    found = [(storm_id, base) for storm_id, base in bases.items() if base.storm_name == topology]
+    if not found:
+        names = ", ".join(sorted(base.storm_name for base in bases.values())) or "none"
+        raise NoSuchTopology(f"there is no topology {topology!r} in this cluster; its topologies are: {names}")
+    return max(found, key=lambda each: (each[1].status.kind != "killed", each[1].launch_time_secs))
+
+
+def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
+    """Return one topology, see `find_topology`."""
+    storm_id, base = find_topology(cluster, topology)
+    assignment = cluster.assignment_info(storm_id)
+    why = "" if assignment is not None else _why_waiting(cluster, cluster.all_assignments())
+    return _one(cluster, storm_id, base, assignment, why)
+
+
+def errors_of(cluster: StormClusterState, topology: str) -> list[dict[str, Any]]:
+    """Return the last errors of a topology, newest first."""
+    storm_id, _ = find_topology(cluster, topology)
+    found = [
+        {"component": name, "time": each.time_secs, "host": each.host, "port": each.port, "error": each.error}
+        for name, errors in cluster.all_errors(storm_id).items()
+        for each in errors
+    ]
+    return sorted(found, key=lambda each: float(str(each["time"])), reverse=True)
+
+
+def _one(
+    cluster: StormClusterState, storm_id: str, base: StormBase, assignment: Assignment | None, why: str
+) -> TopologyOverview:
+    beat = None if assignment is None else cluster.get_worker_heartbeat(storm_id, *assignment.slot)
+    waits = assignment is None and base.status.kind in ("active", "inactive")
+    return TopologyOverview(storm_id, base, assignment, beat, why if waits else "")
+
+
+def _why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment]) -> str:
+    """Return why a topology has no slot."""
+    if cluster.state.get_data(LEADER) is None:
+        return "no Nimbus leads the cluster, so it is not assigned"
+    supervisors = cluster.all_supervisor_info()
+    if not supervisors:
+        return "no supervisor is there"
+    offered = {(name, port) for name, info in supervisors.items() for port in info.meta}
+    if offered <= {tuple(each.slot) for each in assignments.values()}:
+        slots = f"{len(supervisors)} supervisors offer {len(offered)} slots"
+        return f"no free slot: {slots}, and all are taken. Start another supervisor, or kill a topology"
+    return "it is about to be assigned"
