@@ -367,11 +367,12 @@ class _Reading:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, ValueError | KeyError | TypeError):
+        if isinstance(error, ValueError | KeyError | TypeError | AttributeError):
             raise ClusterError(
                 f"the {self._what} cannot be read ({error!r}); was it written by another program?"
             ) from error
 
 
 def _dump(data: Mapping[str, Any]) -> bytes:
-    return json.dumps({"version": _VERSION, **data}, ensure_ascii=False, separators=(",", ":")).encode()
+    text = json.dumps({"version": _VERSION, **data}, ensure_ascii=False, separators=(",", ":"))
+    return text.encode(errors="replace")  # a message of an error may have characters that have no UTF-8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 __all__ = ["Callback", "ClusterEvent", "ClusterState", "EventKind", "Versioned"]
@@ -11,7 +11,8 @@ EventKind = Literal["created", "changed", "deleted", "children", "suspended", "c
 """What a watch, or the session, tells.
 
 `suspended`: no server answers; what is read may be old. `connected`: it answers again, the session and its ephemeral nodes are
-still there. `expired`: it answers again, but the session is over: ephemeral nodes are gone, and watches with them.
+still there, and what was missed of watched nodes is told next. `expired`: it answers again, but the session is over: its
+ephemeral nodes are gone, and watches with them; another session has begun.
 """
 
 
@@ -35,8 +36,9 @@ Callback = Callable[[ClusterEvent], None]
 class ClusterState(Protocol):
     """A tree of nodes with data, and one session. Threads may share it; a forked child may not use it.
 
-    Paths begin with `/` and are below a root of the implementation's. All methods raise `ClusterUnreachable` if no server
-    answers within the session's timeout.
+    Paths begin with `/` and are below a root of the implementation's. Names are of any language (but without what UTF-16
+    writes as a pair), data of at most 1,000,000 bytes. All methods raise `ClusterUnreachable` if no server answers within the
+    session's timeout; then it is not known whether a change was made.
     """
 
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
@@ -46,7 +48,10 @@ class ClusterState(Protocol):
         """Create such a node; False, and nothing is done, if there is a node at `path`."""
 
     def create_sequential(self, path: str, data: bytes) -> str:
-        """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path."""
+        """Create a node whose name is `path` and a number of ten digits, which only grows; returns its path.
+
+        At a ZooKeeper the numbers begin again when the node above was deleted.
+        """
 
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data; a node that does not exist is created, persistent, and the nodes above it."""
@@ -68,6 +73,9 @@ class ClusterState(Protocol):
 
     def get_data_below(self, path: str) -> dict[str, bytes]:
         """Return the data of all nodes directly below, by name, in as few requests as the implementation can."""
+
+    def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
+        """Return, for each path, what `get_data_below` returns, in as few requests as the implementation can."""
 
     def mkdirs(self, path: str) -> None:
         """Create a node without data and those above it, where they are missing."""

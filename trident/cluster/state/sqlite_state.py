@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,6 +25,8 @@ from trident.cluster.state.sqlite_session import SqliteSession
 __all__ = ["SqliteClusterState"]
 
 _log = logging.getLogger(__name__)
+
+_MAX_PARAMETERS = 500  # SQLite takes 999, or more since 3.32
 
 _T = TypeVar("_T")
 
@@ -131,6 +133,19 @@ class SqliteClusterState:
         query = "SELECT name, data FROM node WHERE parent = ? ORDER BY name"
         checked_path(path)
         return self._read(path, None, lambda db: dict(db.execute(query, (path,))))
+
+    def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
+        """Return the data of all nodes directly below each path."""
+        found: dict[str, dict[str, bytes]] = {checked_path(path): {} for path in paths}
+        names = list(found)
+        with self._file.reading() as db:
+            for start in range(0, len(names), _MAX_PARAMETERS):
+                some = names[start : start + _MAX_PARAMETERS]
+                marks = ", ".join("?" * len(some))
+                query = f"SELECT parent, name, data FROM node WHERE parent IN ({marks}) ORDER BY parent, name"
+                for parent, name, data in db.execute(query, some):
+                    found[parent][name] = data
+        return found
 
     # ---- events and the session ----------------------------------------------------------------------------------------
 

@@ -17,7 +17,16 @@ from trident.cluster.state.zookeeper_session import Result, ZooKeeperSession, lo
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
 
-__all__ = ["compare_and_set", "create", "create_sequential", "delete", "put", "replace"]
+__all__ = [
+    "children_of_each",
+    "compare_and_set",
+    "create",
+    "create_sequential",
+    "data_of_each",
+    "delete",
+    "put",
+    "replace",
+]
 
 
 def put(session: ZooKeeperSession, at: str, data: bytes) -> None:
@@ -114,6 +123,21 @@ def delete(session: ZooKeeperSession, at: str) -> None:
         levels = _levels(session, at) if any(errors) else []
 
 
+def children_of_each(session: ZooKeeperSession, paths: Sequence[str]) -> list[list[str]]:
+    """Return the names of the nodes below each path, asked for at once; none where there is no node."""
+    from kazoo.exceptions import NoNodeError
+
+    def ask(client: KazooClient) -> Result:
+        return together([client.get_children_async(path) for path in paths], NoNodeError)
+
+    return [[] if isinstance(each, NoNodeError) else each for each in session.call(ask).value]
+
+
+def data_of_each(session: ZooKeeperSession, paths: Sequence[str]) -> list[bytes | None]:
+    """Return the data of each node, asked for at once; None where there is none."""
+    return [None if each is None else each[0] for each in _each(session, paths)]
+
+
 def _deleted(session: ZooKeeperSession, paths: Sequence[str]) -> bool:
     """Delete nodes; True if one of them has nodes below it."""
     from kazoo.exceptions import NoNodeError, NotEmptyError
@@ -126,18 +150,12 @@ def _deleted(session: ZooKeeperSession, paths: Sequence[str]) -> bool:
 
 def _levels(session: ZooKeeperSession, at: str) -> list[list[str]]:
     """Return a node, those below it, those below these, and so on."""
-    from kazoo.exceptions import NoNodeError
-
     levels: list[list[str]] = []
     paths = [at]
     while paths:
         levels.append(paths)
-
-        def ask(client: KazooClient, paths: Sequence[str] = paths) -> Result:
-            return together([client.get_children_async(path) for path in paths], NoNodeError)
-
-        found = zip(paths, session.call(ask).value, strict=True)
-        paths = [f"{path}/{name}" for path, names in found if not isinstance(names, NoNodeError) for name in names]
+        below = children_of_each(session, paths)
+        paths = [f"{path}/{name}" for path, names in zip(paths, below, strict=True) for name in names]
     return levels
 
 
@@ -148,15 +166,21 @@ def _read(session: ZooKeeperSession, at: str) -> Any:
 
 
 def _created_since(session: ZooKeeperSession, at: str, data: bytes, before: int) -> str | None:
-    from kazoo.exceptions import NoNodeError
-
-    names = session.call(lambda client: client.get_children_async(above(at)), NoNodeError).value or ()
-    ours = [path for path in (f"{above(at).rstrip('/')}/{name}" for name in names) if path.startswith(at)]
-    found = session.call(lambda client: together([client.get_async(path) for path in ours], NoNodeError)).value
-    for path, each in zip(ours, found, strict=True):
-        if not isinstance(each, NoNodeError) and each[0] == data and each[1].czxid > before:
+    (names,) = children_of_each(session, [above(at)])
+    ours = [path for path in (f"{above(at)}/{name}" for name in names) if path.startswith(at)]
+    for path, found in zip(ours, _each(session, ours), strict=True):
+        if found is not None and found[0] == data and found[1].czxid > before:
             return path
     return None
+
+
+def _each(session: ZooKeeperSession, paths: Sequence[str]) -> list[Any]:
+    from kazoo.exceptions import NoNodeError
+
+    def ask(client: KazooClient) -> Result:
+        return together([client.get_async(path) for path in paths], NoNodeError)
+
+    return [None if isinstance(each, NoNodeError) else each for each in session.call(ask).value]
 
 
 def _no_children(at: str) -> ClusterError:

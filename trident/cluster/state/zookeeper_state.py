@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trident.cluster.cluster_errors import ClusterError
@@ -11,7 +11,7 @@ from trident.cluster.state import zookeeper_requests
 from trident.cluster.state.cluster_state import Callback, ClusterEvent, Versioned
 from trident.cluster.state.event_teller import EventTeller
 from trident.cluster.state.node_paths import checked_data, checked_path, checked_way
-from trident.cluster.state.zookeeper_session import Result, SessionChange, ZooKeeperSession, together
+from trident.cluster.state.zookeeper_session import Result, SessionChange, ZooKeeperSession
 from trident.cluster.state.zookeeper_watches import ZooKeeperWatches
 
 if TYPE_CHECKING:
@@ -124,16 +124,18 @@ class ZooKeeperClusterState:
 
     def get_data_below(self, path: str) -> dict[str, bytes]:
         """Return the data of all nodes directly below."""
-        from kazoo.exceptions import NoNodeError
+        return self.get_data_below_each([path])[path]
 
-        at = self._at(path)
-        names = self.get_children(path)
-
-        def ask(client: KazooClient) -> Result:
-            return together([client.get_async(f"{at}/{name}") for name in names], NoNodeError)
-
-        found = self._session.call(ask).value
-        return {name: each[0] for name, each in zip(names, found, strict=True) if not isinstance(each, NoNodeError)}
+    def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
+        """Return the data of all nodes directly below each path."""
+        found: dict[str, dict[str, bytes]] = {path: {} for path in paths}
+        names = zookeeper_requests.children_of_each(self._session, [self._at(path) for path in found])
+        wanted = [(path, name) for path, below in zip(found, names, strict=True) for name in sorted(below)]
+        ways = [f"{self._root}{path.rstrip('/')}/{name}" for path, name in wanted]
+        for (path, name), data in zip(wanted, zookeeper_requests.data_of_each(self._session, ways), strict=True):
+            if data is not None:
+                found[path][name] = data
+        return found
 
     # ---- events and the session ----------------------------------------------------------------------------------------
 

@@ -1,0 +1,512 @@
+"""Every operation of Storm's protocol `StormClusterState`, by its name, on a file and on a real ZooKeeper."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.harness.cluster_states import Opened, Opening
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    ErrorInfo,
+    NodePort,
+    Status,
+    StormBase,
+    SupervisorInfo,
+    WorkerHeartbeat,
+)
+from trident.cluster.state.storm_cluster_state import StormClusterState
+
+BASE = StormBase(
+    "words", 1700000000.5, Status("active", 1700000000.5), 2, {"split": 4, "größe": 1}, "trident", "app:words", "ab" * 32,
+    {"trident.batch": "5"}, 3, "submission", "cd" * 32,
+)  # fmt: skip
+ASSIGNMENT = Assignment(
+    "/code", {"node-a": "host-a"}, {"[1-1]": NodePort("node-a", 6700)}, {"[1-1]": 1700000001.0}, "ab" * 32, 3
+)
+SUPERVISOR = SupervisorInfo(1700000002.0, "host-a", "node-a", (6700,), (6700, 6701), {"logs": "http://host-a:1"}, 60.0)
+BEAT = WorkerHeartbeat(
+    1700000003.0,
+    2.0,
+    "words-1-17",
+    "host-a",
+    4711,
+    3,
+    1700000001.0,
+    "active",
+    "http://host-a:2",
+    {"emitted": {"600": 7}},
+)
+ERROR = ErrorInfo(1700000004.0, "Traceback: Größe 🙂 'x'", "host-a", 6700)
+# Names that paths, queries or other programs might stumble over.
+ODD = ["a/b", "größe", "大小", "🙂", ".", "..", "a%2Fb", "a b", "'; --", "%", "\n", "-1"]
+
+
+class Told:
+    """A callback that counts."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._more = threading.Condition()
+
+    def __call__(self) -> None:
+        with self._more:
+            self.calls += 1
+            self._more.notify_all()
+
+    def wait(self, calls: int) -> None:
+        with self._more:
+            assert self._more.wait_for(lambda: self.calls >= calls, 20.0)
+        assert self.calls == calls
+
+
+@pytest.fixture
+def cluster(opened: Opened) -> StormClusterState:
+    return StormClusterState(opened.state)
+
+
+@pytest.fixture
+def raw(opening: Opening) -> Opened:
+    """Another session, which looks at the nodes and changes them."""
+    return opening()
+
+
+# ---- assignments ---------------------------------------------------------------------------------------------------------
+
+
+def test_assignments(cluster: StormClusterState, raw: Opened) -> None:
+    told = Told()
+    assert cluster.assignments(told) == []
+    StormClusterState(raw.state).set_assignment("b", ASSIGNMENT)
+    told.wait(1)
+    cluster.set_assignment("a", ASSIGNMENT)
+    assert cluster.assignments() == ["a", "b"]
+    assert cluster.all_assignments() == {"a": ASSIGNMENT, "b": ASSIGNMENT}
+    assert told.calls == 1
+
+
+def test_assignment_info(cluster: StormClusterState, raw: Opened) -> None:
+    told = Told()
+    assert cluster.assignment_info("a", told) is None
+    StormClusterState(raw.state).set_assignment("a", ASSIGNMENT)
+    told.wait(1)
+    assert cluster.assignment_info("a", told) == ASSIGNMENT
+    raw.state.delete_node("/assignments/a")
+    told.wait(2)
+    assert cluster.assignment_info("a") is None
+
+
+def test_set_assignment(cluster: StormClusterState) -> None:
+    cluster.set_assignment("a", ASSIGNMENT)
+    cluster.set_assignment("a", replace(ASSIGNMENT, generation=4))
+    found = cluster.assignment_info("a")
+    assert found == replace(ASSIGNMENT, generation=4)
+    assert found is not None
+    assert found.slot == NodePort("node-a", 6700)
+    assert str(found.slot) == "node-a:6700"
+    assert found.start_time_secs == 1700000001.0
+
+
+# ---- topologies ----------------------------------------------------------------------------------------------------------
+
+
+def test_active_storms(cluster: StormClusterState) -> None:
+    assert cluster.active_storms() == []
+    cluster.activate_storm("b", BASE)
+    cluster.activate_storm("a", BASE)
+    assert cluster.active_storms() == ["a", "b"]
+
+
+def test_storm_base(cluster: StormClusterState, raw: Opened) -> None:
+    told = Told()
+    assert cluster.storm_base("a", told) is None
+    StormClusterState(raw.state).activate_storm("a", BASE)
+    told.wait(1)
+    assert cluster.storm_base("a", told) == BASE
+    StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
+    told.wait(2)
+    assert cluster.storm_base("a") == replace(BASE, generation=4)
+
+
+def test_all_bases(cluster: StormClusterState, raw: Opened) -> None:
+    told = Told()
+    cluster.activate_storm("a", BASE)
+    assert cluster.all_bases(told) == {"a": BASE}
+    StormClusterState(raw.state).update_storm("a", lambda base: replace(base, generation=4))
+    StormClusterState(raw.state).activate_storm("b", BASE)
+    told.wait(1)
+    assert set(cluster.all_bases()) == {"a", "b"}
+
+
+def test_activate_storm(cluster: StormClusterState) -> None:
+    assert cluster.activate_storm("a", BASE)
+    assert not cluster.activate_storm("a", replace(BASE, generation=9))
+    assert cluster.storm_base("a") == BASE
+
+
+def test_update_storm(cluster: StormClusterState, raw: Opened) -> None:
+    cluster.activate_storm("a", replace(BASE, generation=0))
+    other = StormClusterState(raw.state)
+
+    def count(one: StormClusterState) -> None:
+        for _ in range(50):
+            one.update_storm("a", lambda base: replace(base, generation=base.generation + 1))
+
+    threads = [threading.Thread(target=count, args=(one,)) for one in (cluster, other)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = cluster.storm_base("a")
+    assert found is not None
+    assert found.generation == 100
+    assert cluster.update_storm("none", lambda base: base) is None
+    assert cluster.active_storms() == ["a"]
+
+
+def test_remove_storm_base(cluster: StormClusterState) -> None:
+    cluster.activate_storm("a", BASE)
+    cluster.set_assignment("a", ASSIGNMENT)
+    cluster.remove_storm_base("a")
+    cluster.remove_storm_base("a")
+    assert cluster.active_storms() == []
+    assert cluster.assignments() == ["a"]
+
+
+def test_remove_storm(cluster: StormClusterState) -> None:
+    cluster.activate_storm("a", BASE)
+    cluster.activate_storm("b", BASE)
+    cluster.set_assignment("a", ASSIGNMENT)
+    cluster.remove_storm("a")
+    cluster.remove_storm("a")
+    assert cluster.active_storms() == ["b"]
+    assert cluster.assignments() == []
+
+
+# ---- supervisors ---------------------------------------------------------------------------------------------------------
+
+
+def test_supervisors(cluster: StormClusterState, raw: Opened) -> None:
+    told = Told()
+    assert cluster.supervisors(told) == []
+    StormClusterState(raw.state).supervisor_heartbeat("node-a", SUPERVISOR)
+    told.wait(1)
+    assert cluster.supervisors(told) == ["node-a"]
+    StormClusterState(raw.state).supervisor_heartbeat("node-a", replace(SUPERVISOR, uptime_secs=61.0))
+    cluster.supervisor_heartbeat("node-b", SUPERVISOR)
+    told.wait(2)
+    assert cluster.supervisors(told) == ["node-a", "node-b"]
+    raw.state.close()
+    told.wait(3)
+    assert cluster.supervisors() == ["node-b"]
+
+
+def test_supervisor_info(cluster: StormClusterState) -> None:
+    assert cluster.supervisor_info("node-a") is None
+    cluster.supervisor_heartbeat("node-a", SUPERVISOR)
+    assert cluster.supervisor_info("node-a") == SUPERVISOR
+
+
+def test_supervisor_heartbeat(cluster: StormClusterState, raw: Opened) -> None:
+    cluster.supervisor_heartbeat("node-a", SUPERVISOR)
+    cluster.supervisor_heartbeat("node-a", replace(SUPERVISOR, uptime_secs=61.0))
+    looks = StormClusterState(raw.state)
+    assert looks.all_supervisor_info() == {"node-a": replace(SUPERVISOR, uptime_secs=61.0)}
+    cluster.disconnect()
+    assert looks.all_supervisor_info() == {}
+
+
+# ---- heartbeats ----------------------------------------------------------------------------------------------------------
+
+
+def test_setup_heartbeats(cluster: StormClusterState, raw: Opened) -> None:
+    cluster.setup_heartbeats("words-1-17")
+    cluster.setup_heartbeats("words-1-17")
+    assert raw.state.get_children("/workerbeats") == ["words-1-17"]
+    assert raw.state.get_children("/workerbeats/words-1-17") == []
+
+
+def test_worker_heartbeat(cluster: StormClusterState, raw: Opened) -> None:
+    cluster.setup_heartbeats("words-1-17")
+    cluster.worker_heartbeat("words-1-17", "node-a", 6700, BEAT)
+    cluster.worker_heartbeat("words-1-17", "node-a", 6700, replace(BEAT, uptime_secs=3.0))
+    assert raw.state.get_children("/workerbeats/words-1-17") == ["node-a-6700"]
+    cluster.disconnect()  # a heartbeat outlasts the session: its time tells how old it is
+    found = StormClusterState(raw.state).get_worker_heartbeat("words-1-17", "node-a", 6700)
+    assert found == replace(BEAT, uptime_secs=3.0)
+
+
+def test_get_worker_heartbeat(cluster: StormClusterState) -> None:
+    assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6700) is None
+    cluster.worker_heartbeat("words-1-17", "node-a", 6700, BEAT)
+    assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6700) == BEAT
+    assert cluster.get_worker_heartbeat("words-1-17", "node-a", 6701) is None
+
+
+def test_executor_beats(cluster: StormClusterState) -> None:
+    cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
+    slots = {"[1-1]": NodePort("node-a", 6700), "[2-3]": NodePort("node-a", 6700), "[4-4]": NodePort("node-b", 6700)}
+    assert cluster.executor_beats("a", slots) == {"[1-1]": BEAT, "[2-3]": BEAT}
+    assert cluster.executor_beats("b", slots) == {}
+
+
+def test_heartbeat_storms(cluster: StormClusterState) -> None:
+    assert cluster.heartbeat_storms() == []
+    cluster.setup_heartbeats("b")
+    cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
+    assert cluster.heartbeat_storms() == ["a", "b"]
+
+
+def test_remove_worker_heartbeat(cluster: StormClusterState) -> None:
+    for port in (6700, 6701):
+        cluster.worker_heartbeat("a", "node-a", port, BEAT)
+    cluster.remove_worker_heartbeat("a", "node-a", 6700)
+    cluster.remove_worker_heartbeat("a", "node-a", 6700)
+    assert cluster.all_heartbeats() == {"a": {"node-a-6701": BEAT}}
+
+
+def test_teardown_heartbeats(cluster: StormClusterState) -> None:
+    for storm in ("a", "b"):
+        cluster.worker_heartbeat(storm, "node-a", 6700, BEAT)
+    cluster.teardown_heartbeats("a")
+    cluster.teardown_heartbeats("a")
+    assert cluster.heartbeat_storms() == ["b"]
+
+
+def test_all_heartbeats_are_those_of_each_topology(cluster: StormClusterState) -> None:
+    beats = {
+        storm: {f"node-{node}-6700": replace(BEAT, storm_id=storm, pid=node) for node in range(3)}
+        for storm in ("a", "b")
+    }
+    for storm, of_storm in beats.items():
+        for beat in of_storm.values():
+            cluster.worker_heartbeat(storm, f"node-{beat.pid}", 6700, beat)
+    cluster.setup_heartbeats("c")
+    assert cluster.all_heartbeats() == {**beats, "c": {}}
+    assert cluster.all_heartbeats(["b", "none"]) == {"b": beats["b"], "none": {}}
+    assert cluster.all_heartbeats([]) == {}
+
+
+# ---- errors --------------------------------------------------------------------------------------------------------------
+
+
+def test_report_error_keeps_the_last_ten(cluster: StormClusterState) -> None:
+    for number in range(13):
+        cluster.report_error("a", "split", replace(ERROR, time_secs=float(number)))
+    cluster.report_error("a", "count", ERROR)
+    assert [each.time_secs for each in cluster.errors("a", "split")] == [float(number) for number in range(12, 2, -1)]
+    assert cluster.errors("a", "count") == [ERROR]
+
+
+def test_report_error_takes_any_text(cluster: StormClusterState) -> None:
+    cluster.report_error("a", "split", replace(ERROR, error="\udc80 " + "x" * 2_000_000))
+    (found,) = cluster.errors("a", "split")
+    assert found.error == "? " + "x" * 49_998
+
+
+def test_errors(cluster: StormClusterState) -> None:
+    assert cluster.errors("a", "split") == []
+    cluster.report_error("a", "split", ERROR)
+    assert cluster.errors("a", "split") == [ERROR]
+    assert cluster.errors("a", "spli") == []
+    assert cluster.all_errors("a") == {"split": [ERROR]}
+    assert cluster.all_errors("b") == {}
+
+
+def test_error_topologies(cluster: StormClusterState) -> None:
+    assert cluster.error_topologies() == []
+    cluster.report_error("b", "split", ERROR)
+    cluster.report_error("a", "split", ERROR)
+    assert cluster.error_topologies() == ["a", "b"]
+
+
+def test_teardown_topology_errors(cluster: StormClusterState) -> None:
+    for storm in ("a", "b"):
+        cluster.report_error(storm, "split", ERROR)
+    cluster.teardown_topology_errors("a")
+    cluster.teardown_topology_errors("a")
+    assert cluster.error_topologies() == ["b"]
+    assert cluster.errors("a", "split") == []
+
+
+# ---- the session, callbacks, names ---------------------------------------------------------------------------------------
+
+
+def test_disconnect(cluster: StormClusterState, raw: Opened) -> None:
+    told = Told()
+    cluster.assignments(told)
+    cluster.disconnect()
+    cluster.disconnect()
+    StormClusterState(raw.state).set_assignment("a", ASSIGNMENT)
+    raw.settled()
+    assert told.calls == 0
+    with pytest.raises(ClusterError, match="is closed"):
+        cluster.active_storms()
+
+
+def test_a_callback_is_called_once_however_often_it_waits(
+    cluster: StormClusterState, opened: Opened, raw: Opened
+) -> None:
+    told, other = Told(), Told()
+    for _ in range(3):
+        cluster.assignment_info("a", told)
+    cluster.assignment_info("a", other)
+    writer = StormClusterState(raw.state)
+    for _ in range(3):
+        writer.set_assignment("a", ASSIGNMENT)
+    told.wait(1)
+    other.wait(1)
+    opened.settled()
+    assert (told.calls, other.calls) == (1, 1)
+
+
+def test_a_callback_that_fails_keeps_no_other_from_its_call(
+    cluster: StormClusterState, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("no use")
+
+    told = Told()
+    cluster.assignments(fail)
+    cluster.assignments(told)
+    cluster.set_assignment("a", ASSIGNMENT)
+    told.wait(1)
+    assert "no use" in caplog.text
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_names_come_back_as_they_were(cluster: StormClusterState, name: str) -> None:
+    cluster.activate_storm(name, BASE)
+    cluster.set_assignment(name, ASSIGNMENT)
+    cluster.supervisor_heartbeat(name, SUPERVISOR)
+    cluster.worker_heartbeat(name, name, 6700, BEAT)
+    cluster.report_error(name, name, ERROR)
+    assert cluster.active_storms() == cluster.assignments() == cluster.supervisors() == [name]
+    assert cluster.heartbeat_storms() == cluster.error_topologies() == [name]
+    assert list(cluster.all_bases()) == list(cluster.all_assignments()) == list(cluster.all_supervisor_info()) == [name]
+    assert cluster.all_heartbeats() == {name: {f"{name}-6700": BEAT}}
+    assert cluster.get_worker_heartbeat(name, name, 6700) == BEAT
+    assert cluster.all_errors(name) == {name: [ERROR]}
+    cluster.remove_storm(name)
+    cluster.teardown_heartbeats(name)
+    cluster.teardown_topology_errors(name)
+    assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
+    assert cluster.error_topologies() == []
+
+
+# ---- records -------------------------------------------------------------------------------------------------------------
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "/storms/a": {
+        "version": 1,
+        "storm-name": "words",
+        "launch-time-secs": 1700000000.5,
+        "status": {"type": "active", "since-secs": 1700000000.5, "wait-secs": 0.0, "reason": ""},
+        "num-workers": 2,
+        "component->executors": {"split": 4, "größe": 1},
+        "kind": "trident",
+        "target": "app:words",
+        "code-hash": "ab" * 32,
+        "conf": {"trident.batch": "5"},
+        "generation": 3,
+        "submission": "submission",
+        "previous-code-hash": "cd" * 32,
+    },
+    "/assignments/a": {
+        "version": 1,
+        "master-code-dir": "/code",
+        "node->host": {"node-a": "host-a"},
+        "executor->node+port": {"[1-1]": ["node-a", 6700]},
+        "executor->start-time-secs": {"[1-1]": 1700000001.0},
+        "code-hash": "ab" * 32,
+        "generation": 3,
+    },
+    "/supervisors/node-a": {
+        "version": 1,
+        "time-secs": 1700000002.0,
+        "hostname": "host-a",
+        "assignment-id": "node-a",
+        "used-ports": [6700],
+        "meta": [6700, 6701],
+        "scheduler-meta": {"logs": "http://host-a:1"},
+        "uptime-secs": 60.0,
+    },
+    "/workerbeats/a/node-a-6700": {
+        "version": 1,
+        "time-secs": 1700000003.0,
+        "uptime-secs": 2.0,
+        "storm-id": "words-1-17",
+        "hostname": "host-a",
+        "pid": 4711,
+        "generation": 3,
+        "start-time-secs": 1700000001.0,
+        "state": "active",
+        "pages": "http://host-a:2",
+        "stats": {"emitted": {"600": 7}},
+    },
+    "/errors/a/split/e0000000000": {
+        "version": 1,
+        "time-secs": 1700000004.0,
+        "error": "Traceback: Größe 🙂 'x'",
+        "host": "host-a",
+        "port": 6700,
+    },
+}
+
+
+def filled(cluster: StormClusterState) -> None:
+    cluster.activate_storm("a", BASE)
+    cluster.set_assignment("a", ASSIGNMENT)
+    cluster.supervisor_heartbeat("node-a", SUPERVISOR)
+    cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
+    cluster.report_error("a", "split", ERROR)
+
+
+READS: dict[str, Callable[[StormClusterState], object]] = {
+    "/storms/a": lambda cluster: cluster.storm_base("a"),
+    "/assignments/a": lambda cluster: cluster.assignment_info("a"),
+    "/supervisors/node-a": lambda cluster: cluster.supervisor_info("node-a"),
+    "/workerbeats/a/node-a-6700": lambda cluster: cluster.get_worker_heartbeat("a", "node-a", 6700),
+    "/errors/a/split/e0000000000": lambda cluster: cluster.errors("a", "split"),
+}
+
+
+@pytest.mark.parametrize("path", SHAPES)
+def test_records_are_json_with_storms_names(cluster: StormClusterState, raw: Opened, path: str) -> None:
+    filled(cluster)
+    data = raw.state.get_data(path)
+    assert data is not None
+    assert json.loads(data) == SHAPES[path]
+
+
+@pytest.mark.parametrize("path", READS)
+def test_a_record_of_another_version_is_an_error_that_names_both(cluster: StormClusterState, path: str) -> None:
+    filled(cluster)
+    cluster.state.set_data(path, json.dumps({**SHAPES[path], "version": 2}).encode())
+    with pytest.raises(ClusterError, match=f"{path}: .* is of version 2; this version of the software reads 1"):
+        READS[path](cluster)
+
+
+@pytest.mark.parametrize("path", READS)
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"{", b"[]", b'"text"', b"1", b"null", b'{"version": 1}', b'{"version": 1, "status": 3}']
+)
+def test_what_is_no_record_is_an_error_that_names_the_node(cluster: StormClusterState, path: str, data: bytes) -> None:
+    filled(cluster)
+    cluster.state.set_data(path, data)
+    with pytest.raises(ClusterError, match=f"{path}: the .* cannot be read"):
+        READS[path](cluster)
+
+
+def test_a_list_where_names_are_expected_is_an_error(cluster: StormClusterState) -> None:
+    filled(cluster)
+    broken = {**SHAPES["/assignments/a"], "executor->node+port": [1]}
+    cluster.state.set_data("/assignments/a", json.dumps(broken).encode())
+    with pytest.raises(ClusterError, match="/assignments/a: the assignment cannot be read"):
+        cluster.all_assignments()
