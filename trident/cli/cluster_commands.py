@@ -208,11 +208,15 @@ def _rebalance(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Give a topology a new driver, with other numbers of workers and executors where these are given."""
+    """Run a topology with other numbers of workers and executors.
+
+    Spouts and bolts take them as they run. A topology of Trident's gets a new driver, and so does one for which no numbers
+    are given.
+    """
     wanted = executors_of(executors or [])
     with _client(cluster, token, debug) as client:
         client.rebalance(topology, wait_secs, workers, wanted)
-        _say_done(client, topology, "gets a new driver", as_json)
+        _say_done(client, topology, "is rebalanced", as_json)
 
 
 def _errors(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:

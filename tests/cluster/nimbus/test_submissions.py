@@ -251,8 +251,10 @@ def test_a_topology_that_is_killed_changes_no_more_but_for_its_wait(submissions:
 def test_bolts_are_rebalanced_within_their_tasks(submissions: Submissions) -> None:
     submissions.submit(Submission(packed(submissions, **BOLTS), "mine"))
     base = submissions.rebalance("mine", 5, workers=3, executors={"count": 4})
-    assert (base.num_workers, base.component_executors, base.generation) == (3, {"spout": 1, "count": 4}, 2)
+    assert (base.num_workers, base.component_executors, base.generation) == (3, {"spout": 1, "count": 4}, 1)
     assert base.status.wait_secs == 5.0
+    base = submissions.rebalance("mine")
+    assert base.generation == 2  # without numbers: a new driver
     for executors, said in (
         ({"cuont": 1}, "has no component 'cuont'; it has count, spout"),
         ({"count": 5}, "has 4 tasks, each of which one executor runs"),
@@ -317,6 +319,18 @@ def test_an_upgrade_that_does_not_fit_the_log_is_refused_before_anything_changes
     assert base.code_hash == wrong
     assert "taken as it is" in check.notes[0]
     log.close()
+
+
+def test_a_log_that_cannot_be_read_is_told_and_refuses_nothing(submissions: Submissions, tmp_path: Path) -> None:
+    log = FileLog.open(tmp_path / "logs" / "mine", "mine")
+    log.close()
+    for segment in (tmp_path / "logs" / "mine").glob("*.log"):
+        segment.write_bytes(b"damaged")
+    submissions.submit(Submission(packed(submissions), "mine"))
+    base, check = submissions.upgrade("mine", packed(submissions, "2"))
+    assert (base.generation, check.compared) == (2, False)
+    assert "not compared with the log: " in check.notes[0]
+    assert "The driver does that when it starts" in check.notes[0]
 
 
 def test_an_upgrade_to_the_other_kind_is_refused(submissions: Submissions) -> None:

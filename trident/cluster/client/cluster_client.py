@@ -118,11 +118,11 @@ class ClusterClient:
         workers: int | None = None,
         executors: Mapping[str, int] | None = None,
     ) -> None:
-        """Give a topology a new driver, with other numbers of workers and executors where these are given."""
+        """Run a topology with other numbers of workers and executors where these are given; without, in a new driver."""
         options: dict[str, Any] = {} if workers is None else {"numWorkers": workers}
         if executors:
             options["executors"] = dict(executors)
-        # Each rebalance is a new driver, so one whose answer was lost is not sent again.
+        # A rebalance may be a new driver, so one whose answer was lost is not sent again.
         self._act(topology, f"rebalance/{wait_s:g}", again=False, json={"rebalanceOptions": options})
 
     def topologies(self) -> list[TopologyOverview]:

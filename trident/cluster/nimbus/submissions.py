@@ -118,7 +118,7 @@ class Submissions:
         workers: int | None = None,
         executors: Mapping[str, int] | None = None,
     ) -> StormBase:
-        """Give a topology a new driver, with other numbers of workers and of executors where these are given.
+        """Run a topology with other numbers of workers and of executors where these are given; without, in a new driver.
 
         Raises
         ------

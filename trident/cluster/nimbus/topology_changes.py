@@ -49,14 +49,18 @@ def killed(base: StormBase, wait_s: float) -> StormBase:
 def rebalanced(
     base: StormBase, wait_s: float, workers: int | None, executors: Mapping[str, int], components: Components
 ) -> StormBase:
-    """Give it a new driver with other numbers; `Status.wait_secs` is what the running one has for what has begun."""
+    """Run it with other numbers; `Status.wait_secs` is what has begun may take before that.
+
+    Spouts and bolts take other numbers as they run. All else is a new driver: Trident's, and a rebalance without numbers.
+    """
     refuse_killed(base, "rebalanced")
     _check_executors(base, executors, components)
+    as_it_runs = base.kind == "bolts" and (workers is not None or bool(executors))
     return replace(
         base,
         num_workers=base.num_workers if workers is None else at_least_one("workers", workers),
         component_executors={**base.component_executors, **executors},
-        generation=base.generation + 1,
+        generation=base.generation + (not as_it_runs),
         status=replace(base.status, wait_secs=_seconds(wait_s)),
     )
 

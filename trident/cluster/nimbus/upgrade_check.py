@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass
 
 from trident.cluster.cluster_errors import UpgradeRefused
 from trident.cluster.code.package_manifest import PackageManifest
-from trident.coordination.transaction_log import LogReader, exists
+from trident.coordination.log_address import open_reader
 from trident.errors import LogError
 from trident.planner.meaning import Meaning, changes, dropped
 
@@ -60,7 +61,8 @@ def check_upgrade(name: str, manifest: PackageManifest, log_dir: str, allow_chan
 
 
 def _recorded(log_dir: str) -> Meaning | None:
-    if not exists(log_dir):
-        return None
-    declared = LogReader(log_dir).refresh().declared
+    with closing(open_reader(log_dir)) as reader:
+        if not reader.is_there():
+            return None
+        declared = reader.refresh().declared
     return Meaning(declared.get("states", {}), declared.get("streams", {}))
