@@ -28,6 +28,7 @@ from trident.cli.arguments import (
     local_folder,
 )
 from trident.cli.console import reporting, say
+from trident.cli.daemon_commands import add_daemon_commands
 
 __all__ = ["app", "main"]
 
@@ -340,6 +341,7 @@ def demo_command(
     raise typer.Exit(code)
 
 
+add_daemon_commands(app)
 cluster_commands.add_to(app)
 
 

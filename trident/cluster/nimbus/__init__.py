@@ -1,4 +1,5 @@
-"""Nimbus: takes topologies, assigns them to supervisors, and serves the page.
+"""Nimbus: takes topologies from clients, assigns them to the slots of supervisors, and moves them when they are lost.
 
-Begin with `nimbus.py`; `submissions.py` has what its clients ask for.
+Begin with `submissions.py` for what clients change, with `assigning.py`, a function of values, for who runs where;
+`nimbus.py` asks it round after round.
 """

@@ -12,7 +12,7 @@ from trident.cluster.state.node_paths import checked_path
 from trident.cluster.state.sqlite_state import SqliteClusterState
 from trident.cluster.state.zookeeper_state import ZooKeeperClusterState
 
-__all__ = ["default_address", "folder_of", "is_embedded", "open_cluster_state"]
+__all__ = ["default_address", "folder_of", "is_embedded", "open_cluster_state", "with_root"]
 
 _FILE = "cluster.db"
 _FOLDER = "trident-cluster"
@@ -45,6 +45,12 @@ def folder_of(address: str | Path) -> Path:
     if not is_embedded(address):
         raise ClusterError(f"{address!r} is a cluster in ZooKeeper; it has no folder")
     return Path(address).expanduser().absolute()
+
+
+def with_root(address: str) -> str:
+    """Return the address of a cluster in ZooKeeper with its ports and its root, also if these are the usual ones."""
+    hosts, root = _servers(address)
+    return f"{_SCHEME}{hosts}{root}"
 
 
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:

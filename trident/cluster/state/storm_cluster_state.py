@@ -74,6 +74,14 @@ class StormClusterState:
         """Say where a topology runs from now on."""
         self.state.set_data(_node(_ASSIGNMENTS, storm_id), info.to_bytes())
 
+    def replace_assignment(self, storm_id: str, before: Assignment | None, info: Assignment) -> bool:
+        """Assign a topology if it is still assigned as `before` says; returns whether it was done."""
+        path = _node(_ASSIGNMENTS, storm_id)
+        found = self.state.get_versioned(path)
+        if (None if found is None else Assignment.of_bytes(found.data)) != before:
+            return False
+        return self.state.compare_and_set(path, info.to_bytes(), None if found is None else found.version)
+
     # ---- topologies ---------------------------------------------------------------------------------------------------
 
     def active_storms(self) -> list[str]:

@@ -1,0 +1,157 @@
+"""A cluster of processes on one machine: what each of them does when another one is killed."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.daemons.counted import committed, counts, expected
+from tests.harness.cluster_machines import TOKEN, MachineCluster
+from tests.harness.commands import until
+from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.cluster_errors import NoLeader
+from trident.cluster.nimbus.leadership import leader_of
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[MachineCluster]:
+    with MachineCluster(tmp_path, str(tmp_path / "cluster")) as made:
+        made.up()
+        yield made
+
+
+def goes_on(cluster: MachineCluster, batches: int = 3) -> int:
+    """Wait until more batches are committed; returns the last one."""
+    wanted = committed(cluster) + batches
+    until(lambda: committed(cluster) >= wanted, f"batch {wanted} is committed")
+    return committed(cluster)
+
+
+def is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def stop_and_check(cluster: MachineCluster, storm_id: str) -> None:
+    """Kill the topology; everything of it is gone, and every count is exact."""
+    driver = cluster.driver_of(storm_id)
+    cluster.client.kill("counting", 5)
+    until(lambda: storm_id not in cluster.state.active_storms(), "the topology is forgotten")
+    until(lambda: is_gone(driver), "its driver has ended")
+    assert counts(cluster) == expected(committed(cluster))
+    assert cluster.state.assignments() == []
+    assert storm_id not in cluster.state.heartbeat_storms()
+
+
+def test_a_topology_runs_until_it_is_killed(cluster: MachineCluster) -> None:
+    storm_id = cluster.submit()
+    goes_on(cluster)
+    (found,) = cluster.client.topologies()
+    assert (found.base.storm_name, found.base.status.kind, found.driver) == ("counting", "active", "active")
+    stop_and_check(cluster, storm_id)
+
+
+def test_a_killed_driver_is_started_again_in_its_slot(cluster: MachineCluster) -> None:
+    storm_id = cluster.submit()
+    goes_on(cluster)
+    before = cluster.state.assignment_info(storm_id)
+    for _ in range(3):
+        cluster.driver_of(storm_id).kill()
+        goes_on(cluster)
+    assert cluster.state.assignment_info(storm_id) == before
+    assert "SIGKILL" in cluster.state.errors(storm_id, "__driver")[0].error
+    stop_and_check(cluster, storm_id)
+
+
+def test_drivers_outlive_their_supervisor_and_are_adopted(cluster: MachineCluster) -> None:
+    storm_id = cluster.submit()
+    goes_on(cluster)
+    machine, driver = cluster.machines[0], cluster.driver_of(storm_id)
+    machine.kill()
+    goes_on(cluster)
+    machine.start()
+    until(lambda: f"adopted the driver of {storm_id}, process {driver.pid}" in machine.said, "the driver is adopted")
+    goes_on(cluster)
+    assert cluster.driver_of(storm_id) == driver
+    driver.kill()  # an adopted one is watched as well
+    goes_on(cluster)
+    stop_and_check(cluster, storm_id)
+
+
+def test_a_driver_that_died_without_its_supervisor_is_started_again(cluster: MachineCluster) -> None:
+    storm_id = cluster.submit()
+    goes_on(cluster)
+    machine, driver = cluster.machines[0], cluster.driver_of(storm_id)
+    machine.kill()
+    driver.kill()
+    machine.start()
+    goes_on(cluster)
+    stop_and_check(cluster, storm_id)
+
+
+def test_topologies_do_not_notice_that_nimbus_dies_and_the_next_one_goes_on(cluster: MachineCluster) -> None:
+    storm_id = cluster.submit()
+    goes_on(cluster)
+    driver = cluster.driver_of(storm_id)
+    cluster.nimbuses[0].kill()
+    until(lambda: leader_of(cluster.state.state) is None, "nobody leads")
+    goes_on(cluster)
+    with ClusterClient(cluster.address, TOKEN, patience_s=0.5) as hasty, pytest.raises(NoLeader, match="Nimbus"):
+        hasty.deactivate("counting")
+    cluster.nimbus()
+    until(lambda: leader_of(cluster.state.state) is not None, "the next Nimbus leads")
+    other = cluster.submit("other", "counting.py:other")
+    until(lambda: committed(cluster, "other") > 1, "the second topology commits")
+    assert cluster.driver_of(storm_id) == driver
+    cluster.client.kill(other, 1)
+    stop_and_check(cluster, storm_id)
+
+
+def test_a_deactivated_topology_commits_nothing_until_it_is_activated(cluster: MachineCluster) -> None:
+    storm_id = cluster.submit()
+    goes_on(cluster)
+    cluster.client.deactivate("counting")
+    until(lambda: (beat := cluster.beat(storm_id)) is not None and beat.state == "inactive", "it is inactive")
+    driver = cluster.driver_of(storm_id)
+    rested = committed(cluster)
+    driver.kill()  # what starts again is as inactive
+    until(
+        lambda: (beat := cluster.beat(storm_id)) is not None and beat.pid != driver.pid and beat.state == "inactive",
+        "the next driver is inactive",
+    )
+    assert committed(cluster) == rested
+    cluster.client.activate("counting")
+    goes_on(cluster)
+    stop_and_check(cluster, storm_id)
+
+
+def test_ctrl_c_of_a_supervisor_leaves_its_drivers_and_says_so(cluster: MachineCluster) -> None:
+    storm_id = cluster.submit()
+    goes_on(cluster)
+    machine = cluster.machines[0]
+    machine.signal(signal.SIGINT)
+    assert machine.process.wait(30) == 130
+    assert "1 drivers go on" in machine.said
+    goes_on(cluster)
+    machine.start()
+    goes_on(cluster)
+    stop_and_check(cluster, storm_id)
+
+
+def test_a_driver_that_cannot_run_is_put_to_rest_with_its_error(cluster: MachineCluster) -> None:
+    (cluster.folder / "broken.py").write_text(
+        "import os\nfrom counting import made\ntopology = made('broken')\n"
+        "if 'TRIDENT_DRIVER_RUN' in os.environ:\n    raise RuntimeError('no such table')\n"
+    )
+    storm_id = cluster.submit("broken", "broken.py:topology")
+    until(
+        lambda: (base := cluster.state.storm_base(storm_id)) is not None and base.status.kind == "failed",
+        "it is put to rest",
+    )
+    assert "no such table" in cluster.client.show("broken").base.status.reason
+    assert cluster.state.assignments() == []
+    cluster.client.kill("broken", 0)
+    until(lambda: storm_id not in cluster.state.active_storms(), "it is forgotten")

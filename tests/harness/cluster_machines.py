@@ -1,0 +1,252 @@
+"""A cluster for tests: Nimbuses and supervisors as processes, each "machine" with a folder and ports of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from tests.harness.commands import environment, interruptible, until, write_module
+from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.code.topology_package import make_package
+from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster.nimbus.leadership import leader_of
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import WorkerHeartbeat
+from trident.cluster.state.storm_cluster_state import StormClusterState
+
+__all__ = ["COUNTING", "DaemonProcess", "Machine", "MachineCluster"]
+
+TOKEN = "a-token-of-tests"
+
+# In a batch every word of `LINES` is counted once, so the batches that are committed say what every count must be.
+COUNTING = """
+    import os
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Count, Split
+
+    LINES = [["the cow"], ["the moon"]]
+    FOLDER = os.environ.get("COUNTING_FOLDER", "states")
+
+    def made(name, *more):
+        topology = TridentTopology(name)
+        spout = FixedBatchSpout("line: string", 2, *LINES, *more, cycle=True)
+        words = topology.new_stream("lines", spout).each("line", Split(), "word")
+        words.group_by("word").persistent_aggregate(
+            DeltaState.opaque(f"{FOLDER}/{name}"), Count(), "count", state_name="counts"
+        )
+        return topology
+
+    topology = made("counting")
+    other = made("other")
+"""
+
+
+class DaemonProcess:
+    """A daemon of the command line, and its log."""
+
+    def __init__(self, words: list[str], log: Path, **variables: str) -> None:
+        self.words, self.log, self._variables = words, log, variables
+        self.start()
+
+    def start(self) -> None:
+        """Start it, again too."""
+        with interruptible(), self.log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trident.cli", *self.words],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=environment(TRIDENT_TOKEN=TOKEN, **self._variables),
+                cwd=self.log.parent,
+                start_new_session=True,
+            )
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL; what it started goes on."""
+        self.process.kill()
+        self.process.wait()
+
+    def signal(self, signum: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(signum)
+
+    def end(self) -> int:
+        """End it with SIGTERM; returns the exit code."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        return self.process.wait(90)
+
+    @property
+    def said(self) -> str:
+        """What it has printed."""
+        return self.log.read_text(encoding="utf-8", errors="replace")
+
+
+class Machine(DaemonProcess):
+    """A supervisor with its drivers."""
+
+    def __init__(self, words: list[str], folder: Path, log: Path, **variables: str) -> None:
+        self.folder = folder
+        super().__init__([*words, "--folder", str(folder)], log, **variables)
+
+    @property
+    def id(self) -> str:
+        """Its id in the cluster."""
+        return (self.folder / "supervisor-id").read_text(encoding="utf-8").strip()
+
+    def drivers(self) -> list[psutil.Process]:
+        """Return the drivers that run on it."""
+        found = []
+        for each in sorted((self.folder / "slots").glob("*.json")):
+            if each.name.endswith(".end.json"):
+                continue
+            with contextlib.suppress(psutil.NoSuchProcess, ValueError, FileNotFoundError):
+                order = DriverOrder.read(each)
+                process = psutil.Process(order.pid)
+                if order.pid and abs(process.create_time() - order.created_secs) < 1 and _lives(process):
+                    found.append(process)
+        return found
+
+    def lose(self) -> None:
+        """Lose the machine: all of its processes at once."""
+        drivers = self.drivers()
+        for each in [psutil.Process(self.process.pid), *drivers]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.suspend()  # so that none of them sees another one die
+        self._kill_all(drivers)
+
+    def freeze(self) -> list[psutil.Process]:
+        """Stop all of its processes with SIGSTOP; returns them, for `resume`."""
+        stopped = [psutil.Process(self.process.pid), *self.drivers()]
+        for each in stopped:
+            each.suspend()
+        return stopped
+
+    def _kill_all(self, drivers: list[psutil.Process]) -> None:
+        for each in drivers:
+            for below in [*each.children(recursive=True), each]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    below.kill()
+        self.kill()
+
+    def clear(self) -> None:
+        """Kill everything that is left of it."""
+        if self.process.poll() is None:
+            self.lose()
+        for each in self.drivers():
+            for below in [*each.children(recursive=True), each]:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    below.kill()
+
+
+class MachineCluster:
+    """A cluster on one address. A context manager: leaving it kills every process of it.
+
+    Parameters
+    ----------
+    address
+        Of the cluster's state.
+    driver_timeout_s
+        After which a silent driver is moved.
+    """
+
+    def __init__(self, folder: Path, address: str, driver_timeout_s: float = 4.0, max_deaths: int = 20) -> None:
+        self.folder, self.address = folder, address
+        self._timeout, self._max_deaths = driver_timeout_s, max_deaths
+        self.nimbuses: list[DaemonProcess] = []
+        self.machines: list[Machine] = []
+        self.state = StormClusterState(open_cluster_state(address, 3.0))
+        self.client = ClusterClient(address, TOKEN)
+        self._variables = {"COUNTING_FOLDER": str(folder / "states")}
+        write_module(folder, "counting", COUNTING)
+
+    def nimbus(self) -> DaemonProcess:
+        """Start another Nimbus."""
+        number = len(self.nimbuses) + 1
+        words = ["nimbus", "--cluster", self.address, "--port", "0", "--code", str(self.folder / "code")]
+        words += [
+            "--driver-timeout",
+            str(self._timeout),
+            "--session-timeout",
+            "3",
+            "--max-deaths",
+            str(self._max_deaths),
+        ]
+        self.nimbuses.append(DaemonProcess(words, self.folder / f"nimbus{number}.log", **self._variables))
+        return self.nimbuses[-1]
+
+    def machine(self, slots: int = 2) -> Machine:
+        """Start another supervisor."""
+        number = len(self.machines) + 1
+        words = ["supervisor", "--cluster", self.address, "--slots", str(slots), "--session-timeout", "3"]
+        place, log = self.folder / f"machine{number}", self.folder / f"machine{number}.log"
+        self.machines.append(Machine(words, place, log, **self._variables))
+        return self.machines[-1]
+
+    def up(self, machines: int = 1) -> None:
+        """Start a Nimbus and some machines; return when all of them are known."""
+        self.nimbus()
+        for _ in range(machines):
+            self.machine()
+        until(lambda: leader_of(self.state.state) is not None, "a Nimbus leads")
+        until(lambda: len(self.state.supervisors()) == machines, "the supervisors are known")
+
+    def submit(self, name: str = "counting", target: str = "counting.py:topology", **conf: str) -> str:
+        """Submit a topology that runs in process, slowly; returns its id."""
+        package = make_package(str(self.folder / target))
+        return self.client.submit(package, name, {"engine": "in_process", "batch_emit_interval_ms": "20", **conf})
+
+    def beat(self, storm_id: str) -> WorkerHeartbeat | None:
+        """Return the heartbeat of the driver that a topology is assigned to."""
+        assignment = self.state.assignment_info(storm_id)
+        if assignment is None:
+            return None
+        beat = self.state.get_worker_heartbeat(storm_id, *assignment.slot)
+        return beat if beat is not None and beat.start_time_secs == assignment.start_time_secs else None
+
+    def machine_of(self, storm_id: str) -> Machine:
+        """Return the machine that a topology is assigned to."""
+        assignment = self.state.assignment_info(storm_id)
+        assert assignment is not None, "it is not assigned"
+        return next(each for each in self.machines if each.id == assignment.slot.node)
+
+    def driver_of(self, storm_id: str) -> psutil.Process:
+        """Return the process that runs a topology."""
+        beat = self.beat(storm_id)
+        assert beat is not None, "its driver has sent no heartbeat"
+        return psutil.Process(beat.pid)
+
+    def __enter__(self) -> MachineCluster:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        for nimbus in self.nimbuses:
+            if nimbus.process.poll() is None:
+                nimbus.kill()
+        for machine in self.machines:
+            machine.clear()
+        self.client.close()
+        self.state.disconnect()
+        if raised[0] is not None:
+            for log in sorted(self.folder.glob("*.log")):
+                print(f"==== {log.name}\n{log.read_text(errors='replace')[-3000:]}")  # noqa: T201  for a failed test
+
+    def left(self) -> Iterator[psutil.Process]:
+        """Iterate over the drivers that still run."""
+        for machine in self.machines:
+            yield from machine.drivers()
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

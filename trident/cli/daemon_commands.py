@@ -1,0 +1,156 @@
+"""The daemons of a cluster as commands: `trident nimbus`, `trident supervisor`, and both in one, `trident up`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated
+
+import typer
+
+from trident.cli.arguments import Debug, LogFormat, Logs
+from trident.cli.cluster_arguments import ClusterAddress, ClusterToken
+from trident.cli.console import reporting
+from trident.errors import EnvironmentProblem
+
+__all__ = ["add_daemon_commands"]
+
+Host = Annotated[
+    str, typer.Option(metavar="HOST", help="The address to answer at, under which other machines reach this one.")
+]
+Port = Annotated[int, typer.Option(metavar="PORT", min=0, max=65535, help="The port of the page; 0 takes a free one.")]
+Slots = Annotated[int, typer.Option(metavar="N", min=1, max=1000, help="How many topologies may run on this machine.")]
+Timeout = Annotated[
+    float,
+    typer.Option(metavar="SECONDS", min=1.0, help="A driver without a heartbeat for this long is started elsewhere."),
+]
+Session = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=1.0,
+        help="A daemon that is silent for this long is taken for gone from the cluster's state.",
+    ),
+]
+
+
+def add_daemon_commands(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    commands: dict[str, tuple[Callable[..., None], str]] = {
+        "up": (up_command, "`trident up`, and in another terminal `trident submit word_count.py:topology`"),
+        "nimbus": (nimbus_command, "`trident nimbus --cluster zookeeper://zk1,zk2,zk3/storm --code /shared/code`"),
+        "supervisor": (supervisor_command, "`trident supervisor --cluster zookeeper://zk1,zk2,zk3/storm --slots 4`"),
+    }
+    for name, (function, example) in commands.items():
+        app.command(name, epilog=f"Example: {example}", rich_help_panel="Clusters")(function)
+
+
+def nimbus_command(
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8080,
+    code: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where the code of topologies is kept; several Nimbuses of a cluster share it.",
+            show_default="code in the cluster's folder",
+        ),
+    ] = None,
+    driver_timeout: Timeout = 15.0,
+    max_deaths: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=1,
+            max=100,
+            help="So many deaths of a topology's drivers in half an hour, none after a minute of work, put it to rest.",
+        ),
+    ] = 20,
+    session_timeout: Session = 10.0,
+    log_format: Logs = LogFormat.text,
+    debug: Debug = False,
+) -> None:
+    """Run a Nimbus until Ctrl-C: it assigns topologies to supervisors and serves the page and the clients.
+
+    Start two or more on different machines: one leads, the others stand by. When all of them are away, topologies go on, and
+    nothing is submitted or moved.
+
+    Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+    """
+    as_json = log_format is LogFormat.json
+    with reporting(debug, as_json):
+        exit_code = _daemons().run_nimbus(
+            cluster, token, host, port, code, driver_timeout, max_deaths, session_timeout, as_json
+        )
+    raise typer.Exit(exit_code)
+
+
+def supervisor_command(
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    host: Host = "127.0.0.1",
+    slots: Slots = 4,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="What it keeps on this machine: code, logs, its id.",
+            show_default="supervisor in the cluster's folder, or trident-supervisor",
+        ),
+    ] = None,
+    end_drivers: Annotated[
+        bool,
+        typer.Option(
+            "--end-drivers", help="End the drivers with the supervisor, instead of leaving them to the next one."
+        ),
+    ] = False,
+    session_timeout: Session = 10.0,
+    log_format: Logs = LogFormat.text,
+    debug: Debug = False,
+) -> None:
+    """Keep the topologies alive that are assigned to this machine, until Ctrl-C.
+
+    Each topology has a driver, a process of its own. Drivers go on when the supervisor ends or is killed; the next
+    supervisor with the same folder adopts them.
+
+    Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+    """
+    as_json = log_format is LogFormat.json
+    with reporting(debug, as_json):
+        exit_code = _daemons().run_supervisor(
+            cluster, token, host, slots, folder, end_drivers, session_timeout, as_json
+        )
+    raise typer.Exit(exit_code)
+
+
+def up_command(
+    cluster: ClusterAddress = None,
+    token: ClusterToken = None,
+    port: Port = 8080,
+    slots: Slots = 4,
+    log_format: Logs = LogFormat.text,
+    debug: Debug = False,
+) -> None:
+    """Run a whole cluster on this machine until Ctrl-C: Nimbus, a supervisor and the page in one process.
+
+    Ctrl-C ends the drivers after their running commits. Topologies that were submitted go on with the next `trident up`.
+
+    Exit codes: 1 failed, 2 wrong usage, 130 ended by Ctrl-C, 143 ended by SIGTERM.
+    """
+    as_json = log_format is LogFormat.json
+    with reporting(debug, as_json):
+        exit_code = _daemons().run_up(cluster, token, port, slots, as_json)
+    raise typer.Exit(exit_code)
+
+
+def _daemons() -> ModuleType:
+    try:
+        from trident.cli import cluster_daemons
+    except ModuleNotFoundError as error:
+        raise EnvironmentProblem(
+            f"the daemons of a cluster need the package {error.name}: pip install 'trident-spark[cluster]'"
+        ) from error
+    return cluster_daemons

@@ -1,0 +1,146 @@
+"""A running topology as its driver process sees it: the same few calls for Trident's and for those of spouts and bolts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trident.cluster.state.cluster_records import StormBase
+from trident.config import Config
+from trident.planner import make_plan
+from trident.runtime.driver.capabilities import is_all_in_memory
+from trident.runtime.driver.running import RunningTopology
+from trident.storm import StormConfig, StormTopology
+from trident.storm.builder import start_on_spark
+from trident.storm.spark.running_storm import RunningStormTopology
+from trident.topology import TridentTopology
+from trident.ui.cluster_pages import TopologyPages
+from trident.ui.one_topology import topology_row
+from trident.ui.storm_pages import StormPages
+from trident.ui.trident_pages import TridentPages
+
+__all__ = ["Driven", "start_driven", "trident_config"]
+
+
+class Driven:
+    """A topology that runs in this process.
+
+    Attributes
+    ----------
+    running
+        It, of one kind or the other; their calls have the same names.
+    numbers
+        How many workers it runs with, and how many executors each component of spouts and bolts has.
+    """
+
+    def __init__(
+        self,
+        running: RunningTopology | RunningStormTopology,
+        topology: TridentTopology | StormTopology,
+        numbers: tuple[int, Mapping[str, int]],
+    ) -> None:
+        self.running = running
+        self._pages: TopologyPages
+        if isinstance(running, RunningTopology):
+            self._pages = TridentPages(running)
+        else:
+            assert isinstance(topology, StormTopology), "what runs is of the kind that was declared"
+            self._pages = StormPages(running, topology)
+        self._numbers = numbers
+        self._begun_at = running.txid if isinstance(running, RunningTopology) else 0
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it runs."""
+        return self.running.is_active
+
+    @property
+    def has_proved(self) -> bool:
+        """Whether its code has shown that it can run: a batch is committed, or all workers are up."""
+        return not isinstance(self.running, RunningTopology) or self.running.txid > self._begun_at
+
+    def exception(self) -> BaseException | None:
+        """Return what ended it, None if it runs or was stopped."""
+        return self.running.exception()
+
+    def await_end(self, timeout: float) -> bool:
+        """Wait until it has ended; whether it has."""
+        try:
+            return self.running.await_termination(timeout)
+        except Exception:  # noqa: BLE001  exception() has it
+            return True
+
+    def set_active(self, active: bool) -> None:
+        """Ask its spouts for more, or for no more."""
+        if active:
+            self.running.activate()
+        else:
+            self.running.deactivate()
+
+    def adapt(self, base: StormBase) -> None:
+        """Run with the numbers of workers and executors that the record asks for.
+
+        Of Trident's topologies another number of workers is another generation, which starts again.
+        """
+        _, executors = self._numbers
+        numbers = (base.num_workers, {**executors, **base.component_executors})
+        if isinstance(self.running, RunningStormTopology) and numbers != self._numbers:
+            self._numbers = numbers  # also if it cannot be done: then its error is told once
+            self.running.rebalance(*numbers, base.status.wait_secs or None)
+
+    def stop(self, wait_secs: float) -> None:
+        """End it; what has begun has this many seconds."""
+        if self.is_active:
+            self.running.deactivate()
+            self.running.drain(wait_secs)
+        self.running.stop()
+
+    def pages(self) -> TopologyPages:
+        """Return its pages."""
+        return self._pages
+
+    def statistics(self) -> dict[str, Any]:
+        """Return what its heartbeat contains."""
+        return topology_row(self._pages.topology(0))
+
+    def errors(self) -> list[tuple[str, float, str]]:
+        """Return the errors that were not returned before: component, seconds since 1970, text."""
+        return []
+
+
+def start_driven(
+    topology: TridentTopology | StormTopology, base: StormBase, executors: Mapping[str, int], log_address: str
+) -> Driven:
+    """Start a topology with the settings of its record.
+
+    Parameters
+    ----------
+    executors
+        How many each component of spouts and bolts declares.
+    log_address
+        The transaction log that a topology of Trident gets if its settings name none.
+    """
+    active, numbers = base.status.kind == "active", (base.num_workers, dict(executors))
+    if isinstance(topology, StormTopology):
+        conf = StormConfig.of({**_split(base.conf), "name": base.storm_name, "workers": base.num_workers})
+        return Driven(start_on_spark(topology, conf, active=active), topology, numbers)
+    return Driven(topology.start(trident_config(topology, base, log_address), active=active), topology, numbers)
+
+
+def trident_config(topology: TridentTopology, base: StormBase, log_address: str) -> Config:
+    """Return the settings of a topology of Trident: those that were given, and what a driver of a cluster needs."""
+    given = _split(base.conf)
+    in_memory = is_all_in_memory(make_plan(topology.graph()))
+    if "log_dir" not in given and not in_memory:  # a log that outlives states in memory would fit them no more
+        given["log_dir"] = log_address
+    if "master" not in given and base.num_workers > 1:
+        given["master"] = f"local[{base.num_workers}]"
+    return Config.of({**given, "takeover": True})
+
+
+def _split(conf: Mapping[str, str]) -> dict[str, Any]:
+    """Return settings with those of Spark, whose names begin with `spark.`, under one name."""
+    values: dict[str, Any] = {name: value for name, value in conf.items() if not name.startswith("spark.")}
+    if spark := {name: value for name, value in conf.items() if name.startswith("spark.")}:
+        values["spark_conf"] = spark
+    return values

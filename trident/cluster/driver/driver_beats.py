@@ -1,0 +1,112 @@
+"""Heartbeats of a driver: once a second, whatever its topology does, and while the cluster's state answers."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster.state.cluster_records import ErrorInfo, WorkerHeartbeat
+from trident.cluster.state.storm_cluster_state import StormClusterState
+
+__all__ = ["DriverBeats"]
+
+logger = logging.getLogger(__name__)
+
+_EVERY_S = 1.0
+
+
+class DriverBeats:
+    """Tells how a driver does, in a thread of its own.
+
+    Attributes
+    ----------
+    state, pages
+        As of `WorkerHeartbeat`; set from any thread.
+    statistics
+        Returns what the heartbeat contains; set once the topology runs.
+    errors
+        Returns the errors of components that were not told yet: component, seconds since 1970, text.
+    """
+
+    def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:
+        self._cluster, self._order = cluster, order
+        self._began = time.time()
+        self.state, self.pages = "starting", ""
+        self.statistics: Callable[[], Mapping[str, Any]] = dict
+        self.errors: Callable[[], list[tuple[str, float, str]]] = list
+        self._unreported: list[tuple[str, float, str]] = []
+        self._stopped, self._now = threading.Event(), threading.Event()
+        self._telling = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="trident-driver-beats", daemon=True)
+        self._thread.start()
+
+    def tell_now(self) -> None:
+        """Send a heartbeat at once."""
+        self._now.set()
+
+    def stop(self, ended: bool) -> None:
+        """Send no more; `ended`: remove the last one, because the topology has ended for good."""
+        self._stopped.set()
+        self._now.set()
+        self._thread.join(_EVERY_S * 5)
+        if ended:
+            order = self._order
+            try:
+                self._cluster.remove_worker_heartbeat(order.storm_id, order.node, order.port)
+            except ClusterError as error:
+                logger.warning("the last heartbeat could not be removed: %s", error)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._now.clear()
+            try:
+                self._tell()
+            except ClusterError as error:
+                logger.debug("no heartbeat could be sent: %s", error)
+            except Exception:  # a driver without heartbeats would be replaced
+                logger.exception("a heartbeat failed")
+            self._now.wait(_EVERY_S)
+        try:
+            self._report()
+        except ClusterError as error:
+            logger.warning("the last errors could not be told: %s", error)
+
+    def _tell(self) -> None:
+        order = self._order
+        beat = WorkerHeartbeat(
+            time.time(),
+            time.time() - self._began,
+            order.storm_id,
+            order.host,
+            os.getpid(),
+            order.generation,
+            order.start_time_secs,
+            self.state,
+            self.pages,
+            self._statistics(),
+        )
+        if not self._stopped.is_set():
+            self._cluster.worker_heartbeat(order.storm_id, order.node, order.port, beat)
+        self._report()
+
+    def _statistics(self) -> Mapping[str, Any]:
+        try:
+            return self.statistics()
+        except Exception:  # one that cannot count is alive all the same
+            logger.exception("the statistics of a heartbeat failed")
+            return {}
+
+    def _report(self) -> None:
+        self._unreported.extend(self.errors())
+        while self._unreported:
+            component, at, text = self._unreported[0]
+            self._cluster.report_error(
+                self._order.storm_id, component, ErrorInfo(at, text, self._order.host, self._order.port)
+            )
+            del self._unreported[0]

@@ -1,0 +1,172 @@
+"""`python -m trident.cluster.driver.driver_main ORDER`: what a supervisor starts in a slot."""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import logging.handlers
+import os
+import signal
+import sys
+import time
+import traceback
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from trident.cluster.cluster_errors import BadPackage
+from trident.cluster.cluster_log import log_of
+from trident.cluster.code.package_loading import load_package
+from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
+from trident.cluster.driver.driven import Driven, start_driven
+from trident.cluster.driver.driver_beats import DriverBeats
+from trident.cluster.driver.orders import Ending, Orders
+from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import StormBase
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.tokens import TOKEN_VARIABLE
+from trident.errors import ConfigError, FencedError, TopologyError, TridentError
+from trident.monitoring.batch_committed import BatchCommitted
+from trident.monitoring.event_log import event_of
+from trident.ui.one_topology import OneTopology
+from trident.ui.ui_server import UIServer
+
+__all__ = ["main"]
+
+logger = logging.getLogger("trident.cluster.driver")
+
+_LOG_BYTES, _LOGS_KEPT = 10 << 20, 5
+_BATCH_EVERY_S = 5.0
+_FATAL = (BadPackage, ConfigError, TopologyError)
+"""What would end the driver in the same way on every machine."""
+
+
+class _Driver:
+    def __init__(self, order: DriverOrder) -> None:
+        self._order = order
+        self._running_since: float | None = None
+
+    def run(self) -> int:
+        order = self._order
+        try:
+            with ExitStack() as open_things:
+                ending = self._run(open_things)
+        except Exception as error:  # noqa: BLE001  the last place that can tell
+            return self._died(error)
+        logger.info("the driver of %s ends: %s", order.storm_id, ending)
+        DriverEnd(True, False, self._ran_secs, ending).write(Path(order.end_file))
+        return 0
+
+    def _run(self, open_things: ExitStack) -> Ending:
+        cluster = StormClusterState(open_cluster_state(self._order.cluster))
+        open_things.callback(cluster.disconnect)
+        orders = Orders(cluster, self._order)
+        _end_at_signals(orders)
+        base = orders.base()
+        if base is None:
+            return "moved"
+        if base.status.kind == "killed":
+            cluster.remove_worker_heartbeat(self._order.storm_id, self._order.node, self._order.port)
+            return "killed"
+        beats = DriverBeats(cluster, self._order)
+        try:
+            ending, base, driven = self._drive(open_things, orders, base, beats)
+            self._end(driven, ending, base, beats)
+        except BaseException:
+            beats.stop(ended=False)
+            raise
+        beats.stop(ended=ending == "killed")
+        return ending
+
+    def _drive(
+        self, open_things: ExitStack, orders: Orders, base: StormBase, beats: DriverBeats
+    ) -> tuple[Ending, StormBase, Driven]:
+        folder = Path(self._order.code_dir)
+        manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
+        topology = load_package(folder, manifest, base.storm_name)
+        executors = {name: facts.executors for name, facts in manifest.components.items()}
+        driven = start_driven(topology, base, executors, log_of(self._order.cluster, base.storm_name))
+        self._running_since = time.time()
+        logger.info("topology %s runs", self._order.storm_id)
+        beats.pages = _serve(open_things, driven, self._order)
+        beats.statistics, beats.errors = driven.statistics, driven.errors
+        beats.state = "active" if base.status.kind == "active" else "inactive"
+        beats.tell_now()
+        ending, base = orders.follow(driven, base, beats)
+        return ending, base, driven
+
+    def _end(self, driven: Driven, ending: Ending, base: StormBase, beats: DriverBeats) -> None:
+        beats.state = "ending"
+        beats.tell_now()
+        driven.stop(base.status.wait_secs if ending == "killed" else 0.0)
+        error = driven.exception()
+        if error is not None and not (ending == "moved" and isinstance(error, FencedError)):
+            raise error
+
+    def _died(self, error: Exception) -> int:
+        logger.error("the driver of %s died", self._order.storm_id, exc_info=error)
+        text = str(error) if isinstance(error, TridentError) else "".join(traceback.format_exception(error))
+        fatal = isinstance(error, _FATAL)
+        DriverEnd(False, fatal, self._ran_secs, f"{type(error).__name__}: {text}").write(Path(self._order.end_file))
+        return 1
+
+    @property
+    def _ran_secs(self) -> float:
+        return 0.0 if self._running_since is None else time.time() - self._running_since
+
+
+def _end_at_signals(orders: Orders) -> None:
+    def end(signum: int, frame: FrameType | None) -> None:
+        orders.end()
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, end)
+
+
+def _serve(open_things: ExitStack, driven: Driven, order: DriverOrder) -> str:
+    token = os.environ.get(TOKEN_VARIABLE)
+    pages = OneTopology(order.storm_id, driven.pages())
+    server = UIServer(pages, order.host, 0, token, token_for_all=token is not None)
+    open_things.callback(server.close)
+    return server.url
+
+
+class _SomeBatches(logging.Filter):
+    """Lets a line about a batch through every few seconds: there may be hundreds a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is logged."""
+        if not isinstance(event_of(record), BatchCommitted):
+            return True
+        if record.created < self._next:
+            return False
+        self._next = record.created + _BATCH_EVERY_S
+        return True
+
+
+def _log_to(file: Path) -> None:
+    handler = logging.handlers.RotatingFileHandler(file, maxBytes=_LOG_BYTES, backupCount=_LOGS_KEPT, encoding="utf-8")
+    handler.addFilter(_SomeBatches())
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    for noisy in ("py4j", "kazoo", "httpx", "uvicorn"):
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def main() -> int:
+    """Carry out the order in the file that is named; returns the exit code."""
+    faulthandler.enable()
+    order = DriverOrder.read(Path(sys.argv[1]))
+    _log_to(Path(order.log_file))
+    logger.info("driver of %s, generation %d, in slot %s:%d", order.storm_id, order.generation, order.node, order.port)
+    return _Driver(order).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Follows what the cluster asks of a topology: to be active or not, to run with other numbers, to end, to be elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import replace
+from typing import Literal
+
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.driver.driven import Driven
+from trident.cluster.driver.driver_beats import DriverBeats
+from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster.state.cluster_records import Assignment, StormBase
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.errors import TridentError
+
+__all__ = ["Ending", "Orders"]
+
+logger = logging.getLogger(__name__)
+
+_READ_EVERY_S = 1.0
+
+Ending = Literal["killed", "moved", "told", "failed"]
+"""Why a driver ends: its topology was killed; it belongs elsewhere, or has new code; its supervisor says so; it failed."""
+
+
+class Orders:
+    """What the cluster asks of one driver."""
+
+    def __init__(self, cluster: StormClusterState, order: DriverOrder) -> None:
+        self._cluster, self._order = cluster, order
+        self._news = threading.Event()
+        self._told = threading.Event()
+        self._active: bool | None = None
+        self._proved = False
+
+    def end(self) -> None:
+        """Let `follow` return `told`; may be called by a signal handler."""
+        self._told.set()
+        self._news.set()
+
+    def base(self) -> StormBase | None:
+        """Return the topology's record if it belongs to this driver, else None."""
+        base = self._cluster.storm_base(self._order.storm_id, self._news.set)
+        assignment = self._cluster.assignment_info(self._order.storm_id, self._news.set)
+        return base if base is not None and self._is_mine(assignment) else None
+
+    def follow(self, driven: Driven, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
+        """Do what is asked until the topology ends or has to; returns why, and the last record."""
+        self._active = base.status.kind == "active"
+        while driven.is_active:
+            if self._told.is_set():
+                return "told", base
+            try:
+                now = self._read(base)
+            except ClusterError as error:
+                logger.debug("the cluster's state does not answer: %s", error)
+            else:
+                if now is None:
+                    return "moved", base
+                base = now
+                if base.status.kind == "killed":
+                    return "killed", base
+                self._obey(driven, base, beats)
+            self._wait(driven)
+        return ("told", base) if driven.exception() is None else ("failed", base)
+
+    def _read(self, before: StormBase) -> StormBase | None:
+        self._news.clear()
+        base = self.base()
+        return None if base is None or base.generation != self._order.generation else base
+
+    def _is_mine(self, assignment: Assignment | None) -> bool:
+        order = self._order
+        return (
+            assignment is not None
+            and assignment.slot == (order.node, order.port)
+            and assignment.start_time_secs == order.start_time_secs
+        )
+
+    def _obey(self, driven: Driven, base: StormBase, beats: DriverBeats) -> None:
+        active = base.status.kind == "active"
+        try:
+            if active != self._active:
+                logger.info("topology %s: %s", self._order.storm_id, "activated" if active else "deactivated")
+                driven.set_active(active)
+                self._active = active
+                beats.state = "active" if active else "inactive"
+                beats.tell_now()
+            driven.adapt(base)
+        except TridentError as error:
+            logger.exception("topology %s could not do what it was asked", self._order.storm_id)
+            self._report(error)
+        if not self._proved and driven.has_proved:
+            self._proved = True
+            self._cluster.update_storm(self._order.storm_id, self._proved_base)
+
+    def _proved_base(self, base: StormBase) -> StormBase:
+        """Return the record of a topology whose new code runs: there is no way back to the old code."""
+        return replace(base, previous_code_hash="") if base.generation == self._order.generation else base
+
+    def _report(self, error: Exception) -> None:
+        from trident.cluster.machine.machine_supervisor import DRIVER
+        from trident.cluster.state.cluster_records import ErrorInfo
+
+        info = ErrorInfo(time.time(), str(error), self._order.host, self._order.port)
+        self._cluster.report_error(self._order.storm_id, DRIVER, info)
+
+    def _wait(self, driven: Driven) -> None:
+        """Wait for news, at most a second, and not longer than the topology runs."""
+        ends = time.monotonic() + _READ_EVERY_S
+        while time.monotonic() < ends and not self._news.is_set():
+            if driven.await_end(0.05):
+                return

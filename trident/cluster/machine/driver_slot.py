@@ -1,0 +1,202 @@
+"""One slot of a supervisor: the driver that runs there, the one that should, and the way from the one to the other."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import NamedTuple
+
+from trident.cluster.cluster_errors import BadPackage, ClusterError
+from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
+from trident.cluster.machine.driver_processes import DriverProcess, adopt, start_driver
+from trident.cluster.machine.machine_folder import MachineFolder
+from trident.cluster.state.cluster_records import Assignment
+from trident.cluster.state.driver_deaths import DriverDeath
+
+__all__ = ["DriverSlot", "ReadyCode", "Wanted"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
+_TAIL_BYTES = 2000
+
+
+class ReadyCode(NamedTuple):
+    """Code on this machine: its folder, and what `PYTHONPATH` has to name."""
+
+    folder: Path
+    paths: tuple[Path, ...]
+
+
+class Wanted(NamedTuple):
+    """What should run in a slot."""
+
+    storm_id: str
+    assignment: Assignment
+
+    def is_of(self, order: DriverOrder) -> bool:
+        """Whether a driver with this order is the one that is wanted."""
+        mine = (self.storm_id, self.assignment.start_time_secs, self.assignment.generation)
+        return mine == (order.storm_id, order.start_time_secs, order.generation)
+
+
+class DriverSlot:
+    """A slot. Its methods are called by the supervisor's thread alone.
+
+    Parameters
+    ----------
+    code
+        Brings a package by its hash to this machine; it may take long and runs in `fetching`.
+    died
+        Is told of each driver that ended without being told to.
+    grace_s
+        How long a driver may take to end before it is killed.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        folder: MachineFolder,
+        cluster_address: str,
+        host: str,
+        code: Callable[[str], ReadyCode],
+        fetching: Executor,
+        died: Callable[[str, DriverDeath], None],
+        grace_s: float,
+    ) -> None:
+        self.port = port
+        self._folder, self._address, self._host = folder, cluster_address, host
+        self._code, self._fetching, self._died, self._grace_s = code, fetching, died, grace_s
+        self.driver: DriverProcess | None = adopt(folder.order_file(port))
+        self._ends_by: float | None = None
+        self._pause_s, self._not_before = 0.0, 0.0
+        self._last: Wanted | None = None
+        self._fetched: Future[ReadyCode] | None = None
+        if self.driver is not None:
+            logger.info(
+                "slot %d: adopted the driver of %s, process %d", port, self.driver.order.storm_id, self.driver.pid
+            )
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a driver runs here."""
+        return self.driver is not None
+
+    def look(self, now: float, now_secs: float) -> None:
+        """Notice that the driver has ended. `now` is monotonic; `now_secs` are seconds since 1970."""
+        if self.driver is None or not self.driver.has_ended():
+            if self._ends_by is not None and now > self._ends_by and self.driver is not None:
+                logger.warning(
+                    "slot %d: the driver of %s does not end; it is killed", self.port, self.driver.order.storm_id
+                )
+                self.driver.kill()
+            return
+        ended, was_told = self.driver, self._ends_by is not None
+        self.driver, self._ends_by = None, None
+        end = DriverEnd.read(Path(ended.order.end_file))
+        if was_told:
+            return
+        if end is not None and end.told:  # the cluster told it; if it is still wanted here, that is about to change
+            self._pause(now, 0.0)
+            return
+        death = self._death(ended, end, now_secs)
+        logger.warning("slot %d: the driver of %s died: %s", self.port, ended.order.storm_id, death.reason)
+        self._pause(now, death.ran_secs)
+        self._died(ended.order.storm_id, death)
+
+    def want(self, now: float, wanted: Wanted | None) -> None:
+        """Take a step towards what should run here, None for nothing."""
+        if wanted != self._last:
+            self._last, self._fetched = wanted, None
+            self._pause_s = self._not_before = 0.0
+        if self.driver is not None:
+            if wanted is None or not wanted.is_of(self.driver.order):
+                self.end(now)
+            return
+        if wanted is not None and now >= self._not_before:
+            self._start(now, wanted)
+
+    def end(self, now: float) -> None:
+        """Let the driver end; it is killed when its grace is over."""
+        if self.driver is not None and self._ends_by is None:
+            logger.info("slot %d: the driver of %s is told to end", self.port, self.driver.order.storm_id)
+            self._ends_by = now + self._grace_s
+            self.driver.end()
+
+    def _start(self, now: float, wanted: Wanted) -> None:
+        if self._fetched is None:
+            self._fetched = self._fetching.submit(self._code, wanted.assignment.code_hash)
+        if not self._fetched.done():
+            return
+        try:
+            ready = self._fetched.result()
+            self._folder.end_file(self.port).unlink(missing_ok=True)
+            self.driver = start_driver(
+                self._order(wanted, ready),
+                self._folder.order_file(self.port),
+                self._folder.output_file(wanted.storm_id),
+                self._environment(ready),
+            )
+            logger.info("slot %d: started %s, process %d", self.port, wanted.storm_id, self.driver.pid)
+        except BadPackage as error:
+            self._pause(now, 0.0)
+            self._tell_death(wanted, str(error), fatal=True)
+        except (ClusterError, OSError) as error:
+            self._pause(now, 0.0)
+            logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)
+        self._fetched = None
+
+    def _order(self, wanted: Wanted, ready: ReadyCode) -> DriverOrder:
+        assignment = wanted.assignment
+        return DriverOrder(
+            self._address,
+            wanted.storm_id,
+            self._folder.id,
+            self.port,
+            self._host,
+            assignment.start_time_secs,
+            assignment.generation,
+            assignment.code_hash,
+            str(ready.folder),
+            str(self._folder.log_file(wanted.storm_id)),
+            str(self._folder.end_file(self.port)),
+            secrets.token_hex(8),
+        )
+
+    def _environment(self, ready: ReadyCode) -> dict[str, str]:
+        before = os.environ.get("PYTHONPATH")
+        paths = [*map(str, ready.paths), *([before] if before else [])]
+        return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1"}
+
+    def _pause(self, now: float, ran_secs: float) -> None:
+        """Wait before the next start: longer each time, from the begin again after a driver that ran well."""
+        self._pause_s = _FIRST_PAUSE_S if ran_secs > _LONGEST_PAUSE_S else min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        self._not_before = now + self._pause_s
+        self._pause_s = max(self._pause_s, _FIRST_PAUSE_S)
+
+    def _death(self, ended: DriverProcess, end: DriverEnd | None, now_secs: float) -> DriverDeath:
+        order = ended.order
+        if end is not None:
+            return DriverDeath(now_secs, order.node, order.port, order.generation, end.ran_secs, end.fatal, end.reason)
+        said = _tail(self._folder.output_file(order.storm_id))
+        reason = ended.how + (f"; it said last: {said}" if said else "")
+        ran = max(0.0, now_secs - order.created_secs)
+        return DriverDeath(now_secs, order.node, order.port, order.generation, ran, False, reason)
+
+    def _tell_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
+        now_secs = wanted.assignment.start_time_secs
+        self._died(
+            wanted.storm_id,
+            DriverDeath(now_secs, self._folder.id, self.port, wanted.assignment.generation, 0.0, fatal, reason),
+        )
+
+
+def _tail(file: Path) -> str:
+    try:
+        return file.read_bytes()[-_TAIL_BYTES:].decode(errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,95 @@
+"""The folder of a supervisor: its id, its slots, the code it has fetched, the logs of its drivers."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import socket
+from pathlib import Path
+
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.machine.driver_order import write_whole
+
+__all__ = ["MachineFolder", "read_log"]
+
+_LOG_TAIL = 1 << 16
+
+
+class MachineFolder:
+    """A supervisor's folder; one supervisor at a time may have it.
+
+    Raises
+    ------
+    ClusterError
+        Another supervisor has the folder, or it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path.absolute()
+        try:
+            for name in ("slots", "code", "logs"):
+                (self.path / name).mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(self._lock)
+                raise ClusterError(
+                    f"another supervisor runs in {self.path}. Give each one a folder of its own (--folder), or stop that one"
+                ) from None
+            self.id = self._read_id()
+        except OSError as error:
+            raise ClusterError(f"a supervisor cannot use the folder {self.path}: {error.strerror or error}") from error
+
+    def order_file(self, port: int) -> Path:
+        """Return where the order of a slot's driver is."""
+        return self.path / "slots" / f"{port}.json"
+
+    def end_file(self, port: int) -> Path:
+        """Return where a slot's driver says why it ended."""
+        return self.path / "slots" / f"{port}.end.json"
+
+    def log_file(self, storm_id: str) -> Path:
+        """Return the log of a topology's drivers."""
+        return self.path / "logs" / f"{storm_id}.log"
+
+    def output_file(self, storm_id: str) -> Path:
+        """Return where what a driver prints goes."""
+        return self.path / "logs" / f"{storm_id}.out"
+
+    @property
+    def code(self) -> Path:
+        """Where code is unpacked."""
+        return self.path / "code"
+
+    def close(self) -> None:
+        """Let another supervisor have the folder."""
+        os.close(self._lock)
+
+    def _read_id(self) -> str:
+        file = self.path / "supervisor-id"
+        if not file.exists():
+            host = "".join(each if each.isalnum() else "-" for each in socket.gethostname())
+            write_whole(file, f"{host}-{secrets.token_hex(4)}\n")
+        return file.read_text(encoding="utf-8").strip()
+
+
+def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> dict[str, object]:
+    """Return `{"text", "offset", "next"}`: a log from `offset` on, or its end; both in bytes.
+
+    A log that was begun again since is read from its begin.
+    """
+    try:
+        size = file.stat().st_size
+        begin = max(0, size - limit) if offset is None or offset > size else offset
+        with file.open("rb") as opened:
+            opened.seek(begin)
+            data = opened.read(limit)
+    except FileNotFoundError:
+        return {"text": "", "offset": 0, "next": 0}
+    # No half character at either end: a tail begins after a line break, and what is not whole yet is read next time.
+    if offset is None and begin and (cut := data.find(b"\n")) >= 0:
+        begin, data = begin + cut + 1, data[cut + 1 :]
+    text = data.decode("utf-8", errors="ignore" if len(data) == limit else "replace")
+    return {"text": text, "offset": begin, "next": begin + len(data)}

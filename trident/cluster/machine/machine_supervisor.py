@@ -1,0 +1,192 @@
+"""`MachineSupervisor`: watches its assignments, and starts, ends, restarts and adopts the drivers of its machine."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.machine.driver_slot import DriverSlot, ReadyCode, Wanted
+from trident.cluster.machine.machine_folder import MachineFolder
+from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
+from trident.cluster.state.cluster_state import ClusterEvent
+from trident.cluster.state.driver_deaths import DriverDeath, report_death
+from trident.cluster.state.storm_cluster_state import StormClusterState
+
+__all__ = ["DRIVER", "MachineSupervisor", "SupervisorSettings"]
+
+logger = logging.getLogger(__name__)
+
+DRIVER = "__driver"
+"""The name of the driver among the components that have errors."""
+
+
+@dataclass(frozen=True)
+class SupervisorSettings:
+    """Times of a supervisor, in seconds.
+
+    Attributes
+    ----------
+    look_s
+        How often it looks at its drivers.
+    read_s
+        How often it reads its assignments, if no watch makes it read them earlier.
+    heartbeat_s
+        How often it says that it is there.
+    grace_s
+        How long a driver may take to end when it is told to.
+    """
+
+    look_s: float = 0.1
+    read_s: float = 1.0
+    heartbeat_s: float = 3.0
+    grace_s: float = 60.0
+
+
+class MachineSupervisor:
+    """One supervisor; the thread `trident-supervisor` does all of its work but the fetching of code.
+
+    Parameters
+    ----------
+    cluster_address
+        What its drivers are told.
+    host, ports
+        Its host, and the ports that name its slots.
+    code
+        Brings a package by its hash to this machine.
+    meta
+        For `SupervisorInfo.scheduler_meta`.
+    """
+
+    def __init__(
+        self,
+        cluster: StormClusterState,
+        cluster_address: str,
+        folder: MachineFolder,
+        host: str,
+        ports: Sequence[int],
+        code: Callable[[str], ReadyCode],
+        meta: dict[str, str] | None = None,
+        settings: SupervisorSettings | None = None,
+    ) -> None:
+        self.cluster, self.folder, self.id = cluster, folder, folder.id
+        self.settings = settings or SupervisorSettings()
+        self._host, self._meta = host, meta or {}
+        self._began = time.time()
+        self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
+        self._unreported: list[tuple[str, DriverDeath]] = []
+        self.slots = {
+            port: DriverSlot(
+                port, folder, cluster_address, host, code, self._fetching, self._died, self.settings.grace_s
+            )
+            for port in ports
+        }
+        self._wanted: dict[int, Wanted] = {}
+        self._read_at = self._beat_at = float("-inf")
+        self._news, self._stopped = threading.Event(), threading.Event()
+        self._registered = cluster.state.register(self._told)
+        self._thread = threading.Thread(target=self._run, name="trident-supervisor", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def stop(self, end_drivers: bool = False) -> None:
+        """Stop supervising. Drivers go on and are adopted by the next supervisor, or end first (`end_drivers`)."""
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if end_drivers:
+            self._end_all()
+        self._fetching.shutdown(wait=True, cancel_futures=True)
+        self.cluster.state.unregister(self._registered)
+        try:
+            self.cluster.state.delete_node(f"/supervisors/{self.id}")
+        except ClusterError:
+            logger.info("the cluster's state does not answer; this supervisor vanishes from it with its session")
+        self.folder.close()
+
+    def _told(self, event: ClusterEvent) -> None:
+        if event.kind == "expired":
+            self._beat_at = float("-inf")  # the ephemeral node is gone with the session
+        self._news.set()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self.settings.look_s):
+            try:
+                self._round()
+            except Exception:  # its drivers depend on it
+                logger.exception("a round of the supervisor failed")
+
+    def _round(self) -> None:
+        now = time.monotonic()
+        for slot in self.slots.values():
+            slot.look(now, time.time())
+        try:
+            if self._news.is_set() or now - self._read_at >= self.settings.read_s:
+                self._read(now)
+            self._beat(now)
+        except ClusterError as error:
+            # What was assigned may have been moved meanwhile, so nothing is started; what runs, runs on.
+            logger.debug("the cluster's state does not answer: %s", error)
+            return
+        for port, slot in self.slots.items():
+            slot.want(now, self._wanted.get(port))
+
+    def _read(self, now: float) -> None:
+        self._news.clear()
+        self.cluster.assignments(self._news.set)
+        bases = self.cluster.all_bases(self._news.set)
+        mine = {
+            assignment.slot.port: Wanted(storm_id, assignment)
+            for storm_id, assignment in self.cluster.all_assignments().items()
+            if assignment.slot.node == self.id and storm_id in bases
+        }
+        # A killed topology is not started again; its driver, which knows, ends it.
+        self._wanted = {
+            port: wanted
+            for port, wanted in mine.items()
+            if bases[wanted.storm_id].status.kind != "killed" or self._runs(port, wanted)
+        }
+        for wanted in mine.values():
+            self.cluster.assignment_info(wanted.storm_id, self._news.set)
+        self._read_at = now
+
+    def _runs(self, port: int, wanted: Wanted) -> bool:
+        slot = self.slots.get(port)
+        return slot is not None and slot.driver is not None and wanted.is_of(slot.driver.order)
+
+    def _beat(self, now: float) -> None:
+        for each in list(self._unreported):
+            self._report(*each)
+            self._unreported.remove(each)
+        if now - self._beat_at < self.settings.heartbeat_s:
+            return
+        used = [port for port, slot in self.slots.items() if slot.is_busy]
+        self.cluster.supervisor_heartbeat(
+            self.id,
+            SupervisorInfo(
+                time.time(), self._host, self.id, used, tuple(self.slots), self._meta, time.time() - self._began
+            ),
+        )
+        self._beat_at = now
+
+    def _died(self, storm_id: str, death: DriverDeath) -> None:
+        self._unreported.append((storm_id, death))
+
+    def _report(self, storm_id: str, death: DriverDeath) -> None:
+        report_death(self.cluster.state, storm_id, death)
+        self.cluster.report_error(storm_id, DRIVER, ErrorInfo(death.time_secs, death.reason, self._host, death.port))
+
+    def _end_all(self) -> None:
+        waiting = threading.Event()
+        for slot in self.slots.values():
+            slot.end(time.monotonic())
+        while any(slot.is_busy for slot in self.slots.values()):
+            for slot in self.slots.values():
+                slot.look(time.monotonic(), time.time())
+            waiting.wait(self.settings.look_s)

@@ -1,0 +1,125 @@
+"""`trident supervisor`: one supervisor with what it serves, and what it fetches."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from trident.cluster.cluster_errors import ClusterError, NoLeader, NotAllowed
+from trident.cluster.code.unpacked_code import CodeCache
+from trident.cluster.machine.driver_slot import ReadyCode
+from trident.cluster.machine.machine_folder import MachineFolder
+from trident.cluster.machine.machine_pages import MachinePages
+from trident.cluster.machine.machine_supervisor import MachineSupervisor, SupervisorSettings
+from trident.cluster.nimbus.leadership import hosts_of, leader_of
+from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
+from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.tokens import TOKEN_VARIABLE
+from trident.ui.ui_server import UIServer
+
+__all__ = ["SupervisorDaemon"]
+
+_FETCH_TIMEOUT_S = 60.0
+
+
+class SupervisorDaemon:
+    """A supervisor that runs in this process.
+
+    Parameters
+    ----------
+    folder
+        What it keeps on this machine; one supervisor has it at a time.
+    host
+        Where others reach this machine: its drivers and logs are served there.
+    ports
+        The ports that name its slots. Nothing listens on them.
+
+    Raises
+    ------
+    ClusterError, ConfigError, EnvironmentProblem
+    """
+
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        folder: Path,
+        host: str = "127.0.0.1",
+        ports: Sequence[int] = (6700, 6701, 6702, 6703),
+        settings: SupervisorSettings | None = None,
+        session_timeout_s: float = 10.0,
+    ) -> None:
+        os.environ[TOKEN_VARIABLE] = token  # drivers get it from here, not from their command line, which others see
+        self._open = ExitStack()
+        try:
+            machine = MachineFolder(folder)
+            cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+            self._open.callback(cluster.disconnect)
+            server = self._open.enter_context(UIServer(MachinePages(machine), host, 0, token, token_for_all=True))
+            fetch = _Fetch(cluster.state, token)
+            cache = CodeCache(machine.path, fetch)
+
+            def ready(code_hash: str) -> ReadyCode:
+                found = cache.unpacked(code_hash)
+                return ReadyCode(found.folder, tuple(map(Path, found.python_path)))
+
+            self.supervisor = MachineSupervisor(
+                cluster, _absolute(address), machine, host, ports, ready, {"logs": server.url}, settings
+            )
+        except BaseException:
+            self._open.close()
+            raise
+        self.supervisor.start()
+
+    def close(self, end_drivers: bool = False) -> None:
+        """Stop; drivers go on unless they are to end."""
+        self.supervisor.stop(end_drivers)
+        self._open.close()
+
+
+def _absolute(address: str) -> str:
+    """Return an address that means the same in every working directory."""
+    return str(folder_of(address)) if is_embedded(address) else address
+
+
+class _Fetch:
+    """Fetches packages from the Nimbus that leads, or from another one."""
+
+    def __init__(self, state: ClusterState, token: str) -> None:
+        self._state, self._token = state, token
+
+    def __call__(self, code_hash: str) -> bytes:
+        leader = leader_of(self._state)
+        urls = [*([] if leader is None else [leader["url"]]), *(each["url"] for each in hosts_of(self._state))]
+        if not urls:
+            raise NoLeader(f"the package {code_hash} cannot be fetched: no Nimbus is there")
+        problems: list[str] = []
+        for url in dict.fromkeys(urls):
+            try:
+                return self._get(url, code_hash)
+            except ClusterError as error:
+                problems.append(str(error))
+        raise ClusterError("; ".join(problems))
+
+    def _get(self, url: str, code_hash: str) -> bytes:
+        import httpx
+
+        try:
+            answer = httpx.get(
+                f"{url}/api/v1/code/{code_hash}",
+                headers={"Authorization": f"Bearer {self._token}"},
+                timeout=_FETCH_TIMEOUT_S,
+                trust_env=False,
+            )
+        except httpx.HTTPError as error:
+            raise ClusterError(f"the package {code_hash} could not be fetched from {url}: {error!r}") from error
+        if answer.status_code in (401, 403):
+            raise NotAllowed(f"Nimbus at {url} refuses the token of this supervisor; all daemons need the same one")
+        if answer.status_code == 404:
+            raise ClusterError(f"Nimbus at {url} does not have the package {code_hash}")
+        if answer.status_code != 200:
+            raise ClusterError(f"Nimbus at {url} answered {answer.status_code} for the package {code_hash}")
+        return answer.content

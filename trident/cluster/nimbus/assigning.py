@@ -1,0 +1,191 @@
+"""Which topology belongs where: a function of what the cluster knows, without a clock, a thread or a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from trident.cluster.nimbus.driver_health import Health
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, SupervisorInfo
+from trident.cluster.state.driver_deaths import DriverDeath
+
+__all__ = ["Assign", "Decision", "Forget", "Picture", "Rest", "RollBack", "decide"]
+
+_YOUNG_S = 60.0  # a driver that ran longer than this has died for a new reason
+_MOVED_AFTER = 3
+_DEATHS_WINDOW_S = 1800.0
+_END_GRACE_S = 30.0
+
+
+class Assign(NamedTuple):
+    """Let a topology run in this slot from now on; `why` is for the log."""
+
+    storm_id: str
+    slot: NodePort
+    why: str
+
+
+class Rest(NamedTuple):
+    """Take a topology out of its slot: it cannot run."""
+
+    storm_id: str
+    reason: str
+
+
+class RollBack(NamedTuple):
+    """Go back to the code before the last upgrade, because the new code cannot run."""
+
+    storm_id: str
+    reason: str
+
+
+class Forget(NamedTuple):
+    """A killed topology has ended."""
+
+    storm_id: str
+
+
+Decision = Assign | Rest | RollBack | Forget
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What is known in one round.
+
+    Attributes
+    ----------
+    now_secs
+        Seconds since 1970.
+    beating
+        Whether there is a heartbeat of the assignment.
+    max_deaths
+        So many deaths in half an hour, none after a minute of work, put a topology to rest.
+    """
+
+    now_secs: float
+    bases: Mapping[str, StormBase]
+    assignments: Mapping[str, Assignment]
+    supervisors: Mapping[str, SupervisorInfo]
+    health: Mapping[str, Health]
+    beating: Mapping[str, bool]
+    deaths: Mapping[str, Sequence[DriverDeath]]
+    max_deaths: int
+
+
+def decide(picture: Picture) -> list[Decision]:
+    """Return what is to be done now, topologies that were submitted first, first."""
+    slots = _Slots(picture)
+    in_order = sorted(picture.bases.items(), key=lambda item: (item[1].launch_time_secs, item[0]))
+    return [each for storm_id, base in in_order for each in _decide(picture, slots, storm_id, base)]
+
+
+def _decide(picture: Picture, slots: _Slots, storm_id: str, base: StormBase) -> Iterator[Decision]:
+    assignment = picture.assignments.get(storm_id)
+    if base.status.kind == "killed":
+        if _has_ended(picture, storm_id, base, assignment):
+            yield Forget(storm_id)
+        return
+    if base.status.kind == "failed":
+        return
+    deaths = _recent_deaths(picture, storm_id, base)
+    if (verdict := _verdict(storm_id, base, deaths, picture.max_deaths)) is not None:
+        yield verdict
+        return
+    move = _move(picture, storm_id, base, assignment, deaths)
+    if move is not None and (slot := _slot_for(slots, assignment, move)) is not None:
+        slots.take(slot)
+        yield Assign(storm_id, slot, move.why)
+
+
+def _has_ended(picture: Picture, storm_id: str, base: StormBase, assignment: Assignment | None) -> bool:
+    late = picture.now_secs > base.status.since_secs + base.status.wait_secs + _END_GRACE_S
+    silent = not picture.beating.get(storm_id) or picture.health.get(storm_id) == "stale"
+    return assignment is None or silent or late
+
+
+def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[DriverDeath]:
+    since = max(base.status.since_secs, picture.now_secs - _DEATHS_WINDOW_S)
+    return [
+        each
+        for each in picture.deaths.get(storm_id, ())
+        if each.generation == base.generation and each.time_secs >= since
+    ]
+
+
+def _verdict(storm_id: str, base: StormBase, deaths: Sequence[DriverDeath], max_deaths: int) -> Rest | RollBack | None:
+    """Return the end of a topology whose driver cannot run, or keeps dying."""
+    fatal = [each for each in deaths if each.fatal]
+    young = [each for each in deaths if each.ran_secs < _YOUNG_S]
+    if not fatal and len(young) < max_deaths:
+        return None
+    reason = fatal[-1].reason if fatal else f"its driver has died {len(young)} times, the last time: {young[-1].reason}"
+    return RollBack(storm_id, reason) if base.previous_code_hash else Rest(storm_id, reason)
+
+
+class _Move(NamedTuple):
+    """Why a topology needs another assignment, and whether its old slot will do: first, if there is no other, or never."""
+
+    why: str
+    old_slot: Literal["first", "last", "never"]
+
+
+def _move(
+    picture: Picture, storm_id: str, base: StormBase, assignment: Assignment | None, deaths: Sequence[DriverDeath]
+) -> _Move | None:
+    if assignment is None:
+        return _Move("it is new", "never")
+    if assignment.generation != base.generation:
+        return _Move("it was changed", "first")  # its code, and Spark's files, are there
+    node = assignment.slot.node
+    since = assignment.start_time_secs
+    here = [each for each in deaths if each.node == node and each.ran_secs < _YOUNG_S and each.time_secs >= since]
+    if len(here) >= _MOVED_AFTER:
+        return _Move(f"its driver has died {len(here)} times on {node}", "never")
+    if picture.health.get(storm_id) == "stale":
+        gone = "" if node in picture.supervisors else "; the supervisor is gone"
+        # In its old slot the supervisor ends what is there, and starts it again.
+        return _Move(f"its driver on {node} has sent no heartbeat{gone}", "last")
+    if node not in picture.supervisors and not picture.beating.get(storm_id):
+        return _Move(f"supervisor {node} went before the driver had started", "never")
+    return None
+
+
+def _slot_for(slots: _Slots, assignment: Assignment | None, move: _Move) -> NodePort | None:
+    if assignment is None:
+        return slots.freest()
+    old = assignment.slot if assignment.slot.node in slots.nodes and move.old_slot != "never" else None
+    if move.old_slot == "first" and old is not None:
+        return old
+    return slots.freest(without=assignment.slot.node) or old
+
+
+class _Slots:
+    """The slots that are free."""
+
+    def __init__(self, picture: Picture) -> None:
+        taken = {each.slot for each in picture.assignments.values()}
+        self._free = {
+            node: [port for port in sorted(info.meta) if NodePort(node, port) not in taken]
+            for node, info in picture.supervisors.items()
+        }
+        self._used = {node: len(picture.supervisors[node].meta) - len(free) for node, free in self._free.items()}
+
+    @property
+    def nodes(self) -> Mapping[str, Sequence[int]]:
+        """The free ports of each supervisor that is there."""
+        return self._free
+
+    def freest(self, without: str | None = None) -> NodePort | None:
+        """Return a slot of the supervisor that runs fewest drivers; None if there is none."""
+        able = [node for node, free in self._free.items() if free and node != without]
+        if not able:
+            return None
+        node = min(able, key=lambda each: (self._used[each], -len(self._free[each]), each))
+        return NodePort(node, self._free[node][0])
+
+    def take(self, slot: NodePort) -> None:
+        """Count a slot as taken."""
+        if slot.port in self._free.get(slot.node, ()):
+            self._free[slot.node].remove(slot.port)
+            self._used[slot.node] += 1

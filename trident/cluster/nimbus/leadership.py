@@ -1,0 +1,79 @@
+"""Which Nimbus leads: the one whose ephemeral node is there."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from trident.cluster.cluster_errors import ClusterUnreachable
+from trident.cluster.state.cluster_state import ClusterEvent, ClusterState
+
+__all__ = ["Leadership", "hosts_of", "leader_of"]
+
+_LEADER, _HOSTS = "/nimbus/leader", "/nimbus/hosts"
+
+
+class Leadership:
+    """The candidacy of one Nimbus.
+
+    Nothing depends on two of them never believing that they lead: each change of an assignment is refused if another was made
+    since the one that it is based on.
+
+    Parameters
+    ----------
+    url
+        Where this Nimbus answers.
+    wake
+        Called when there may be another leader.
+    """
+
+    def __init__(self, state: ClusterState, url: str, version: str, wake: Callable[[], None]) -> None:
+        self.id = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._state, self._wake = state, wake
+        self._about = {
+            "id": self.id, "url": url, "host": socket.gethostname(), "pid": os.getpid(), "since-secs": time.time(),
+            "version": version,
+        }  # fmt: skip
+        self._registered = state.register(self._told)
+
+    def campaign(self) -> bool:
+        """Return whether this Nimbus leads now; it does from here on if there was no leader."""
+        data = json.dumps(self._about).encode()
+        host = f"{_HOSTS}/{self.id}"
+        if self._state.get_data(host) is None:
+            self._state.set_ephemeral_node(host, data)
+        while True:
+            found = self._state.get_data(_LEADER, watch=True)
+            if found is not None:
+                return bool(json.loads(found)["id"] == self.id)
+            self._state.create_ephemeral_node(_LEADER, data)
+
+    def resign(self) -> None:
+        """Let another one lead, and be no candidate any more."""
+        self._state.unregister(self._registered)
+        try:
+            if (leader := leader_of(self._state)) is not None and leader["id"] == self.id:
+                self._state.delete_node(_LEADER)
+            self._state.delete_node(f"{_HOSTS}/{self.id}")
+        except ClusterUnreachable:
+            pass  # the session ends with the process, and the nodes with the session
+
+    def _told(self, event: ClusterEvent) -> None:
+        if event.path in ("", _LEADER):
+            self._wake()
+
+
+def leader_of(state: ClusterState) -> dict[str, Any] | None:
+    """Return what the leading Nimbus says of itself: `id`, `url`, `host`, `pid`, `since-secs`, `version`; None without one."""
+    found = state.get_data(_LEADER)
+    return None if found is None else json.loads(found)
+
+
+def hosts_of(state: ClusterState) -> list[dict[str, Any]]:
+    """Return what every Nimbus says of itself, the leading one included."""
+    return [json.loads(data) for _, data in sorted(state.get_data_below(_HOSTS).items())]

@@ -1,0 +1,198 @@
+"""`Nimbus`: leads or stands by; the leader looks at the cluster about once a second and assigns what needs a slot."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass, replace
+
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.nimbus.assigning import Assign, Decision, Forget, Picture, Rest, RollBack, decide
+from trident.cluster.nimbus.driver_health import DriverHealth
+from trident.cluster.nimbus.leadership import Leadership
+from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase, WorkerHeartbeat
+from trident.cluster.state.driver_deaths import all_deaths, forget_deaths
+from trident.cluster.state.storm_cluster_state import StormClusterState
+
+__all__ = ["Nimbus", "NimbusSettings"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NimbusSettings:
+    """Times of a Nimbus, in seconds.
+
+    Attributes
+    ----------
+    round_s
+        How often it looks; watches make it look at once.
+    driver_timeout_s
+        A driver without a heartbeat for this long is started elsewhere.
+    launch_timeout_s
+        How long a driver may take to its first heartbeat.
+    max_deaths
+        So many deaths of a topology's drivers in half an hour, none after a minute of work, put it to rest.
+    """
+
+    round_s: float = 1.0
+    driver_timeout_s: float = 15.0
+    launch_timeout_s: float = 60.0
+    max_deaths: int = 20
+
+
+class Nimbus:
+    """One Nimbus; the thread `trident-nimbus` runs its rounds.
+
+    Parameters
+    ----------
+    url
+        Where its HTTP answers.
+    code_dir
+        Where it keeps the code, for the records.
+    """
+
+    def __init__(
+        self,
+        cluster: StormClusterState,
+        url: str,
+        version: str,
+        code_dir: str,
+        settings: NimbusSettings | None = None,
+    ) -> None:
+        self.cluster, self.settings = cluster, settings or NimbusSettings()
+        self._code_dir = code_dir
+        self._names = TopologyNames(cluster)
+        self._wake = threading.Event()
+        self._stopped = threading.Event()
+        self._leadership = Leadership(cluster.state, url, version, self._wake.set)
+        self._health = DriverHealth(self.settings.driver_timeout_s, self.settings.launch_timeout_s)
+        self.leads = False
+        self._thread = threading.Thread(target=self._run, name="trident-nimbus", daemon=True)
+
+    def start(self) -> None:
+        """Begin to campaign, and to lead when it is elected."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Let another Nimbus lead; topologies go on."""
+        self._stopped.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._leadership.resign()
+        self.leads = False
+
+    def wake(self) -> None:
+        """Look at the cluster at once."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            self._wake.clear()
+            try:
+                self._round()
+            except ClusterError as error:
+                self._lose(str(error))
+            except Exception:  # one topology's damaged record must not end the care for all others
+                logger.exception("a round of Nimbus failed; the next one is in %g s", self.settings.round_s)
+            self._wake.wait(self.settings.round_s)
+
+    def _round(self) -> None:
+        leads = self._leadership.campaign()
+        if leads != self.leads:
+            logger.info("this Nimbus %s", "leads the cluster" if leads else "stands by: another one leads")
+            self._health.forget()
+            self.leads = leads
+            if leads:
+                self._names.complete_all()
+        if leads:
+            self._lead()
+
+    def _lose(self, why: str) -> None:
+        if self.leads:
+            logger.warning("this Nimbus does not lead for now: %s", why)
+        self.leads = False
+
+    def _lead(self) -> None:
+        picture = self._look()
+        for each in decide(picture):
+            self._do(each, picture)
+
+    def _look(self) -> Picture:
+        cluster = self.cluster
+        bases, assignments = cluster.all_bases(self._wake.set), cluster.all_assignments()
+        assignments = {name: each for name, each in assignments.items() if name in bases}
+        found = cluster.all_heartbeats(list(assignments))
+        beats: dict[str, WorkerHeartbeat | None] = {
+            name: found.get(name, {}).get(f"{each.slot.node}-{each.slot.port}") for name, each in assignments.items()
+        }
+        beating = {
+            name: (beat := beats[name]) is not None and beat.start_time_secs == each.start_time_secs
+            for name, each in assignments.items()
+        }
+        cluster.supervisors(self._wake.set)
+        return Picture(
+            time.time(),
+            bases,
+            assignments,
+            cluster.all_supervisor_info(),
+            self._health.observe(time.monotonic(), assignments, beats),
+            beating,
+            all_deaths(cluster.state),
+            self.settings.max_deaths,
+        )
+
+    def _do(self, decision: Decision, picture: Picture) -> None:
+        match decision:
+            case Assign(storm_id, slot, why):
+                self._assign(storm_id, slot, why, picture)
+            case Rest(storm_id, reason):
+                logger.error("topology %s is put to rest: %s", storm_id, reason)
+                self._set_failed(storm_id, reason)
+            case RollBack(storm_id, reason):
+                logger.error("topology %s goes back to the code before its upgrade: %s", storm_id, reason)
+                self.cluster.update_storm(storm_id, _rolled_back)
+            case Forget(storm_id):
+                self._forget(storm_id)
+
+    def _assign(self, storm_id: str, slot: NodePort, why: str, picture: Picture) -> None:
+        base, before = picture.bases[storm_id], picture.assignments.get(storm_id)
+        host = picture.supervisors[slot.node].hostname
+        # Later than every earlier one: supervisors and drivers tell assignments apart by this.
+        start = max(picture.now_secs, 0.0 if before is None else before.start_time_secs + 0.001)
+        assignment = Assignment(
+            self._code_dir,
+            {slot.node: host},
+            {Assignment.DRIVER: slot},
+            {Assignment.DRIVER: start},
+            base.code_hash,
+            base.generation,
+        )
+        self.cluster.setup_heartbeats(storm_id)
+        if self.cluster.replace_assignment(storm_id, before, assignment):
+            logger.info("topology %s is assigned to %s on %s: %s", storm_id, slot, host, why)
+            if before is not None and before.slot != slot:
+                self.cluster.remove_worker_heartbeat(storm_id, *before.slot)
+
+    def _set_failed(self, storm_id: str, reason: str) -> None:
+        self.cluster.update_storm(
+            storm_id, lambda base: replace(base, status=Status("failed", time.time(), reason=reason))
+        )
+        self.cluster.state.delete_node(f"/assignments/{storm_id}")
+
+    def _forget(self, storm_id: str) -> None:
+        """Remove a killed topology, its record last: so what a crash leaves is removed by the next round."""
+        logger.info("topology %s has ended", storm_id)
+        self.cluster.teardown_heartbeats(storm_id)
+        self.cluster.teardown_topology_errors(storm_id)
+        forget_deaths(self.cluster.state, storm_id)
+        self._names.remove(storm_id)
+
+
+def _rolled_back(base: StormBase) -> StormBase:
+    if not base.previous_code_hash:
+        return base
+    return replace(base, code_hash=base.previous_code_hash, previous_code_hash="", generation=base.generation + 1)
