@@ -17,6 +17,7 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["ClusterClient"]
 
+_CODE = "/api/v1/code"
 _PIECE = 1 << 16
 
 Progress = Callable[[int], None]
@@ -161,7 +162,7 @@ class ClusterClient:
 
     def _send(self, package: TopologyPackage, progress: Progress | None) -> None:
         """Send a package, unless Nimbus has it."""
-        path, data = f"/api/v1/code/{package.sha256}", package.data
+        data = package.data
         told = progress or (lambda sent: None)
 
         def pieces() -> Iterator[bytes]:
@@ -169,8 +170,9 @@ class ClusterClient:
                 yield data[start : start + _PIECE]
                 told(len(data[start : start + _PIECE]))
 
-        if self._http.ask("HEAD", path).status_code == 404:
-            self._http.ask("PUT", path, content=pieces, headers={"Content-Length": str(len(data))})
+        if not self._http.ask("GET", _CODE, params={"has": package.sha256}).json()["has"]:
+            headers = {"Content-Length": str(len(data))}
+            self._http.ask("PUT", f"{_CODE}/{package.sha256}", content=pieces, headers=headers)
 
 
 def _path(storm_id: str) -> str:

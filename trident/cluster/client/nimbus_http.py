@@ -78,7 +78,7 @@ class NimbusHttp:
         timeout_s: float = _TIMEOUT_S,
         **request: Any,
     ) -> httpx.Response:
-        """Send a request and return its answer, which is a success or a 404 to `HEAD`.
+        """Send a request and return its answer, which is a success.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class NimbusHttp:
             raise kind(
                 text if again else f"{text}. It is not known whether it has done it; look with `trident show`"
             ) from error
-        if answer.is_success or (method == "HEAD" and answer.status_code == 404):
+        if answer.is_success:
             return answer
         raise self._error(url, answer)
 

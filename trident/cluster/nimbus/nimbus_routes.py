@@ -1,7 +1,7 @@
 """The routes of Nimbus that Storm UI has not, beside those of `trident.ui.rest`: packages of code, submissions, upgrades.
 
 =====================================  ==============================================================================
-`HEAD /api/v1/code/SHA256`             200 if the package is there and whole
+`GET /api/v1/code?has=SHA256`          `{"has": true}` if the package is there and whole
 `PUT /api/v1/code/SHA256`              keep a package; again does nothing
 `GET /api/v1/code/SHA256`              its bytes
 `POST /api/v1/topology`                `{"sha256", "name", "submission", "conf", "workers"}`; answers `{"id", "name"}`
@@ -21,12 +21,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.ui.answers import PageError, answer, problem
 
 __all__ = ["nimbus_routes"]
 
-_CODE = "/api/v1/code/{sha256}"
+_CODES = "/api/v1/code"
+_CODE = f"{_CODES}/{{sha256}}"
 _TOPOLOGY = "/api/v1/topology"
 _MAX_BODY = 1 << 20
 
@@ -42,7 +44,8 @@ def nimbus_routes(submissions: Submissions, check_leads: Callable[[], None] = la
     routes = _Routes(submissions, check_leads)
     return [
         Route(_CODE, routes.put_code, methods=["PUT"]),
-        Route(_CODE, routes.get_code, methods=["GET", "HEAD"]),
+        Route(_CODE, routes.get_code, methods=["GET"]),
+        Route(_CODES, routes.has_code, methods=["GET"]),
         Route(_TOPOLOGY, routes.submit, methods=["POST"]),
         Route(f"{_TOPOLOGY}/{{topology}}/upgrade", routes.upgrade, methods=["POST"]),
     ]
@@ -64,13 +67,21 @@ class _Routes:
             return problem(request, error)
         return answer({"sha256": sha256})
 
-    def get_code(self, request: Request) -> Response:  # not async: it runs in a thread
+    def has_code(self, request: Request) -> Response:  # not async: it runs in a thread
+        try:
+            self._submissions.code.open(request.query_params.get("has", "")).close()
+        except BadPackage:
+            return answer({"has": False})
+        except Exception as error:  # noqa: BLE001  as above
+            return problem(request, error)
+        return answer({"has": True})
+
+    def get_code(self, request: Request) -> Response:
         try:
             sha256 = request.path_params["sha256"]
             if not self._submissions.code.path(sha256).exists():
                 raise PageError(404, f"this Nimbus has no package {sha256}")
-            with self._submissions.code.open(sha256) as source:
-                data = b"" if request.method == "HEAD" else source.read()
+            data = self._submissions.code.get(sha256)
         except Exception as error:  # noqa: BLE001  as above
             return problem(request, error)
         return Response(data, media_type="application/zip")

@@ -1,0 +1,264 @@
+"""A client and a Nimbus: a submission is one topology, whatever is lost on the way, and errors say what is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.cluster.client.losing_proxy import LosingProxy
+from tests.cluster.code.archives import package_of
+from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.client.nimbus_http import LEADER, NimbusHttp
+from trident.cluster.cluster_errors import (
+    BadPackage,
+    ClusterError,
+    ClusterUnreachable,
+    NameTaken,
+    NoLeader,
+    NoSuchTopology,
+    NotAllowed,
+)
+from trident.cluster.code.package_archive import read_manifest
+from trident.cluster.code.package_manifest import ComponentFacts
+from trident.cluster.code.topology_package import TopologyPackage
+from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
+from trident.errors import ConfigError
+
+pytestmark = pytest.mark.server
+
+TOKEN = "the-token"
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return str(tmp_path / "cluster")
+
+
+@pytest.fixture
+def nimbus(address: str, tmp_path: Path) -> Iterator[NimbusDaemon]:
+    with NimbusDaemon(address, TOKEN, tmp_path / "code") as daemon:
+        daemon.wait_until_known()
+        yield daemon
+
+
+@pytest.fixture
+def client(address: str, nimbus: NimbusDaemon) -> Iterator[ClusterClient]:
+    with ClusterClient(address, TOKEN, patience_s=5.0) as made:
+        yield made
+
+
+def packed(text: str = "1", **manifest: Any) -> TopologyPackage:
+    """Return a package without a real topology: Nimbus runs none of its code."""
+    _, data = package_of({"a.py": text.encode()}, **{"name": "mine", **manifest})
+    return TopologyPackage(read_manifest(io.BytesIO(data)), data)
+
+
+def test_a_topology_is_submitted_and_seen(client: ClusterClient) -> None:
+    sent: list[int] = []
+    package = packed("x" * 200_000)
+    storm_id = client.submit(package, "words", {"max_spout_pending": "2"}, 3, progress=sent.append)
+    assert (sum(sent), max(sent)) == (len(package.data), 1 << 16)
+    [found] = client.topologies()
+    assert found == client.show("words") == client.show(storm_id)
+    assert (found.base.storm_name, found.base.num_workers, found.base.conf) == ("words", 3, {"max_spout_pending": "2"})
+    assert (found.driver, found.why_waiting) == ("waiting", "no supervisor is there")
+    assert json.loads(json.dumps(found.as_json()))["reason"] == "no supervisor is there"
+    client.submit(package, "again", progress=sent.append)
+    assert sum(sent) == len(package.data)  # Nimbus had it
+
+
+def test_why_a_topology_waits_is_told(client: ClusterClient) -> None:
+    info = SupervisorInfo(0.0, "host", "s", (), (), {}, 0.0)
+    client.cluster.supervisor_heartbeat("s", info)  # offers no slot at all
+    client.submit(packed())
+    assert client.show("mine").why_waiting == (
+        "no free slot: 1 supervisors offer 0 slots, and all are taken. Start another supervisor, or kill a topology"
+    )
+
+
+def test_a_topology_is_steered(client: ClusterClient) -> None:
+    bolts: dict[str, Any] = {"kind": "bolts", "components": {"count": ComponentFacts("bolt", 1, 4)}}
+    client.submit(packed(**bolts))
+    client.deactivate("mine")
+    assert client.show("mine").base.status.kind == "inactive"
+    client.activate("mine")
+    client.rebalance("mine", 5, 2, {"count": 4})
+    base = client.show("mine").base
+    assert (base.status.kind, base.num_workers, base.component_executors) == ("active", 2, {"count": 4})
+    assert base.status.wait_secs == 5.0
+    done = client.upgrade("mine", packed("2", **bolts))
+    assert (done["generation"], done["changed"]) == (2, True)
+    assert client.upgrade("mine", packed("2", **bolts))["changed"] is False
+    client.kill("mine", 60)
+    assert client.show("mine").base.status.kind == "killed"
+
+
+def test_errors_are_those_of_nimbus(client: ClusterClient) -> None:
+    client.submit(packed())
+    with pytest.raises(NameTaken, match="the cluster has a topology 'mine', submitted at"):
+        client.submit(packed())
+    with pytest.raises(NoSuchTopology, match="no topology 'none' in this cluster; its topologies are: mine"):
+        client.activate("none")
+    with pytest.raises(BadPackage, match="made with Python 2.7"):
+        client.submit(packed(python="2.7"), "other")
+    with pytest.raises(ConfigError, match="max_spout_pending"):
+        client.submit(packed(), "other", {"max_spout_pendin": "1"})
+    with pytest.raises(ClusterError, match="'a/b' cannot name a topology"):
+        client.submit(packed(), "a/b")
+    with pytest.raises(ClusterError, match="parallelism_hint"):
+        client.rebalance("mine", executors={"lines": 2})
+    with pytest.raises(ClusterError, match="workers: expected a whole number of at least 1, not 'two'"):
+        client.submit(packed(), "other", workers="two")  # type: ignore[arg-type]
+    assert [each.base.storm_name for each in client.topologies()] == ["mine"]
+
+
+def test_a_package_of_another_hash_is_refused(nimbus: NimbusDaemon, client: ClusterClient) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    answer = httpx.put(f"{nimbus.url}/api/v1/code/{'0' * 64}", content=b"x", headers=headers)
+    assert (answer.status_code, answer.json()["kind"]) == (400, "BadPackage")
+    assert "was announced with the hash" in answer.json()["errorMessage"]
+    answer = httpx.get(f"{nimbus.url}/api/v1/code/{'0' * 64}", headers=headers)
+    assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(("token", "said"), [(None, "needs the token.*; give it with --token"), ("other", "is wrong")])
+def test_without_the_token_nothing_is_changed(
+    address: str, nimbus: NimbusDaemon, token: str | None, said: str, client: ClusterClient
+) -> None:
+    client.submit(packed())
+    with ClusterClient(address, token) as stranger:
+        assert [each.base.storm_name for each in stranger.topologies()] == ["mine"]
+        for act in (lambda: stranger.submit(packed("2"), "other"), lambda: stranger.kill("mine")):
+            with pytest.raises(NotAllowed, match=said):
+                act()
+    assert [each.base.status.kind for each in client.topologies()] == ["active"]
+
+
+def test_the_token_of_a_cluster_on_this_machine_is_found(address: str, nimbus: NimbusDaemon) -> None:
+    Path(address, "token").write_text(f"{TOKEN}\n")
+    with ClusterClient(address) as client:
+        assert client.submit(packed()).startswith("mine-")
+
+
+def test_a_package_goes_through_as_it_was_sent(nimbus: NimbusDaemon, client: ClusterClient) -> None:
+    package = packed()
+    client.submit(package)
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    path = f"{nimbus.url}/api/v1/code/{package.sha256}"
+    assert httpx.get(path, headers=headers).content == package.data
+    assert httpx.get(path).status_code == 401
+    assert nimbus.submissions.code.hashes() == [package.sha256]
+
+
+def test_where_no_cluster_is_it_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ClusterUnreachable, match="there is no cluster in .*none. Start one there \\(`trident up`\\)"):
+        ClusterClient(str(tmp_path / "none"))
+    assert not (tmp_path / "none").exists()
+
+
+def test_without_a_leader_topologies_are_seen_and_not_changed(address: str, tmp_path: Path) -> None:
+    with NimbusDaemon(address, TOKEN, tmp_path / "code") as nimbus:
+        nimbus.wait_until_known()
+        with ClusterClient(address, TOKEN) as client:
+            storm_id = client.submit(packed())
+            client.cluster.report_error(storm_id, "split", ErrorInfo(2.0, "second", "host", 6700))
+            client.cluster.report_error(storm_id, "count", ErrorInfo(1.0, "first", "host", 6700))
+    with ClusterClient(address, TOKEN, patience_s=0.2) as client:
+        assert client.show("mine").why_waiting == "no Nimbus leads the cluster, so it is not assigned"
+        assert [(each["component"], each["error"]) for each in client.errors("mine")] == [
+            ("split", "second"), ("count", "first"),
+        ]  # fmt: skip
+        with pytest.raises(NoLeader, match="no Nimbus leads the cluster. Start one: `trident nimbus`"):
+            client.kill("mine")
+
+
+def test_a_nimbus_that_is_gone_and_one_of_another_version_are_told(address: str, client: ClusterClient) -> None:
+    state = client.cluster.state
+    state.delete_node(LEADER)
+    state.set_ephemeral_node(LEADER, json.dumps({"url": "http://127.0.0.1:1", "id": "x"}).encode())
+    with pytest.raises(ClusterUnreachable, match="the Nimbus at http://127.0.0.1:1 does not answer"):
+        NimbusHttp(state, TOKEN, 0.1).ask("GET", "/api/v1/cluster/summary")
+    state.set_ephemeral_node(LEADER, json.dumps({"url": "http://127.0.0.1:1", "id": "x", "version": "99.0"}).encode())
+    with pytest.raises(ClusterError, match="at http://127.0.0.1:1 has Trident 99.0, and this client"):
+        NimbusHttp(state, TOKEN, 0.1).ask("GET", "/api/v1/cluster/summary")
+
+
+def test_a_client_waits_for_the_next_leader(address: str, tmp_path: Path) -> None:
+    Path(address).mkdir()
+    with ClusterClient(address, TOKEN, patience_s=20.0) as client, ThreadPoolExecutor(1) as threads:
+        submitted = threads.submit(client.submit, packed())
+        with NimbusDaemon(address, TOKEN, tmp_path / "code"):
+            assert submitted.result(20).startswith("mine-")
+
+
+@pytest.mark.parametrize("lost", ["PUT", "POST"])
+def test_an_answer_that_is_lost_makes_no_second_topology(client: ClusterClient, lost: str) -> None:
+    with LosingProxy(client.cluster.state, lost) as proxy:
+        storm_id = client.submit(packed())
+        assert proxy.lost == 1
+    assert [each.storm_id for each in client.topologies()] == [storm_id]
+
+
+def test_a_rebalance_whose_answer_is_lost_is_not_sent_again(client: ClusterClient) -> None:
+    client.submit(packed())
+    with LosingProxy(client.cluster.state, "POST"), pytest.raises(ClusterUnreachable, match="It is not known whether"):
+        client.rebalance("mine", workers=2)
+    assert client.show("mine").base.generation == 2
+
+
+_CLIENT = """
+import io, sys
+from tests.cluster.client.test_cluster_client import packed
+from trident.cluster.client.cluster_client import ClusterClient
+with ClusterClient(sys.argv[1], "the-token") as client:
+    package = packed("x" * 5_000_000)
+    def told(sent):
+        print("sent", flush=True)
+        sys.stdin.readline()
+    print(client.submit(package, progress=told))
+"""
+
+
+@pytest.mark.slow
+def test_a_client_that_is_killed_while_it_submits_leaves_nothing(client: ClusterClient, nimbus: NimbusDaemon) -> None:
+    root = str(Path(__file__).parents[3])
+    command = [sys.executable, "-c", _CLIENT, str(nimbus.submissions.code.folder.parent / "cluster")]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=root) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "sent\n"  # and the next piece is not
+        process.kill()
+    folder, gone = nimbus.submissions.code.folder, threading.Event()
+    for _ in range(200):
+        if not list(folder.iterdir()):
+            break
+        gone.wait(0.05)
+    assert list(folder.iterdir()) == []
+    assert client.topologies() == []
+    assert client.submit(packed("x" * 5_000_000)).startswith("mine-1-")
+
+
+@pytest.mark.slow
+def test_of_clients_side_by_side_one_gets_the_name(address: str, client: ClusterClient) -> None:
+    def submit(number: int) -> str:
+        with ClusterClient(address, TOKEN) as other:
+            try:
+                return other.submit(packed(str(number % 3)))
+            except NameTaken:
+                return "taken"
+
+    with ThreadPoolExecutor(8) as threads:
+        said = list(threads.map(submit, range(16)))
+    assert said.count("taken") == 15
+    assert [each.storm_id for each in client.topologies()] == [each for each in said if each != "taken"]
