@@ -7,6 +7,7 @@ import time
 import pytest
 
 from tests.harness.cluster_states import Opened, Opening
+from tests.harness.commands import until
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_state import ClusterEvent, Versioned
 
@@ -272,8 +273,8 @@ def test_a_callback_may_use_the_state_and_set_the_watch_again(opened: Opened) ->
     opened.state.get_data("/a", watch=True)
     for number in range(1, 4):
         opened.state.set_data("/a", b"%d" % number)
-        opened.until(lambda told, count=number: len(told) == count)  # type: ignore[misc]
-    assert seen[-1] in (b"2", b"3")
+        until(lambda count=number: len(seen) == count, "the watch is set again")  # type: ignore[misc]
+    assert seen == [b"1", b"2", b"3"]
 
 
 # ---- sessions ------------------------------------------------------------------------------------------------------------

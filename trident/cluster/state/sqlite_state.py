@@ -51,7 +51,8 @@ class SqliteClusterState:
 
     def __init__(self, path: Path, session_timeout_s: float = 10.0, poll_s: float = 0.05) -> None:
         prepare(path, session_timeout_s)
-        self._file = SqliteFile(path, session_timeout_s)
+        # Two connections: who reads does not wait for a thread that waits to write.
+        self._file, self._reader = SqliteFile(path, session_timeout_s), SqliteFile(path, session_timeout_s)
         self._teller = EventTeller("cluster")
         self._session = SqliteSession(path, session_timeout_s, poll_s, self._teller)
         self._closed = threading.Event()
@@ -138,7 +139,7 @@ class SqliteClusterState:
         """Return the data of all nodes directly below each path."""
         found: dict[str, dict[str, bytes]] = {checked_path(path): {} for path in paths}
         names = list(found)
-        with self._file.reading() as db:
+        with self._reader.reading() as db:
             for start in range(0, len(names), _MAX_PARAMETERS):
                 some = names[start : start + _MAX_PARAMETERS]
                 marks = ", ".join("?" * len(some))
@@ -169,6 +170,7 @@ class SqliteClusterState:
         except ClusterError as error:
             _log.warning("the session ends with its lease: %s", error)
         self._file.close()
+        self._reader.close()
         self._teller.close()
 
     def _write(self, act: Callable[[sqlite3.Connection], _T], durable: bool = True) -> _T:
@@ -187,9 +189,9 @@ class SqliteClusterState:
         self, path: str, watch: Callable[[str, int], None] | None, find: Callable[[sqlite3.Connection], _T]
     ) -> _T:
         if watch is None:
-            with self._file.single() as db:
+            with self._reader.single() as db:
                 return find(db)
         # The poller waits meanwhile: it cannot pass over an entry that comes after what is read here.
-        with self._session.watches.lock, self._file.reading() as db:
+        with self._session.watches.lock, self._reader.reading() as db:
             watch(path, sqlite_nodes.journal_end(db))
             return find(db)

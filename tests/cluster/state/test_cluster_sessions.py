@@ -1,0 +1,185 @@
+"""Sessions of real processes, on a file and on a real ZooKeeper: killed, stopped, woken, and many at once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.harness.cluster_session import SessionProcess
+from tests.harness.cluster_states import Opening
+from tests.harness.commands import until
+from trident.cluster.state.cluster_state import Versioned
+
+pytestmark = pytest.mark.slow
+
+_TIMEOUT_S = 1.0
+_SLACK_S = 10.0  # of a busy machine
+
+Processes = Callable[..., SessionProcess]
+
+
+@pytest.fixture
+def processes(address: str) -> Iterator[Processes]:
+    with contextlib.ExitStack() as stack:
+        yield lambda timeout_s=10.0: stack.enter_context(SessionProcess(address, timeout_s))
+
+
+def test_ephemeral_nodes_of_a_killed_process_vanish_within_its_timeout(opening: Opening, processes: Processes) -> None:
+    looks, owner = opening(_TIMEOUT_S), processes(_TIMEOUT_S)
+    owner.ask("state.set_ephemeral_node('/all/a', b'1')")
+    owner.ask("state.set_data('/all/b', b'2')")
+    assert looks.state.get_data("/all/a", watch=True) == b"1"
+    assert looks.state.get_children("/all", watch=True) == ["a", "b"]
+    began = time.monotonic()
+    owner.kill()
+    looks.told(("deleted", "/all/a"), ("children", "/all"))
+    assert time.monotonic() - began < _TIMEOUT_S + _SLACK_S
+    assert looks.state.get_data_below("/all") == {"b": b"2"}
+    assert looks.state.create_ephemeral_node("/all/a", b"new")
+
+
+def test_a_process_that_was_stopped_beyond_its_timeout_finds_its_session_expired(
+    opening: Opening, processes: Processes
+) -> None:
+    looks, owner = opening(_TIMEOUT_S), processes(_TIMEOUT_S)
+    owner.ask("state.set_ephemeral_node('/leader', b'old')")
+    owner.ask("state.get_data('/watched', watch=True)")
+    looks.state.get_data("/leader", watch=True)
+    owner.pause()
+    looks.told(("deleted", "/leader"))
+    assert looks.state.create_ephemeral_node("/leader", b"new")
+    owner.resume()
+    assert owner.ask("state.create_ephemeral_node('/leader', b'old')") is False
+    assert owner.ask("state.create_ephemeral_node('/follower', b'old')") is True
+    told = _until(owner, lambda events: ("expired", "") in events)
+    assert [event for event in told if event[0] != "suspended"] == [("expired", "")]
+    looks.state.set_data("/watched", b"")  # watches went with the session
+    owner.ask("state.get_data('/again', watch=True)")
+    looks.state.set_data("/again", b"")
+    told = _until(owner, lambda events: ("created", "/again") in events)
+    assert ("created", "/watched") not in told
+    assert looks.state.get_data("/leader") == b"new"
+    assert looks.state.get_data("/follower", watch=True) == b"old"
+    owner.kill()
+    looks.told(("deleted", "/follower"))
+
+
+def test_a_process_that_is_stopped_for_less_than_its_timeout_keeps_its_session(
+    opening: Opening, processes: Processes
+) -> None:
+    looks, owner = opening(), processes()
+    owner.ask("state.set_ephemeral_node('/leader', b'1')")
+    owner.ask("state.get_data('/watched', watch=True)")
+    owner.pause()
+    looks.state.set_data("/watched", b"")
+    looks.state.set_data("/watched", b"again")
+    owner.resume()
+    told = _until(owner, bool)
+    assert told == [("created", "/watched")]
+    assert looks.state.get_data("/leader") == b"1"
+
+
+def test_a_process_that_starts_again_takes_its_ephemeral_node_over(opening: Opening, processes: Processes) -> None:
+    looks, old, new = opening(), processes(_TIMEOUT_S), processes()
+    old.ask("state.set_ephemeral_node('/supervisors/a', b'old')")
+    old.kill()
+    new.ask("state.set_ephemeral_node('/supervisors/a', b'new')")
+    assert looks.state.get_data("/supervisors/a", watch=True) == b"new"
+    gone = opening(_TIMEOUT_S)  # its end comes after that of the killed one: both were in touch a timeout ago at most
+    gone.state.set_ephemeral_node("/supervisors/b", b"")
+    gone.state.close()
+    assert looks.settled() == []
+    assert looks.state.get_data("/supervisors/a") == b"new"
+
+
+def test_sequential_names_of_several_processes_are_all_different(opening: Opening, processes: Processes) -> None:
+    looks, many = opening(), [processes() for _ in range(3)]
+    for each in many:
+        each.begin("[state.create_sequential('/all/e', b'') for _ in range(60)]")
+    made = [each.result() for each in many]
+    assert [sorted(each) for each in made] == made
+    names = sorted(path.removeprefix("/all/") for each in made for path in each)
+    assert len(set(names)) == 180
+    assert looks.state.get_children("/all") == names
+
+
+def test_exactly_one_of_several_processes_sets_each_version(opening: Opening, processes: Processes) -> None:
+    looks, many = opening(), [processes() for _ in range(3)]
+    looks.state.set_data("/a", b"0")
+    for number, each in enumerate(many):
+        each.begin(
+            f"[found.version for _ in range(150) if (found := state.get_versioned('/a'))"
+            f" and state.compare_and_set('/a', b'{number}', found.version)]"
+        )
+    won = [each.result() for each in many]
+    versions = sorted(version for each in won for version in each)
+    assert versions == list(range(len(versions)))
+    found = looks.state.get_versioned("/a")
+    assert found is not None
+    assert found.version == len(versions)
+    last = next(number for number, each in enumerate(won) if len(versions) - 1 in each)
+    assert found == Versioned(b"%d" % last, len(versions))
+
+
+def test_one_of_several_processes_creates_a_node(processes: Processes) -> None:
+    many = [processes() for _ in range(3)]
+    for each in many:
+        each.ask("state.mkdirs('/all')")
+    for each in many:
+        each.begin("[n for n in range(60) if state.compare_and_set(f'/all/{n}', b'', None)]")
+    won = [each.result() for each in many]
+    assert sorted(number for each in won for number in each) == list(range(60))
+
+
+def test_events_of_concurrent_writers_are_told_once_and_in_each_ones_order(
+    opening: Opening, processes: Processes
+) -> None:
+    looks, writers = opening(), [processes() for _ in range(2)]
+    for writer in writers:
+        writer.ask("state.mkdirs('/all')")
+    for number in range(200):
+        looks.state.get_data(f"/all/{number}", watch=True)
+    for first, writer in enumerate(writers):
+        writer.begin(
+            f"[state.set_data(f'/all/{{n}}', b'') or state.set_data('/all/0', b'') for n in range({first}, 200, 2)]"
+        )
+    for writer in writers:
+        writer.result()
+    looks.until(lambda told: len(told) >= 200)
+    told = looks.settled()
+    assert {event.kind for event in told} == {"created"}
+    numbers = [int(event.path.removeprefix("/all/")) for event in told]
+    assert sorted(numbers) == list(range(200))
+    for first in range(2):
+        of_writer = [number for number in numbers if number % 2 == first and number > 0]
+        assert of_writer == sorted(of_writer)
+
+
+def test_every_state_of_a_node_is_seen_by_who_watches_it_again_or_a_later_one(
+    opening: Opening, processes: Processes
+) -> None:
+    looks, writer = opening(), processes()
+    seen: list[bytes | None] = [looks.state.get_data("/a", watch=True)]
+    looks.state.register(lambda event: seen.append(looks.state.get_data("/a", watch=True)))
+    writer.begin("[state.set_data('/a', b'%d' % n) for n in range(300)] and None")
+    until(lambda: seen[-1] == b"299", "the last state is seen")
+    numbers = [int(each) for each in seen if each is not None]
+    assert numbers == sorted(numbers)
+    assert writer.result() is None
+
+
+def test_a_process_ends_quietly_and_its_nodes_with_it(opening: Opening, processes: Processes) -> None:
+    looks, one = opening(), processes()
+    one.ask("state.set_ephemeral_node('/a', b'1')")
+    assert one.end() == ""
+    assert looks.state.get_data("/a") is None
+
+
+def _until(process: SessionProcess, holds: Callable[[list[tuple[str, str]]], object]) -> list[tuple[str, str]]:
+    deadline = time.monotonic() + _TIMEOUT_S + _SLACK_S
+    while not holds(told := process.ask("events")):
+        assert time.monotonic() < deadline, f"told: {told}"
+    return list(told)

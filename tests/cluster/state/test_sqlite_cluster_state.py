@@ -1,0 +1,281 @@
+"""The file of an embedded cluster: held by others, damaged, full, of another program, forked."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.harness.cluster_session import SessionProcess
+from tests.harness.cluster_states import Opened
+from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
+from trident.cluster.state import sqlite_leases
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.sqlite_state import SqliteClusterState
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cluster"
+
+
+@contextlib.contextmanager
+def opened(folder: Path, session_timeout_s: float = 10.0) -> Iterator[Opened]:
+    state = open_cluster_state(folder, session_timeout_s)
+    try:
+        yield Opened(state)
+    finally:
+        state.close()
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold the file as a process does that was stopped in the middle of a change."""
+    with contextlib.closing(sqlite3.connect(folder / "cluster.db", isolation_level=None)) as db:
+        db.execute("BEGIN IMMEDIATE")
+        yield
+        db.execute("ROLLBACK")
+
+
+# ---- held by others ------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_waits_while_another_process_holds_the_file(folder: Path) -> None:
+    with opened(folder) as one:
+        with held(folder):
+            thread = threading.Thread(target=one.state.set_data, args=("/a", b"1"))
+            thread.start()
+            thread.join(0.3)
+            assert thread.is_alive()
+            assert one.state.get_data("/a") is None  # readers do not wait
+        thread.join()
+        assert one.state.get_data("/a") == b"1"
+
+
+def test_a_file_that_is_held_beyond_the_timeout_is_an_error_and_no_session_is_lost(folder: Path) -> None:
+    with opened(folder, 1.0) as one, opened(folder, 1.0) as other, opened(folder, 1.0) as looks:
+        one.state.set_ephemeral_node("/one", b"1")
+        other.state.set_ephemeral_node("/other", b"1")
+        looks.state.get_children("/", watch=True)
+        with held(folder):
+            with pytest.raises(
+                ClusterUnreachable, match=r"cluster.db was held by another process for 1 s; is one stopped"
+            ):
+                one.state.set_data("/a", b"1")
+            for each in (one, other, looks):
+                each.told(("suspended", ""))
+        for each in (one, other, looks):
+            each.told(("connected", ""))
+        assert looks.state.get_children("/", watch=True) == ["one", "other"]
+        one.state.set_data("/a", b"1")
+        looks.told(("children", "/"))
+
+
+@pytest.mark.slow
+def test_many_processes_open_a_new_cluster_at_once(folder: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        many = [stack.enter_context(SessionProcess(str(folder))) for _ in range(6)]
+        for number, each in enumerate(many):
+            each.begin(f"state.set_ephemeral_node('/all/{number}', b'')")
+        assert [each.result() for each in many] == [None] * 6
+        assert many[0].ask("state.get_children('/all')") == ["0", "1", "2", "3", "4", "5"]
+
+
+# ---- sessions ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_end_of_a_process_is_noticed_long_before_its_lease_has_run_out(folder: Path) -> None:
+    with opened(folder, 60.0) as looks, SessionProcess(str(folder), 60.0) as owner:
+        owner.ask("state.set_ephemeral_node('/leader', b'1')")
+        looks.state.get_data("/leader", watch=True)
+        owner.kill()
+        looks.told(("deleted", "/leader"), limit_s=30.0)
+
+
+@pytest.mark.slow
+def test_what_killed_processes_left_is_gone_when_the_next_one_opens(folder: Path) -> None:
+    with SessionProcess(str(folder), 60.0) as owner:
+        owner.ask("state.set_ephemeral_node('/leader', b'1')")
+        owner.kill()
+    with opened(folder) as looks:
+        assert looks.state.get_children("/") == []
+
+
+def test_sessions_of_an_earlier_start_of_the_machine_are_over(folder: Path) -> None:
+    with opened(folder, 1.0) as one:
+        one.state.set_ephemeral_node("/a", b"1")
+        one.state.get_data("/a", watch=True)
+        with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db, db:
+            db.execute("UPDATE session SET boot = 'another-start pid:[1]'")
+        with opened(folder) as other:
+            assert other.state.get_children("/") == []
+            one.until(bool)
+            one.until(lambda told: ("expired", "") in told)
+
+
+@pytest.mark.parametrize(
+    ("boot", "pid", "expires", "over"),
+    [
+        ("here", "mine", 5.0, False),
+        ("here", "mine", -0.1, True),  # the lease has run out
+        ("here", "gone", 5.0, True),  # the process has ended
+        ("here", "mine", 5000.0, True),  # of an earlier start, on a system that does not number them
+        ("other container", "gone", 5.0, False),  # its numbers of processes mean nothing here
+        ("other container", "mine", -0.1, True),
+        ("other start", "mine", 5.0, True),
+    ],
+)
+def test_when_a_session_is_over(tmp_path: Path, boot: str, pid: str, expires: float, over: bool) -> None:
+    here = sqlite_leases._boot()
+    boots = {"here": here, "other container": f"{here.partition(' ')[0]} pid:[1]", "other start": "x pid:[1]"}
+    pids = {"mine": os.getpid(), "gone": max(psutil.pids()) + 100_000}
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.execute("CREATE TABLE session (id, boot, pid, timeout, expires)")
+        row = ("a", boots[boot], pids[pid], 10.0, time.monotonic() + expires)
+        db.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?)", row)
+        awake_long, awake_shortly = time.monotonic() - 60.0, time.monotonic() - 1.0
+        assert sqlite_leases.lapsed(db, "mine", awake_long) == (["a"] if over else [])
+        # One that was asleep itself gives the others time to renew theirs.
+        ran_out = expires < 0
+        assert sqlite_leases.lapsed(db, "mine", awake_shortly) == (["a"] if over and not ran_out else [])
+        assert sqlite_leases.lapsed(db, "a", awake_long) == []
+
+
+def test_the_wall_clock_does_not_matter(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(folder, 1.0) as one, opened(folder, 1.0) as other:
+        one.state.set_ephemeral_node("/a", b"1")
+        for step in (86_400.0, -86_400.0):
+            real = time.time
+            monkeypatch.setattr(time, "time", lambda step=step, real=real: real() + step)
+            assert other.settled() == one.settled() == []
+        assert other.state.get_data("/a") == b"1"
+
+
+def test_the_journal_does_not_grow(folder: Path) -> None:
+    with opened(folder, 0.5) as one:
+        deadline = time.monotonic() + 20.0
+        written = 0
+        while True:
+            for _ in range(100):
+                one.state.set_data("/a", b"1")
+            written += 100
+            with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db:
+                (kept,) = db.execute("SELECT count(*) FROM journal").fetchone()
+            if kept < written / 2:
+                break
+            assert time.monotonic() < deadline
+
+
+# ---- what can be wrong with a file ---------------------------------------------------------------------------------------
+
+
+def test_a_file_that_is_no_database_is_an_error_and_is_left_as_it_is(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "cluster.db").write_bytes(b"something else entirely " * 100)
+    with pytest.raises(ClusterError, match="cluster.db is no file of a cluster's state; name another folder"):
+        open_cluster_state(folder)
+    assert (folder / "cluster.db").read_bytes() == b"something else entirely " * 100
+
+
+def test_the_file_of_another_program_is_an_error_and_is_left_as_it_is(folder: Path) -> None:
+    folder.mkdir()
+    with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db:
+        db.execute("CREATE TABLE theirs (a)")
+    with pytest.raises(ClusterError, match="cluster.db belongs to another program; name another folder"):
+        open_cluster_state(folder)
+    with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db:
+        assert db.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
+
+
+def test_the_file_of_another_version_is_an_error_that_names_both(folder: Path) -> None:
+    with opened(folder):
+        pass
+    with contextlib.closing(sqlite3.connect(folder / "cluster.db")) as db:
+        db.execute("PRAGMA user_version = 7")
+    with pytest.raises(ClusterError, match="is of version 7; this version of the software reads 1"):
+        open_cluster_state(folder)
+
+
+def test_a_damaged_file_is_an_error(folder: Path) -> None:
+    with opened(folder) as one:
+        for number in range(200):
+            one.state.set_data(f"/all/{number}", b"x" * 1000)
+    with (folder / "cluster.db").open("r+b") as file:
+        file.seek(4096)
+        file.write(b"\xff" * 100_000)
+    with pytest.raises(ClusterError, match="cluster.db, the state of the cluster, is damaged"), opened(folder) as one:
+        one.state.get_data_below("/all")
+
+
+def test_a_full_disk_is_an_error_and_what_was_there_is_kept(folder: Path) -> None:
+    with opened(folder) as one:
+        one.state.set_data("/a", b"kept")
+        state = one.state
+        assert isinstance(state, SqliteClusterState)
+        state._file._db.execute("PRAGMA max_page_count = 20")
+        with pytest.raises(
+            ClusterError, match="the disk of .*cluster.db, the state of the cluster, is full; nothing was"
+        ):
+            state.set_data("/a", b"x" * 900_000)
+        assert state.get_data("/a") == b"kept"
+        state._file._db.execute("PRAGMA max_page_count = 100000")
+        state.set_data("/a", b"x" * 900_000)
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError, match="the folder .*/file/cluster of the cluster cannot be made: Not a directory"):
+        open_cluster_state(tmp_path / "file" / "cluster")
+
+
+def test_a_database_that_is_a_folder_is_an_error(folder: Path) -> None:
+    (folder / "cluster.db").mkdir(parents=True)
+    with pytest.raises(ClusterError, match="cluster.db, the state of the cluster, cannot be written"):
+        open_cluster_state(folder)
+
+
+# ---- this process --------------------------------------------------------------------------------------------------------
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(folder: Path) -> None:
+    with opened(folder) as one:
+        one.state.set_ephemeral_node("/a", b"1")
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                one.state.get_data("/a")
+            except ClusterError as error:
+                status = 0 if "was opened before this process was forked; open it again here" in str(error) else 2
+            one.state.close()
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        one.state.set_data("/b", b"2")
+        assert one.state.get_children("/") == ["a", "b"]
+
+
+def test_a_closed_state_leaves_no_thread_and_no_file_open(folder: Path) -> None:
+    before = {thread.name for thread in threading.enumerate()}
+    for _ in range(3):
+        with opened(folder) as one:
+            one.state.set_data("/a", b"1")
+            assert any(thread.name.startswith("trident-cluster") for thread in threading.enumerate())
+    assert {thread.name for thread in threading.enumerate()} <= before
+    assert not [file for file in psutil.Process().open_files() if "cluster.db" in file.path]
+    assert [path.name for path in folder.iterdir()] == ["cluster.db"]
+
+
+def test_a_state_whose_file_is_held_can_be_closed(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    state = open_cluster_state(folder, 0.5)
+    with held(folder), caplog.at_level(logging.WARNING):
+        state.close()
+    assert "the session ends with its lease" in caplog.text

@@ -1,0 +1,401 @@
+"""What a cluster's state does when its ZooKeeper is away: lost answers, lost connections, lost members, wrong addresses."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.harness.cluster_states import Opened
+from tests.harness.commands import environment, until
+from tests.harness.proxy import Proxy
+from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
+from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_state import Versioned
+
+pytestmark = pytest.mark.server
+
+
+@contextlib.contextmanager
+def opened(hosts: str, root: str, session_timeout_s: float = 10.0) -> Iterator[Opened]:
+    state = open_cluster_state(f"zookeeper://{hosts}{root}", session_timeout_s)
+    try:
+        yield Opened(state)
+    finally:
+        state.close()
+
+
+@pytest.fixture
+def root(request: pytest.FixtureRequest) -> str:
+    return f"/{abs(hash(request.node.nodeid))}"
+
+
+@pytest.fixture
+def proxy(zookeeper_server: ZooKeeperEnsemble) -> Iterator[Proxy]:
+    between = Proxy(zookeeper_server.members[0].port)
+    yield between
+    between.close()
+
+
+@pytest.fixture
+def direct(zookeeper_server: ZooKeeperEnsemble, root: str) -> Iterator[Opened]:
+    """A session that nothing happens to."""
+    with opened(zookeeper_server.hosts, root) as one:
+        yield one
+
+
+@pytest.fixture
+def shaky(proxy: Proxy, root: str) -> Iterator[Opened]:
+    """A session through the proxy."""
+    with opened(f"127.0.0.1:{proxy.port}", root) as one:
+        yield one
+
+
+# ---- answers that are lost with the connection -----------------------------------------------------------------------------
+
+
+def lost(proxy: Proxy, shaky: Opened, act: Callable[[], None] = lambda: None) -> None:
+    """Have the answer to the next request lost; the server has carried it out when `act` runs."""
+    shaky.settled()
+    proxy.arm("reply", act)
+
+
+def reconnected(proxy: Proxy, shaky: Opened) -> None:
+    assert not proxy.disarm()
+    shaky.until(lambda told: ("connected", "") in told)
+    assert shaky.take()[:2] == [("suspended", ""), ("connected", "")]
+
+
+def test_a_compare_and_set_whose_answer_was_lost_is_done_once(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
+    shaky.state.set_data("/a", b"0")
+    lost(proxy, shaky)
+    assert shaky.state.compare_and_set("/a", b"1", 0)
+    reconnected(proxy, shaky)
+    assert direct.state.get_versioned("/a") == Versioned(b"1", 1)
+
+
+def test_a_compare_and_set_that_was_refused_is_refused_although_the_answer_was_lost(
+    proxy: Proxy, shaky: Opened, direct: Opened
+) -> None:
+    shaky.state.set_data("/a", b"0")
+    direct.state.set_data("/a", b"1")
+    lost(proxy, shaky)
+    assert not shaky.state.compare_and_set("/a", b"2", 0)
+    reconnected(proxy, shaky)
+    assert direct.state.get_versioned("/a") == Versioned(b"1", 1)
+
+
+def test_a_creation_whose_answer_was_lost_is_ours(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
+    lost(proxy, shaky)
+    assert shaky.state.create_ephemeral_node("/leader", b"1")
+    reconnected(proxy, shaky)
+    lost(proxy, shaky)
+    assert shaky.state.compare_and_set("/a", b"1", None)
+    reconnected(proxy, shaky)
+    assert direct.state.get_versioned("/leader") == Versioned(b"1", 0)
+    assert direct.state.get_versioned("/a") == Versioned(b"1", 0)
+
+
+def test_a_node_of_another_is_not_ours_although_the_answer_was_lost(
+    proxy: Proxy, shaky: Opened, direct: Opened
+) -> None:
+    direct.state.create_ephemeral_node("/leader", b"1")
+    direct.state.set_data("/a", b"1")
+    lost(proxy, shaky)
+    assert not shaky.state.create_ephemeral_node("/leader", b"1")
+    reconnected(proxy, shaky)
+    lost(proxy, shaky)
+    assert not shaky.state.compare_and_set("/a", b"1", None)
+    reconnected(proxy, shaky)
+
+
+def test_a_node_that_was_ours_before_is_not_created_again_although_the_answer_was_lost(
+    proxy: Proxy, shaky: Opened
+) -> None:
+    assert shaky.state.create_ephemeral_node("/leader", b"1")
+    lost(proxy, shaky)
+    assert not shaky.state.create_ephemeral_node("/leader", b"1")
+    reconnected(proxy, shaky)
+
+
+def test_a_sequential_node_whose_answer_was_lost_is_not_made_twice(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
+    before = direct.state.create_sequential("/all/e", b"1")
+    lost(proxy, shaky)
+    made = shaky.state.create_sequential("/all/e", b"1")
+    reconnected(proxy, shaky)
+    assert made > before
+    assert direct.state.get_children("/all") == [before[5:], made[5:]]
+
+
+def test_an_ephemeral_node_that_was_taken_over_when_the_answer_was_lost_is_ours(
+    proxy: Proxy, shaky: Opened, direct: Opened
+) -> None:
+    direct.state.set_ephemeral_node("/a", b"theirs")
+    lost(proxy, shaky)
+    shaky.state.set_ephemeral_node("/a", b"ours")
+    reconnected(proxy, shaky)
+    direct.state.get_data("/a", watch=True)
+    shaky.state.close()
+    direct.told(("deleted", "/a"))
+
+
+def test_a_delete_whose_answer_was_lost_is_done(proxy: Proxy, shaky: Opened, direct: Opened) -> None:
+    direct.state.set_data("/a/b/c", b"1")
+    lost(proxy, shaky)
+    shaky.state.delete_node("/a")
+    reconnected(proxy, shaky)
+    assert direct.state.get_data("/a") is None
+
+
+# ---- connections ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_missed_while_the_connection_was_lost_is_told_after_it(
+    proxy: Proxy, shaky: Opened, direct: Opened
+) -> None:
+    for path in ("/changed", "/deleted", "/same", "/below/a", "/gone/a", "/still/a"):
+        direct.state.set_data(path, b"1")
+    for path in ("/changed", "/deleted", "/same", "/created"):
+        shaky.state.get_data(path, watch=True)
+    for path in ("/below", "/gone", "/still", "/new"):
+        shaky.state.get_children(path, watch=True)
+
+    def meanwhile() -> None:
+        direct.state.set_data("/changed", b"2")
+        direct.state.set_data("/changed", b"1")
+        direct.state.delete_node("/deleted")
+        direct.state.set_data("/created", b"1")
+        direct.state.set_data("/below/b", b"1")
+        direct.state.delete_node("/below/b")
+        direct.state.delete_node("/gone")
+        direct.state.mkdirs("/new")
+
+    lost(proxy, shaky, meanwhile)
+    shaky.state.get_data("/")
+    assert not proxy.disarm()
+    shaky.until(lambda told: len(told) >= 8)
+    told = shaky.settled()
+    assert told[:2] == [("suspended", ""), ("connected", "")]
+    assert sorted(told[2:]) == [
+        ("changed", "/changed"),
+        ("children", "/below"),
+        ("created", "/created"),
+        ("created", "/new"),
+        ("deleted", "/deleted"),
+        ("deleted", "/gone"),
+    ]
+    direct.state.set_data("/same", b"2")
+    direct.state.set_data("/still/b", b"2")
+    shaky.told(("changed", "/same"), ("children", "/still"))
+
+
+def test_a_server_that_is_killed_and_started_again_is_waited_for(
+    zookeeper_server: ZooKeeperEnsemble, direct: Opened
+) -> None:
+    direct.state.set_data("/a", b"1")
+    direct.state.set_ephemeral_node("/b", b"2")
+    direct.state.get_data("/a", watch=True)
+    zookeeper_server.members[0].kill()
+    direct.told(("suspended", ""))
+    answers: list[object] = []
+    waits = threading.Thread(target=lambda: answers.append(direct.state.get_data("/a")))
+    waits.start()
+    zookeeper_server.restart()
+    direct.told(("connected", ""))
+    waits.join()
+    assert answers == [b"1"]
+    assert direct.state.get_data("/b") == b"2"
+    direct.state.set_data("/a", b"3")
+    direct.told(("changed", "/a"))
+
+
+def test_a_server_that_stays_away_is_an_error_after_the_timeout(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
+    with opened(zookeeper_server.hosts, root, 1.0) as one:
+        zookeeper_server.members[0].kill()
+        try:
+            calls: list[Callable[[], object]] = [
+                lambda: one.state.get_data("/a"),
+                lambda: one.state.set_data("/a", b"1"),
+            ]
+            for call in calls:
+                began = time.monotonic()
+                with pytest.raises(ClusterUnreachable, match=f"no ZooKeeper answers at {zookeeper_server.hosts}"):
+                    call()
+                assert time.monotonic() - began < 10.0
+        finally:
+            zookeeper_server.restart()
+        one.until(lambda told: told[-1:] in ([("connected", "")], [("expired", "")]))
+        one.state.set_data("/a", b"2")
+        assert one.state.get_data("/a") == b"2"
+
+
+def test_a_server_that_hangs_is_an_error_after_the_timeout(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
+    with opened(zookeeper_server.hosts, root, 1.0) as one:
+        zookeeper_server.members[0].pause()
+        try:
+            with pytest.raises(ClusterUnreachable, match="tried for 1 s"):
+                one.state.get_data("/a")
+        finally:
+            zookeeper_server.members[0].resume()
+        one.until(lambda told: told[-1:] in ([("connected", "")], [("expired", "")]))
+
+
+# ---- an ensemble ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
+    three = start_zookeeper(tmp_path_factory.mktemp("ensemble"), 3)
+    try:
+        yield three
+    finally:
+        three.stop()
+
+
+@pytest.mark.slow
+def test_an_ensemble_that_loses_a_member_and_its_majority(ensemble: ZooKeeperEnsemble) -> None:
+    until(ensemble.leader, "the ensemble has a leader")
+    with opened(ensemble.hosts, "/storm", 20.0) as one, opened(ensemble.hosts, "/storm", 20.0) as other:
+        one.state.set_data("/a", b"0")
+        one.state.set_ephemeral_node("/b", b"1")
+        other.state.get_data("/b", watch=True)
+        for member in ensemble.members:  # each in turn, so the one that each session speaks to is among them
+            member.kill()
+            version = one.state.get_versioned("/a")
+            assert version is not None
+            assert one.state.compare_and_set("/a", b"next", version.version)
+            assert not other.state.compare_and_set("/a", b"too late", version.version)
+            member.start()
+            until(ensemble.leader, "the ensemble has a leader")
+        assert one.state.get_versioned("/a") == Versioned(b"next", 3)
+        one.settled()
+        for member in ensemble.members[:2]:
+            member.kill()
+        one.until(lambda told: ("suspended", "") in told)
+        answers: list[object] = []
+        waits = threading.Thread(target=lambda: answers.append(one.state.compare_and_set("/a", b"last", 3)))
+        waits.start()
+        ensemble.restart()
+        waits.join()
+        assert answers == [True]
+        one.until(lambda told: ("connected", "") in told)
+        assert ("expired", "") not in [*one.take(), *other.take()]
+        assert other.state.get_data("/b") == b"1"
+
+
+# ---- addresses where nothing answers, or another program --------------------------------------------------------------------
+
+
+def test_a_wrong_port_is_an_error_within_the_timeout() -> None:
+    began = time.monotonic()
+    with pytest.raises(
+        ClusterUnreachable, match=r"no ZooKeeper answers at 127.0.0.1:1 \(tried for 0.5 s\); does it run"
+    ):
+        open_cluster_state("zookeeper://127.0.0.1:1", 0.5)
+    assert time.monotonic() - began < 10.0
+
+
+def test_a_wrong_host_is_an_error_within_the_timeout() -> None:
+    with pytest.raises(ClusterUnreachable, match="no ZooKeeper answers at no-such-host.invalid:2181"):
+        open_cluster_state("zookeeper://no-such-host.invalid", 0.5)
+
+
+def test_a_server_that_takes_connections_and_is_silent_is_an_error_within_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(ClusterUnreachable):
+            open_cluster_state(f"zookeeper://127.0.0.1:{silent.getsockname()[1]}", 0.5)
+        assert time.monotonic() - began < 10.0
+
+
+def test_a_dead_server_among_the_living_does_not_matter(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
+    with opened(f"127.0.0.1:1,{zookeeper_server.hosts},no-such-host.invalid:2181", root) as one:
+        one.state.set_data("/a", b"1")
+        assert one.state.get_data("/a") == b"1"
+
+
+@pytest.mark.slow
+def test_nothing_but_the_error_is_printed(tmp_path: Path) -> None:
+    program = (
+        "from trident.cluster.state.cluster_address import open_cluster_state\n"
+        "try:\n    open_cluster_state('zookeeper://127.0.0.1:1,no-such-host.invalid', 0.5)\n"
+        "except Exception as error:\n    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=environment(), check=True
+    )
+    assert done.stderr == ""
+    assert done.stdout.startswith("no ZooKeeper answers at 127.0.0.1:1,no-such-host.invalid:2181 (tried for 0.5 s)")
+
+
+# ---- other clients; this process -------------------------------------------------------------------------------------------
+
+
+def test_nodes_are_where_any_client_finds_them(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
+    client = KazooClient(zookeeper_server.hosts)
+    client.start()
+    try:
+        with opened(zookeeper_server.hosts, f"{root}/deep/root") as one:
+            one.state.set_data("/storms/a", json.dumps({"storm-name": "größe"}).encode())
+            assert json.loads(client.get(f"{root}/deep/root/storms/a")[0]) == {"storm-name": "größe"}
+            one.state.get_data("/storms/a", watch=True)
+            client.set(f"{root}/deep/root/storms/a", b"theirs")
+            one.told(("changed", "/storms/a"))
+            client.create(f"{root}/deep/root/storms/b")  # without data
+            assert one.state.get_data_below("/storms") == {"a": b"theirs", "b": b""}
+    finally:
+        client.stop()
+        client.close()
+
+
+def test_a_forked_child_is_refused_and_the_parent_goes_on(direct: Opened) -> None:
+    direct.state.set_ephemeral_node("/a", b"1")
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            direct.state.get_data("/a")
+        except ClusterError as error:
+            status = 0 if "was opened before this process was forked; open it again here" in str(error) else 2
+        direct.state.close()
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert direct.state.get_data("/a") == b"1"
+
+
+def test_a_closed_state_leaves_no_thread(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
+    before = set(threading.enumerate())
+    for _ in range(3):
+        with opened(zookeeper_server.hosts, root):
+            pass
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+
+
+def test_a_failed_start_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(ClusterUnreachable):
+        open_cluster_state("zookeeper://127.0.0.1:1", 0.3)
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.is_alive()]
+
+
+def test_a_state_whose_server_is_away_can_be_closed(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
+    with opened(zookeeper_server.hosts, root) as one:
+        zookeeper_server.members[0].kill()
+        try:
+            one.told(("suspended", ""))
+            began = time.monotonic()
+            one.state.close()
+            assert time.monotonic() - began < 10.0
+        finally:
+            zookeeper_server.restart()
