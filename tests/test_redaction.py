@@ -21,7 +21,7 @@ from states.redis import RedisOptions, RedisState
 from trident import Config
 from trident.drpc import DRPCClient
 from trident.errors import BackendError, ConfigError, DRPCExecutionException
-from trident.redaction import SECRET, Redacted, redacted
+from trident.redaction import SECRET, Redacted, redacted, shown_settings
 from trident.state.interfaces import StateConf
 
 KEYS = {"AWS_ACCESS_KEY_ID": "hush", "AWS_SECRET_ACCESS_KEY": "hush"}
@@ -118,3 +118,19 @@ def test_errors_name_an_address_without_its_secrets(tmp_path: Path) -> None:
     with pytest.raises(BackendError) as failed:
         state.begin_commit(1)
     assert "hush" not in str(failed.value)
+
+
+def test_settings_whose_names_speak_of_secrets_show_no_values() -> None:
+    shown = shown_settings(
+        {
+            "spark.ssl.keyPassword": "a",
+            "fs.s3a.access.key": "b",
+            "my_TOKEN": "c",
+            "url": "http://u:p@h/",
+            "engine": "spark",
+        }
+    )
+    assert shown == {
+        "engine": "spark", "fs.s3a.access.key": "***", "my_TOKEN": "***", "spark.ssl.keyPassword": "***",
+        "url": "http://***@h/",
+    }  # fmt: skip

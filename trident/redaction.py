@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SECRET", "Redacted", "redacted"]
+__all__ = ["SECRET", "Redacted", "redacted", "shown_settings"]
 
 SECRET = {"trident.secret": True}
 """The `metadata` of a field that is never shown."""
@@ -17,6 +17,7 @@ _HIDDEN = "***"
 _USER = re.compile(r"(?<=://)[^\s'\"]*(?=@)")
 _CONTAINERS = re.compile(r"(?:abfss?|wasbs?)$", re.IGNORECASE)  # the text before the `@` is not a user there
 _QUERY = re.compile(r"(://[^\s'\"?]*\?)([^\s'\")\]]*)")
+_SECRET_NAME = re.compile(r"secret|passw|token|credential|access[._-]?key|api[._-]?key", re.IGNORECASE)
 _VALUE = re.compile(r"=[^&;]*")
 
 
@@ -26,6 +27,11 @@ def redacted(text: str) -> str:
         return text
     shown = _USER.sub(lambda found: found[0] if _is_container(text, found) else _HIDDEN, text)
     return _QUERY.sub(lambda found: found[1] + _VALUE.sub(f"={_HIDDEN}", found[2]), shown)
+
+
+def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
+    """Return settings without the values of those whose names speak of secrets, and without secrets in URLs."""
+    return {name: _HIDDEN if _SECRET_NAME.search(name) else redacted(value) for name, value in sorted(settings.items())}
 
 
 class Redacted:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from trident import __version__
-from trident.cluster.cluster_errors import ClusterError, NoSuchTopology
+from trident.cluster.cluster_errors import ClusterError, NoLeader
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.nimbus.topology_names import TopologyNames
-from trident.cluster.state.cluster_records import ErrorInfo, StormBase, WorkerHeartbeat
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.errors import TridentError
+from trident.cluster.topology_of_cluster import Acting, ClusterTopologyPages, facts, uptime_text
 from trident.ui.cluster_pages import Action, Page, TopologyPages
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import topology_row
 
-__all__ = ["Acting", "ClusterOverview", "uptime_text"]
+__all__ = ["ClusterOverview", "open_cluster_pages"]
 
-Acting = Callable[[str, Action, Mapping[str, Any]], Page]
-"""Does something to a topology, by its id."""
+_ACTION_TIMEOUT_S = 30.0
 
 
 class ClusterOverview:
@@ -100,7 +101,7 @@ class ClusterOverview:
 
     def of_topology(self, topology_id: str) -> TopologyPages:
         """Return the pages of a topology."""
-        return _OfTopology(self, self._cluster, self.id_of(topology_id), self._act)
+        return ClusterTopologyPages(self._cluster, self.id_of(topology_id), self.driver_of, self._act)
 
     def log(self, topology_id: str, offset: int | None = None) -> Page:
         """Return a part of its driver's log, from the machine to which it is assigned."""
@@ -150,119 +151,31 @@ class ClusterOverview:
         return rows
 
 
-class _OfTopology:
-    """`TopologyPages` of a topology of the cluster: its driver's, or what its last heartbeat says."""
+@contextmanager
+def open_cluster_pages(address: str, token: str | None, session_timeout_s: float = 10.0) -> Iterator[ClusterOverview]:
+    """Open the pages of a cluster, which change nothing themselves: what is asked for is passed on to the leading Nimbus.
 
-    def __init__(
-        self, overview: ClusterOverview, cluster: StormClusterState, storm_id: str, act: Acting | None
-    ) -> None:
-        self._overview, self._cluster, self._id, self._act = overview, cluster, storm_id, act
-
-    def topology(self, window_s: int = 0) -> Page:
-        base, slot, beat = self._known()
-        page: Page = {} if beat is None else dict(beat.stats)
-        note = ""
-        try:
-            driver = None if beat is None else self._overview.driver_of(beat)
-            if driver is not None:
-                page = driver.topology(window_s)
-        except (TridentError, KeyError) as error:
-            note = f"the driver does not answer, so this is what it said last: {error}"
-        told = [
-            {"component": component, **_error(each)}
-            for component, errors in self._cluster.all_errors(self._id).items()
-            for each in errors
-        ]
-        errors = sorted(told, key=lambda each: -each["errorTime"]) or page.get("errors", [])
-        return {**page, **facts(self._id, base, slot, beat), "topologyErrors": errors, "note": note}
-
-    def component(self, component: str, window_s: int = 0) -> Page:
-        page = self._driver().component(component, window_s)
-        told = [_error(each) for each in self._cluster.errors(self._id, component)]
-        return {**page, "componentErrors": told or page.get("componentErrors", [])}
-
-    def visualization(self, window_s: int = 0) -> Page:
-        return self._driver().visualization(window_s)
-
-    def batches(self) -> Sequence[Page]:
-        return self._driver().batches()
-
-    def lookup(self, state: str, key: Sequence[Any]) -> Page:
-        return self._driver().lookup(state, key)
-
-    def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
-        if self._act is None:
-            raise ClusterError("this server can only be read")
-        return self._act(self._id, action, parameters)
-
-    def _known(self) -> tuple[StormBase, Any, WorkerHeartbeat | None]:
-        base, assignment = self._cluster.storm_base(self._id), self._cluster.assignment_info(self._id)
-        if base is None:
-            raise NoSuchTopology(f"the topology {self._id} has ended")
-        if assignment is None:
-            return base, None, None
-        beat = self._cluster.get_worker_heartbeat(self._id, *assignment.slot)
-        is_of_now = beat is not None and beat.start_time_secs == assignment.start_time_secs
-        return base, assignment.slot, beat if is_of_now else None
-
-    def _driver(self) -> HttpTopologyPages:
-        _, slot, beat = self._known()
-        driver = None if beat is None else self._overview.driver_of(beat)
-        if driver is None:
-            where = "it waits for a free slot" if slot is None else f"its driver in slot {slot} starts"
-            raise ClusterError(f"the topology {self._id} does not run yet: {where}")
-        return driver
+    Parameters
+    ----------
+    token
+        Of the cluster. Without it nothing can be changed, and drivers tell nothing beyond their heartbeats.
+    """
+    cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
+    try:
+        yield ClusterOverview(cluster, token, None if token is None else _Forward(cluster, token))
+    finally:
+        cluster.disconnect()
 
 
-def facts(storm_id: str, base: StormBase, slot: Any, beat: WorkerHeartbeat | None) -> Page:
-    """Return what the cluster's state says of a topology, for its row and its page."""
-    now = time.time()
-    return {
-        "id": storm_id,
-        "encodedId": storm_id,
-        "name": base.storm_name,
-        "kind": base.kind,
-        "status": _status(base, slot, beat),
-        "statusReason": base.status.reason,
-        "uptime": uptime_text(now - base.launch_time_secs),
-        "uptimeSeconds": now - base.launch_time_secs,
-        "workersTotal": base.num_workers,
-        "slot": None if slot is None else str(slot),
-        "host": None if beat is None else beat.hostname,
-        "driverUptimeSeconds": None if beat is None else beat.uptime_secs,
-        "heardSecondsAgo": None if beat is None else max(0.0, now - beat.time_secs),
-        "generation": base.generation,
-        "target": base.target,
-        "conf": dict(base.conf),
-    }
+class _Forward:
+    """Passes an action on to the Nimbus that leads."""
 
+    def __init__(self, cluster: StormClusterState, token: str) -> None:
+        self._cluster, self._token = cluster, token
 
-def _status(base: StormBase, slot: Any, beat: WorkerHeartbeat | None) -> str:
-    if base.status.kind in ("killed", "failed"):
-        return base.status.kind.upper()
-    if slot is None:
-        return "WAITING"
-    if beat is None or beat.state == "starting":
-        return "STARTING"
-    return "ACTIVE" if base.status.kind == "active" else "INACTIVE"
-
-
-def _error(info: ErrorInfo) -> dict[str, Any]:
-    return {
-        "errorTime": info.time_secs,
-        "error": info.error,
-        "errorHost": info.host,
-        "errorPort": info.port,
-        "errorLapsedSecs": max(0.0, time.time() - info.time_secs),
-    }
-
-
-def uptime_text(seconds: float) -> str:
-    """Return a time as Storm UI has it: `2d 3h 4m 5s`."""
-    left = int(seconds)
-    parts: list[str] = []
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if left >= size or parts:
-            parts.append(f"{left // size}{unit}")
-            left %= size
-    return " ".join([*parts, f"{left}s"])
+    def __call__(self, storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
+        leader = leader_of(self._cluster.state)
+        if leader is None:
+            raise NoLeader("no Nimbus leads the cluster just now; nothing was done")
+        with HttpTopologyPages(leader["url"], self._token, storm_id, timeout_s=_ACTION_TIMEOUT_S) as nimbus:
+            return nimbus.act(action, parameters)

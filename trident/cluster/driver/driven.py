@@ -37,15 +37,16 @@ class Driven:
         self,
         running: RunningTopology | RunningStormTopology,
         topology: TridentTopology | StormTopology,
+        storm_id: str,
         numbers: tuple[int, Mapping[str, int]],
     ) -> None:
         self.running = running
         self._pages: TopologyPages
         if isinstance(running, RunningTopology):
-            self._pages = TridentPages(running)
+            self._pages = TridentPages(running, storm_id)
         else:
             assert isinstance(topology, StormTopology), "what runs is of the kind that was declared"
-            self._pages = StormPages(running, topology)
+            self._pages = StormPages(running, topology, storm_id)
         self._numbers = numbers
         self._begun_at = running.txid if isinstance(running, RunningTopology) else 0
 
@@ -109,7 +110,11 @@ class Driven:
 
 
 def start_driven(
-    topology: TridentTopology | StormTopology, base: StormBase, executors: Mapping[str, int], log_address: str
+    topology: TridentTopology | StormTopology,
+    storm_id: str,
+    base: StormBase,
+    executors: Mapping[str, int],
+    log_address: str,
 ) -> Driven:
     """Start a topology with the settings of its record.
 
@@ -123,8 +128,10 @@ def start_driven(
     active, numbers = base.status.kind == "active", (base.num_workers, dict(executors))
     if isinstance(topology, StormTopology):
         conf = StormConfig.of({**_split(base.conf), "name": base.storm_name, "workers": base.num_workers})
-        return Driven(start_on_spark(topology, conf, active=active), topology, numbers)
-    return Driven(topology.start(trident_config(topology, base, log_address), active=active), topology, numbers)
+        return Driven(start_on_spark(topology, conf, active=active), topology, storm_id, numbers)
+    return Driven(
+        topology.start(trident_config(topology, base, log_address), active=active), topology, storm_id, numbers
+    )
 
 
 def trident_config(topology: TridentTopology, base: StormBase, log_address: str) -> Config:

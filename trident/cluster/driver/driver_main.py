@@ -86,7 +86,9 @@ class _Driver:
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
         topology = load_package(folder, manifest, base.storm_name)
         executors = {name: facts.executors for name, facts in manifest.components.items()}
-        driven = start_driven(topology, base, executors, log_of(self._order.cluster, base.storm_name))
+        driven = start_driven(
+            topology, self._order.storm_id, base, executors, log_of(self._order.cluster, base.storm_name)
+        )
         self._running_since = time.time()
         logger.info("topology %s runs", self._order.storm_id)
         beats.pages = _serve(open_things, driven, self._order)

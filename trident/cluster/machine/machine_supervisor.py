@@ -124,8 +124,11 @@ class MachineSupervisor:
 
     def _round(self) -> None:
         now = time.monotonic()
+        busy = [slot.is_busy for slot in self.slots.values()]
         for slot in self.slots.values():
             slot.look(now, time.time())
+        if busy != [slot.is_busy for slot in self.slots.values()]:
+            self._news.set()  # a driver that was told to end knows more than what was read last
         try:
             if self._news.is_set() or now - self._read_at >= self.settings.read_s:
                 self._read(now)

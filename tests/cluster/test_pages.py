@@ -1,0 +1,185 @@
+"""The pages of a cluster: what its state says, and what a driver says while it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from trident import TridentTopology
+from trident.cluster.cluster_errors import ClusterError, NoLeader, NoSuchTopology
+from trident.cluster.nimbus.leadership import Leadership
+from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.pages import ClusterOverview, open_cluster_pages
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import (
+    Assignment,
+    ErrorInfo,
+    NodePort,
+    Status,
+    StormBase,
+    SupervisorInfo,
+    WorkerHeartbeat,
+)
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.operations import Count
+from trident.ui.one_topology import OneTopology
+from trident.ui.trident_pages import TridentPages
+from trident.ui.ui_server import UIServer
+
+TOKEN = "secret"
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[StormClusterState]:
+    made = StormClusterState(open_cluster_state(tmp_path))
+    yield made
+    made.disconnect()
+
+
+def submitted(cluster: StormClusterState, name: str = "counting", status: Status | None = None) -> str:
+    status = status or Status("active", 0.0)
+    conf = {"engine": "in_process", "spark.ssl.keyPassword": "hidden"}
+    base = StormBase(name, time.time() - 60, status, 2, {}, "trident", "m.py:t", "hash", conf)
+    return TopologyNames(cluster).submit(base)
+
+
+def assigned(cluster: StormClusterState, storm_id: str, node: str = "a", port: int = 6700) -> float:
+    start, driver = time.time(), Assignment.DRIVER
+    info = Assignment("code", {node: "host"}, {driver: NodePort(node, port)}, {driver: start}, "hash", 1)
+    assert cluster.replace_assignment(storm_id, cluster.assignment_info(storm_id), info)
+    return start
+
+
+def beating(cluster: StormClusterState, storm_id: str, start: float, pages: str = "") -> None:
+    stats = {"rates": {"tuplesPerSecond": 7.0}, "executorsTotal": 3, "tasksTotal": 3, "txid": 41}
+    beat = WorkerHeartbeat(time.time() - 2, 30.0, storm_id, "host", 99, 1, start, "active", pages, stats)
+    cluster.worker_heartbeat(storm_id, "a", 6700, beat)
+
+
+def supervising(cluster: StormClusterState, node: str = "a") -> None:
+    cluster.supervisor_heartbeat(node, SupervisorInfo(time.time(), "host", node, (6700,), (6700, 6701), {}, 90061.0))
+
+
+def test_an_empty_cluster_has_pages(cluster: StormClusterState) -> None:
+    pages = ClusterOverview(cluster, TOKEN)
+    assert pages.cluster_summary()["slotsTotal"] == 0
+    assert pages.nimbus_summary() == {"nimbuses": []}
+    assert pages.supervisor_summary() == {"supervisors": []}
+    assert pages.topology_summary() == {"topologies": []}
+    with pytest.raises(NoSuchTopology, match="its topologies are: none"):
+        pages.of_topology("counting")
+
+
+def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClusterState) -> None:
+    supervising(cluster)
+    beating(cluster, (storm_id := submitted(cluster)), assigned(cluster, storm_id))
+    submitted(cluster, "waiting")
+    submitted(cluster, "broken", Status("failed", 0.0, reason="no such table"))
+    pages = ClusterOverview(cluster, TOKEN)
+    summary = pages.cluster_summary()
+    assert {name: summary[name] for name in ("supervisors", "topologies", "slotsTotal", "slotsUsed", "slotsFree")} == {
+        "supervisors": 1, "topologies": 3, "slotsTotal": 2, "slotsUsed": 1, "slotsFree": 1,
+    }  # fmt: skip
+    (machine,) = pages.supervisor_summary()["supervisors"]
+    assert (machine["host"], machine["uptime"], machine["usedPorts"]) == ("host", "1d 1h 1m 1s", [6700])
+    rows = {row["name"]: row for row in pages.topology_summary()["topologies"]}
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "counting": "ACTIVE", "waiting": "WAITING", "broken": "FAILED",
+    }  # fmt: skip
+    assert rows["counting"]["slot"] == "a:6700"
+    assert rows["counting"]["rates"] == {"tuplesPerSecond": 7.0}
+    assert rows["broken"]["statusReason"] == "no such table"
+    assert rows["counting"]["conf"] == {"engine": "in_process", "spark.ssl.keyPassword": "***"}
+
+
+def test_the_nimbus_that_leads_is_named(cluster: StormClusterState) -> None:
+    first = Leadership(cluster.state, "http://one", "1.0", lambda: None)
+    second = Leadership(cluster.state, "http://two", "1.0", lambda: None)
+    assert (first.campaign(), second.campaign(), first.campaign()) == (True, False, True)
+    told = {each["url"]: each["status"] for each in ClusterOverview(cluster, TOKEN).nimbus_summary()["nimbuses"]}
+    assert told == {"http://one": "Leader", "http://two": "Not a Leader"}
+    first.resign()
+    assert second.campaign()
+
+
+def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(cluster: StormClusterState) -> None:
+    storm_id = submitted(cluster)
+    pages = ClusterOverview(cluster, TOKEN).of_topology("counting")
+    assert pages.topology()["status"] == "WAITING"
+    with pytest.raises(ClusterError, match="waits for a free slot"):
+        pages.component("words")
+    start = assigned(cluster, storm_id)
+    assert pages.topology()["status"] == "STARTING"
+    beating(cluster, storm_id, start, "http://127.0.0.1:9")
+    cluster.report_error(storm_id, "words/each", ErrorInfo(1.0, "it broke", "host", 6700))
+    page = pages.topology()
+    assert (page["status"], page["txid"], page["slot"]) == ("ACTIVE", 41, "a:6700")
+    assert "what it said last" in page["note"]
+    assert page["heardSecondsAgo"] >= 2
+    assert [(each["component"], each["error"]) for each in page["topologyErrors"]] == [("words/each", "it broke")]
+
+
+def test_a_heartbeat_of_an_earlier_assignment_is_not_shown(cluster: StormClusterState) -> None:
+    storm_id = submitted(cluster)
+    beating(cluster, storm_id, assigned(cluster, storm_id))
+    assigned(cluster, storm_id)
+    assert ClusterOverview(cluster, TOKEN).topology_summary()["topologies"][0]["status"] == "STARTING"
+
+
+def test_what_the_driver_says_comes_first(cluster: StormClusterState) -> None:
+    storm_id = submitted(cluster)
+    topology = TridentTopology("counting")
+    words = topology.new_stream("words", FixedBatchSpout("word", 2, ["the"], ["cow"], ["the"]))
+    words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count", state_name="counts")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        one = OneTopology(storm_id, TridentPages(running, storm_id))
+        with UIServer(one, port=0, token=TOKEN, token_for_all=True) as driver:
+            beating(cluster, storm_id, assigned(cluster, storm_id), driver.url)
+            page = (pages := ClusterOverview(cluster, TOKEN).of_topology(storm_id)).topology()
+            assert (page["id"], page["status"], page["txid"], page["note"]) == (storm_id, "ACTIVE", 2, "")
+            assert page["conf"]["spark.ssl.keyPassword"] == "***"
+            assert pages.lookup("counts", ["the"])["value"] == 2
+            assert len(pages.batches()) == 2
+
+
+def test_actions_go_to_the_nimbus_that_leads(cluster: StormClusterState, tmp_path: Path) -> None:
+    storm_id = submitted(cluster)
+    with open_cluster_pages(str(tmp_path), None) as pages:
+        assert pages.read_only
+        with pytest.raises(ClusterError, match="only be read"):
+            pages.of_topology(storm_id).act("kill", {"wait_s": 1.0})
+    done: list[tuple[str, str, object]] = []
+
+    def act(topology: str, action: str, parameters: object) -> dict[str, object]:
+        done.append((topology, action, parameters))
+        return {"name": "counting"}
+
+    with open_cluster_pages(str(tmp_path), TOKEN) as pages:
+        with pytest.raises(NoLeader):
+            pages.of_topology(storm_id).act("deactivate", {})
+        with UIServer(ClusterOverview(cluster, TOKEN, act), port=0, token=TOKEN) as nimbus:
+            Leadership(cluster.state, nimbus.url, "1.0", lambda: None).campaign()
+            pages.of_topology("counting").act("kill", {"wait_s": 1.0})
+    assert done == [(storm_id, "kill", {"wait_s": 1.0})]
+
+
+def test_what_is_not_of_the_topology_is_not_shown_after_it_has_ended(cluster: StormClusterState) -> None:
+    storm_id = submitted(cluster)
+    pages = ClusterOverview(cluster, TOKEN).of_topology(storm_id)
+    TopologyNames(cluster).remove(storm_id)
+    with pytest.raises(NoSuchTopology, match="has ended"):
+        pages.topology()
+
+
+def test_a_base_changes_only_as_a_whole(cluster: StormClusterState) -> None:
+    storm_id = submitted(cluster)
+    changed = cluster.update_storm(storm_id, lambda base: replace(base, generation=base.generation + 1))
+    assert changed is not None
+    assert ClusterOverview(cluster, TOKEN).of_topology(storm_id).topology()["generation"] == 2

@@ -1,0 +1,148 @@
+"""The pages of one topology of a cluster: what its driver says, and what the cluster's state says of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trident.cluster.cluster_errors import ClusterError, NoSuchTopology
+from trident.cluster.state.cluster_records import ErrorInfo, NodePort, StormBase, WorkerHeartbeat
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.errors import TridentError
+from trident.redaction import shown_settings
+from trident.ui.cluster_pages import Action, Page
+from trident.ui.http_pages import HttpTopologyPages
+
+__all__ = ["Acting", "ClusterTopologyPages", "facts", "uptime_text"]
+
+Acting = Callable[[str, Action, Mapping[str, Any]], Page]
+"""Does something to a topology, by its id."""
+
+
+class ClusterTopologyPages:
+    """`TopologyPages` of a topology of the cluster: its driver's, or what its last heartbeat says."""
+
+    def __init__(
+        self,
+        cluster: StormClusterState,
+        storm_id: str,
+        driver_of: Callable[[WorkerHeartbeat], HttpTopologyPages | None],
+        act: Acting | None,
+    ) -> None:
+        self._cluster, self._id, self._driver_of, self._act = cluster, storm_id, driver_of, act
+
+    def topology(self, window_s: int = 0) -> Page:
+        """Return what the driver says, else what its last heartbeat said; `note` tells when it is the latter."""
+        base, slot, beat = self._known()
+        page: Page = {} if beat is None else dict(beat.stats)
+        note = ""
+        try:
+            driver = None if beat is None else self._driver_of(beat)
+            if driver is not None:
+                page = driver.topology(window_s)
+        except (TridentError, KeyError) as error:
+            note = f"the driver does not answer, so this is what it said last: {error}"
+        told = [
+            {"component": component, **_error(each)}
+            for component, errors in self._cluster.all_errors(self._id).items()
+            for each in errors
+        ]
+        errors = sorted(told, key=lambda each: -each["errorTime"]) or page.get("errors", [])
+        return {**page, **facts(self._id, base, slot, beat), "topologyErrors": errors, "note": note}
+
+    def component(self, component: str, window_s: int = 0) -> Page:
+        """Return one component, with the errors that the cluster keeps of it."""
+        page = self._driver().component(component, window_s)
+        told = [_error(each) for each in self._cluster.errors(self._id, component)]
+        return {**page, "componentErrors": told or page.get("componentErrors", [])}
+
+    def visualization(self, window_s: int = 0) -> Page:
+        """Return the picture."""
+        return self._driver().visualization(window_s)
+
+    def batches(self) -> Sequence[Page]:
+        """Return the last batches."""
+        return self._driver().batches()
+
+    def lookup(self, state: str, key: Sequence[Any]) -> Page:
+        """Return the value of a key."""
+        return self._driver().lookup(state, key)
+
+    def act(self, action: Action, parameters: Mapping[str, Any]) -> Page:
+        """Do something to the topology."""
+        if self._act is None:
+            raise ClusterError("this server can only be read")
+        return self._act(self._id, action, parameters)
+
+    def _known(self) -> tuple[StormBase, NodePort | None, WorkerHeartbeat | None]:
+        base, assignment = self._cluster.storm_base(self._id), self._cluster.assignment_info(self._id)
+        if base is None:
+            raise NoSuchTopology(f"the topology {self._id} has ended")
+        if assignment is None:
+            return base, None, None
+        beat = self._cluster.get_worker_heartbeat(self._id, *assignment.slot)
+        is_of_now = beat is not None and beat.start_time_secs == assignment.start_time_secs
+        return base, assignment.slot, beat if is_of_now else None
+
+    def _driver(self) -> HttpTopologyPages:
+        _, slot, beat = self._known()
+        driver = None if beat is None else self._driver_of(beat)
+        if driver is None:
+            where = "it waits for a free slot" if slot is None else f"its driver in slot {slot} starts"
+            raise ClusterError(f"the topology {self._id} does not run yet: {where}")
+        return driver
+
+
+def facts(storm_id: str, base: StormBase, slot: NodePort | None, beat: WorkerHeartbeat | None) -> Page:
+    """Return what the cluster's state says of a topology, for its row and its page."""
+    now = time.time()
+    return {
+        "id": storm_id,
+        "encodedId": storm_id,
+        "name": base.storm_name,
+        "kind": base.kind,
+        "status": _status(base, slot, beat),
+        "statusReason": base.status.reason,
+        "uptime": uptime_text(now - base.launch_time_secs),
+        "uptimeSeconds": now - base.launch_time_secs,
+        "workersTotal": base.num_workers,
+        "slot": None if slot is None else str(slot),
+        "host": None if beat is None else beat.hostname,
+        "driverUptimeSeconds": None if beat is None else beat.uptime_secs,
+        "heardSecondsAgo": None if beat is None else max(0.0, now - beat.time_secs),
+        "generation": base.generation,
+        "target": base.target,
+        "conf": shown_settings(base.conf),
+    }
+
+
+def _status(base: StormBase, slot: NodePort | None, beat: WorkerHeartbeat | None) -> str:
+    if base.status.kind in ("killed", "failed"):
+        return base.status.kind.upper()
+    if slot is None:
+        return "WAITING"
+    if beat is None or beat.state == "starting":
+        return "STARTING"
+    return "ACTIVE" if base.status.kind == "active" else "INACTIVE"
+
+
+def _error(info: ErrorInfo) -> dict[str, Any]:
+    return {
+        "errorTime": info.time_secs,
+        "error": info.error,
+        "errorHost": info.host,
+        "errorPort": info.port,
+        "errorLapsedSecs": max(0.0, time.time() - info.time_secs),
+    }
+
+
+def uptime_text(seconds: float) -> str:
+    """Return a time as Storm UI has it: `2d 3h 4m 5s`."""
+    left = int(seconds)
+    parts: list[str] = []
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if left >= size or parts:
+            parts.append(f"{left // size}{unit}")
+            left %= size
+    return " ".join([*parts, f"{left}s"])
