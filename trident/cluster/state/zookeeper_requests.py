@@ -116,11 +116,9 @@ def replace(session: ZooKeeperSession, at: str, data: bytes) -> bool:
 
 def delete(session: ZooKeeperSession, at: str) -> None:
     """Delete a node and all below it."""
-    levels = [[at]]
-    while levels:
-        # The deepest first. What is created below meanwhile is found the next time.
-        errors = [_deleted(session, level) for level in reversed(levels)]
-        levels = _levels(session, at) if any(errors) else []
+    paths = [at]
+    while _deleted(session, paths):
+        paths = _tree(session, at)  # what is created below meanwhile is found the next time
 
 
 def children_of_each(session: ZooKeeperSession, paths: Sequence[str]) -> list[list[str]]:
@@ -139,24 +137,23 @@ def data_of_each(session: ZooKeeperSession, paths: Sequence[str]) -> list[bytes 
 
 
 def _deleted(session: ZooKeeperSession, paths: Sequence[str]) -> bool:
-    """Delete nodes; True if one of them has nodes below it."""
+    """Delete nodes, those below others first; True if one is left that has nodes below it."""
     from kazoo.exceptions import NoNodeError, NotEmptyError
 
     def ask(client: KazooClient) -> Result:
-        return together([client.delete_async(path) for path in paths], NoNodeError, NotEmptyError)
+        return together([client.delete_async(path) for path in sorted(paths, reverse=True)], NoNodeError, NotEmptyError)
 
     return any(isinstance(each, NotEmptyError) for each in session.call(ask).value)
 
 
-def _levels(session: ZooKeeperSession, at: str) -> list[list[str]]:
-    """Return a node, those below it, those below these, and so on."""
-    levels: list[list[str]] = []
-    paths = [at]
-    while paths:
-        levels.append(paths)
-        below = children_of_each(session, paths)
-        paths = [f"{path}/{name}" for path, names in zip(paths, below, strict=True) for name in names]
-    return levels
+def _tree(session: ZooKeeperSession, at: str) -> list[str]:
+    """Return a node and all below it."""
+    tree, level = [at], [at]
+    while level:
+        below = children_of_each(session, level)
+        level = [f"{path}/{name}" for path, names in zip(level, below, strict=True) for name in names]
+        tree += level
+    return tree
 
 
 def _read(session: ZooKeeperSession, at: str) -> Any:

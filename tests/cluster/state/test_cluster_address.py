@@ -1,0 +1,111 @@
+"""From an address to a cluster's state: what is an address, what is not, and what the error expects."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness.zookeeper_servers import ZooKeeperEnsemble
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state
+
+
+@pytest.mark.parametrize("address", ["cluster", "./a/b", "/a/b", "~/cluster", "a b", "größe", Path("cluster"), "a:b"])
+def test_a_path_is_a_folder(address: str | Path) -> None:
+    assert is_embedded(address)
+    assert folder_of(address).is_absolute()
+
+
+def test_the_folder_is_where_the_working_directory_is_or_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert folder_of("a/b") == tmp_path / "a" / "b"
+    assert folder_of("~/b") == tmp_path / "home" / "b"
+    assert folder_of(Path("a")) == tmp_path / "a"
+
+
+def test_a_folder_is_made_with_its_file(tmp_path: Path) -> None:
+    open_cluster_state(tmp_path / "a" / "b").close()
+    assert (tmp_path / "a" / "b" / "cluster.db").is_file()
+
+
+def test_the_default_is_the_environments_or_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRIDENT_CLUSTER", raising=False)
+    assert default_address() == "trident-cluster"
+    monkeypatch.setenv("TRIDENT_CLUSTER", "")
+    assert default_address() == "trident-cluster"
+    monkeypatch.setenv("TRIDENT_CLUSTER", "zookeeper://a")
+    assert default_address() == "zookeeper://a"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "  ",
+        "redis://localhost",
+        "http://localhost:2181",
+        "zookeeper:localhost:2181",
+        "zookeeper://",
+        "zookeeper:///storm",
+        "zookeeper://a,,b",
+        "zookeeper://a:0",
+        "zookeeper://a:65536",
+        "zookeeper://a:port",
+        "zookeeper://a:",
+        "zookeeper://a b:2181",
+        "zookeeper://user@a:2181",
+    ],
+)
+def test_what_is_no_address_is_an_error_that_says_what_is_expected(address: str) -> None:
+    expected = "expected is a folder, or zookeeper://host:2181,host:2181/storm"
+    with pytest.raises(ClusterError, match=f"is no address of a cluster; {expected}"):
+        open_cluster_state(address)
+
+
+def test_a_root_that_is_no_path_is_an_error() -> None:
+    with pytest.raises(ClusterError, match="'/a//b' is no path of a node"):
+        open_cluster_state("zookeeper://localhost/a//b")
+
+
+def test_a_cluster_in_zookeeper_has_no_folder() -> None:
+    assert not is_embedded("zookeeper://a:2181,b:2181/storm")
+    with pytest.raises(ClusterError, match="'zookeeper://a' is a cluster in ZooKeeper; it has no folder"):
+        folder_of("zookeeper://a")
+
+
+def test_a_file_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClusterError, match="file is a file; expected is a folder"):
+        open_cluster_state(tmp_path / "file")
+
+
+def test_a_timeout_is_more_than_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="session_timeout_s is 0; it must be more than 0"):
+        open_cluster_state(tmp_path, 0)
+
+
+@pytest.mark.parametrize("root", ["", "/"])
+def test_the_root_is_storm_if_none_is_given(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
+    with_root, without = (
+        open_cluster_state(f"zookeeper://{zookeeper_server.hosts}{each}") for each in ("/storm", root)
+    )
+    try:
+        with_root.set_data("/of-address", root.encode())
+        assert without.get_data("/of-address") == root.encode()
+    finally:
+        with_root.close()
+        without.close()
+
+
+def test_roots_are_apart(zookeeper_server: ZooKeeperEnsemble) -> None:
+    one, other = (open_cluster_state(f"zookeeper://{zookeeper_server.hosts}/roots/{name}/") for name in "ab")
+    try:
+        one.set_data("/a", b"1")
+        assert other.get_children("/") == []
+    finally:
+        one.close()
+        other.close()
