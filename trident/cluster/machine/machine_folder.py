@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import secrets
 import socket
+import time
+from collections.abc import Collection
 from pathlib import Path
 
 from trident.cluster.cluster_errors import ClusterError
@@ -14,6 +17,7 @@ from trident.cluster.machine.driver_order import write_whole
 __all__ = ["MachineFolder", "read_log"]
 
 _LOG_TAIL = 1 << 16
+_OLD_LOG_S = 7 * 86400.0
 
 
 class MachineFolder:
@@ -63,9 +67,18 @@ class MachineFolder:
         """Where code is unpacked."""
         return self.path / "code"
 
+    def remove_old_logs(self, known: Collection[str]) -> None:
+        """Remove the logs of topologies that are not in the cluster any more, a week after their last line."""
+        for each in (self.path / "logs").iterdir():
+            is_known = any(each.name.startswith(f"{name}.") for name in known)
+            if not is_known and time.time() - each.stat().st_mtime > _OLD_LOG_S:
+                each.unlink(missing_ok=True)
+
     def close(self) -> None:
-        """Let another supervisor have the folder."""
-        os.close(self._lock)
+        """Let another supervisor have the folder; harmless if it has been."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
 
     def _read_id(self) -> str:
         file = self.path / "supervisor-id"
@@ -88,8 +101,9 @@ def read_log(file: Path, offset: int | None, limit: int = _LOG_TAIL) -> dict[str
             data = opened.read(limit)
     except FileNotFoundError:
         return {"text": "", "offset": 0, "next": 0}
-    # No half character at either end: a tail begins after a line break, and what is not whole yet is read next time.
-    if offset is None and begin and (cut := data.find(b"\n")) >= 0:
+    if offset is None and begin and (cut := data.find(b"\n")) >= 0:  # a tail begins with a whole line
         begin, data = begin + cut + 1, data[cut + 1 :]
-    text = data.decode("utf-8", errors="ignore" if len(data) == limit else "replace")
-    return {"text": text, "offset": begin, "next": begin + len(data)}
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    text = decoder.decode(data)
+    unfinished, _ = decoder.getstate()  # the begin of a character, which is read next time
+    return {"text": text, "offset": begin, "next": begin + len(data) - len(unfinished)}

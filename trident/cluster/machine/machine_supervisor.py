@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -23,6 +23,9 @@ logger = logging.getLogger(__name__)
 
 DRIVER = "__driver"
 """The name of the driver among the components that have errors."""
+
+
+_TIDY_EVERY_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class MachineSupervisor:
         Brings a package by its hash to this machine.
     meta
         For `SupervisorInfo.scheduler_meta`.
+    forget_code
+        Removes all code from this machine but that with these hashes.
     """
 
     def __init__(
@@ -71,11 +76,12 @@ class MachineSupervisor:
         ports: Sequence[int],
         code: Callable[[str], ReadyCode],
         meta: dict[str, str] | None = None,
+        forget_code: Callable[[Collection[str]], None] = lambda used: None,
         settings: SupervisorSettings | None = None,
     ) -> None:
         self.cluster, self.folder, self.id = cluster, folder, folder.id
         self.settings = settings or SupervisorSettings()
-        self._host, self._meta = host, meta or {}
+        self._host, self._meta, self._forget_code = host, meta or {}, forget_code
         self._began = time.time()
         self._fetching = ThreadPoolExecutor(2, thread_name_prefix="trident-fetch")
         self._unreported: list[tuple[str, DriverDeath]] = []
@@ -87,6 +93,7 @@ class MachineSupervisor:
         }
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
+        self._tidied_at = time.monotonic()
         self._news, self._stopped = threading.Event(), threading.Event()
         self._registered = cluster.state.register(self._told)
         self._thread = threading.Thread(target=self._run, name="trident-supervisor", daemon=True)
@@ -139,6 +146,9 @@ class MachineSupervisor:
             return
         for port, slot in self.slots.items():
             slot.want(now, self._wanted.get(port))
+        if now - self._tidied_at > _TIDY_EVERY_S:
+            self._tidied_at = now
+            self._tidy()
 
     def _read(self, now: float) -> None:
         self._news.clear()
@@ -177,6 +187,11 @@ class MachineSupervisor:
             ),
         )
         self._beat_at = now
+
+    def _tidy(self) -> None:
+        running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]
+        self._forget_code({*running, *(each.assignment.code_hash for each in self._wanted.values())})
+        self.folder.remove_old_logs(self.cluster.active_storms())
 
     def _died(self, storm_id: str, death: DriverDeath) -> None:
         self._unreported.append((storm_id, death))

@@ -56,6 +56,7 @@ class SupervisorDaemon:
         self._open = ExitStack()
         try:
             machine = MachineFolder(folder)
+            self._open.callback(machine.close)
             cluster = StormClusterState(open_cluster_state(address, session_timeout_s))
             self._open.callback(cluster.disconnect)
             server = self._open.enter_context(UIServer(MachinePages(machine), host, 0, token, token_for_all=True))
@@ -66,8 +67,9 @@ class SupervisorDaemon:
                 found = cache.unpacked(code_hash)
                 return ReadyCode(found.folder, tuple(map(Path, found.python_path)))
 
+            meta, where = {"logs": server.url}, _absolute(address)
             self.supervisor = MachineSupervisor(
-                cluster, _absolute(address), machine, host, ports, ready, {"logs": server.url}, settings
+                cluster, where, machine, host, ports, ready, meta, cache.remove_unused, settings
             )
         except BaseException:
             self._open.close()

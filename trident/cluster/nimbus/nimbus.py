@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
 from trident.cluster.nimbus.assigning import Assign, Decision, Forget, Picture, Rest, RollBack, decide
 from trident.cluster.nimbus.driver_health import DriverHealth
 from trident.cluster.nimbus.leadership import Leadership
@@ -19,6 +20,8 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 __all__ = ["Nimbus", "NimbusSettings"]
 
 logger = logging.getLogger(__name__)
+
+_TIDY_EVERY_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,8 @@ class Nimbus:
         Where its HTTP answers.
     code_dir
         Where it keeps the code, for the records.
+    tidy
+        Called by the leader every few minutes: removes what is not used any more.
     """
 
     def __init__(
@@ -61,6 +66,7 @@ class Nimbus:
         version: str,
         code_dir: str,
         settings: NimbusSettings | None = None,
+        tidy: Callable[[], object] = lambda: None,
     ) -> None:
         self.cluster, self.settings = cluster, settings or NimbusSettings()
         self._code_dir = code_dir
@@ -70,6 +76,8 @@ class Nimbus:
         self._leadership = Leadership(cluster.state, url, version, self._wake.set)
         self._health = DriverHealth(self.settings.driver_timeout_s, self.settings.launch_timeout_s)
         self.leads = False
+        self._problem = ""
+        self._tidy, self._tidied_at = tidy, time.monotonic()
         self._thread = threading.Thread(target=self._run, name="trident-nimbus", daemon=True)
 
     def start(self) -> None:
@@ -94,8 +102,13 @@ class Nimbus:
             self._wake.clear()
             try:
                 self._round()
-            except ClusterError as error:
+                self._problem = ""
+            except ClusterUnreachable as error:
                 self._lose(str(error))
+            except ClusterError as error:  # a record that cannot be read
+                if str(error) != self._problem:
+                    self._problem = str(error)
+                    logger.error("nothing is assigned or moved: %s", error)
             except Exception:  # one topology's damaged record must not end the care for all others
                 logger.exception("a round of Nimbus failed; the next one is in %g s", self.settings.round_s)
             self._wake.wait(self.settings.round_s)
@@ -120,6 +133,9 @@ class Nimbus:
         picture = self._look()
         for each in decide(picture):
             self._do(each, picture)
+        if time.monotonic() - self._tidied_at > _TIDY_EVERY_S:
+            self._tidied_at = time.monotonic()
+            self._tidy()
 
     def _look(self) -> Picture:
         cluster = self.cluster

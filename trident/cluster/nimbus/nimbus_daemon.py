@@ -67,7 +67,8 @@ class NimbusDaemon:
             routes = nimbus_routes(self.submissions, self._check_leads)
             self.server = self._open.enter_context(UIServer(overview, host, port, token, extra_routes=routes))
             url = self.server.url if public_host is None else f"http://{public_host}:{self.server.port}"
-            self.nimbus = Nimbus(cluster, url, __version__, str(code_dir.absolute()), settings)
+            tidy = self.submissions.remove_unused_code
+            self.nimbus = Nimbus(cluster, url, __version__, str(code_dir.absolute()), settings, tidy)
             self._open.callback(self.nimbus.stop)
             self.nimbus.start()
         except BaseException:

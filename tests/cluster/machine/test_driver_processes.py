@@ -1,0 +1,121 @@
+"""The process of a driver: its end is noticed, what it started ends with it, and a later supervisor finds it again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.harness.commands import until
+from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
+from trident.cluster.machine.driver_processes import RUN_VARIABLE, DriverProcess, adopt, start_driver
+
+
+def order(folder: Path) -> DriverOrder:
+    return DriverOrder(
+        str(folder), "t-1-5", "node", 6700, "host", 7.0, 1, "hash", str(folder), str(folder / "log"),
+        str(folder / "end"), "a-run-of-tests",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def parent(tmp_path: Path) -> Iterator[DriverProcess]:
+    """A process that has started two others: one in its session, one in a session of its own."""
+    program = (
+        "import subprocess, sys\n"
+        "rest = [sys.executable, '-c', 'import sys; sys.stdin.read()']\n"
+        "near = subprocess.Popen(rest, stdin=subprocess.PIPE)\n"
+        "far = subprocess.Popen(rest, stdin=subprocess.PIPE, start_new_session=True)\n"
+        "print(near.pid, far.pid, flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    environment = {**os.environ, RUN_VARIABLE: "a-run-of-tests"}
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+        env=environment,
+    )  # fmt: skip
+    assert child.stdout is not None
+    others = [int(each) for each in child.stdout.readline().split()]
+    process = psutil.Process(child.pid)
+    made = DriverProcess(order(tmp_path).of_process(child.pid, process.create_time()), process, child)
+    made.others = others  # type: ignore[attr-defined]
+    yield made
+    for each in [child.pid, *others]:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGKILL)
+    child.communicate()
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_a_driver_had_started_is_killed_when_it_has_died(parent: DriverProcess) -> None:
+    assert not parent.has_ended()
+    os.kill(parent.pid, signal.SIGKILL)
+    until(parent.has_ended, "its end is noticed")
+    assert parent.how == "it was ended by SIGKILL"
+    others: list[int] = parent.others  # type: ignore[attr-defined]
+    until(lambda: all(map(gone, others)), "what it had started is gone")
+
+
+def test_a_stopped_driver_is_killed_with_all_that_it_started(parent: DriverProcess) -> None:
+    os.kill(parent.pid, signal.SIGSTOP)
+    parent.end()  # it cannot hear that
+    assert not parent.has_ended()
+    parent.kill()
+    until(parent.has_ended, "its end is noticed")
+    others: list[int] = parent.others  # type: ignore[attr-defined]
+    until(lambda: all(map(gone, others)), "what it had started is gone")
+
+
+def test_a_driver_is_adopted_by_its_file_and_only_while_it_is_the_same_process(
+    tmp_path: Path, parent: DriverProcess
+) -> None:
+    file = tmp_path / "6700.json"
+    parent.order.write(file)
+    adopted = adopt(file)
+    assert adopted is not None
+    assert (adopted.pid, adopted.adopted) == (parent.pid, True)
+    replace(parent.order, created_secs=parent.order.created_secs - 5).write(file)
+    assert adopt(file) is None
+    parent.order.write(file)
+    os.kill(parent.pid, signal.SIGKILL)
+    until(adopted.has_ended, "the end of an adopted driver is noticed")
+    assert adopt(file) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"other": 1}'])
+def test_a_file_that_is_no_order_is_of_no_driver(tmp_path: Path, text: str) -> None:
+    (tmp_path / "6700.json").write_text(text)
+    assert adopt(tmp_path / "6700.json") is None
+    assert adopt(tmp_path / "none.json") is None
+
+
+def test_a_driver_that_cannot_read_its_order_ends_and_says_why(tmp_path: Path) -> None:
+    made = start_driver(
+        replace(order(tmp_path), cluster="nonsense://x"), tmp_path / "6700.json", tmp_path / "out", dict(os.environ)
+    )
+    until(made.has_ended, "it ends")
+    assert made.how == "it ended with exit code 1"
+    end = DriverEnd.read(tmp_path / "end")
+    assert end is not None
+    assert (end.told, end.ran_secs) == (False, 0.0)
+    assert "nonsense://x" in end.reason
+
+
+def test_an_order_names_its_process_once_it_is_started(tmp_path: Path) -> None:
+    made = start_driver(order(tmp_path), tmp_path / "6700.json", tmp_path / "out", dict(os.environ))
+    assert DriverOrder.read(tmp_path / "6700.json").pid == made.pid
+    until(made.has_ended, "a driver of a topology that is not in the cluster ends")
+    end = DriverEnd.read(tmp_path / "end")
+    assert end is not None
+    assert (end.told, end.reason) == (True, "moved")
