@@ -27,8 +27,15 @@ def supervisor(*ports: int) -> SupervisorInfo:
     return SupervisorInfo(NOW, "host", "id", (), ports or (1, 2), {}, 100.0)
 
 
-def death(node: str, ago: float = 10.0, ran: float = 1.0, fatal: bool = False, generation: int = 1) -> DriverDeath:
-    return DriverDeath(NOW - ago, node, 1, generation, ran, fatal, "it broke")
+def death(
+    node: str,
+    ago: float = 10.0,
+    ran: float = 1.0,
+    fatal: bool = False,
+    generation: int = 1,
+    start: float = NOW - 100,
+) -> DriverDeath:
+    return DriverDeath(NOW - ago, node, 1, generation, start, ran, fatal, "it broke")
 
 
 def picture(

@@ -42,9 +42,12 @@ class DriverBeats:
         self.errors: Callable[[], list[tuple[str, float, str]]] = list
         self._unreported: list[tuple[str, float, str]] = []
         self._stopped, self._now = threading.Event(), threading.Event()
-        self._telling = threading.Lock()
+        self._guard = threading.Lock()
+        self._figures: Mapping[str, Any] = {}
         self._thread = threading.Thread(target=self._run, name="trident-driver-beats", daemon=True)
         self._thread.start()
+        # A thread of its own: while something holds up the statistics, the driver is alive all the same.
+        threading.Thread(target=self._count, name="trident-driver-figures", daemon=True).start()
 
     def tell_now(self) -> None:
         """Send a heartbeat at once."""
@@ -72,6 +75,8 @@ class DriverBeats:
             except Exception:  # a driver without heartbeats would be replaced
                 logger.exception("a heartbeat failed")
             self._now.wait(_EVERY_S)
+        with self._guard:
+            self._unreported.extend(self._last_errors())
         try:
             self._report()
         except ClusterError as error:
@@ -89,24 +94,35 @@ class DriverBeats:
             order.start_time_secs,
             self.state,
             self.pages,
-            self._statistics(),
+            self._figures,
         )
         if not self._stopped.is_set():
             self._cluster.worker_heartbeat(order.storm_id, order.node, order.port, beat)
         self._report()
 
-    def _statistics(self) -> Mapping[str, Any]:
+    def _last_errors(self) -> list[tuple[str, float, str]]:
         try:
-            return self.statistics()
-        except Exception:  # one that cannot count is alive all the same
-            logger.exception("the statistics of a heartbeat failed")
-            return {}
+            return self.errors()
+        except Exception:
+            logger.exception("the last errors could not be read")
+            return []
+
+    def _count(self) -> None:
+        while not self._stopped.wait(_EVERY_S):
+            try:
+                self._figures = self.statistics()
+                found = self.errors()
+            except Exception:  # one that cannot count is alive all the same
+                logger.exception("the statistics of a heartbeat failed")
+                continue
+            with self._guard:
+                self._unreported.extend(found)
 
     def _report(self) -> None:
-        self._unreported.extend(self.errors())
         while self._unreported:
             component, at, text = self._unreported[0]
             self._cluster.report_error(
                 self._order.storm_id, component, ErrorInfo(at, text, self._order.host, self._order.port)
             )
-            del self._unreported[0]
+            with self._guard:
+                del self._unreported[0]

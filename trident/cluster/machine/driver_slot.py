@@ -181,18 +181,27 @@ class DriverSlot:
     def _death(self, ended: DriverProcess, end: DriverEnd | None, now_secs: float) -> DriverDeath:
         order = ended.order
         if end is not None:
-            return DriverDeath(now_secs, order.node, order.port, order.generation, end.ran_secs, end.fatal, end.reason)
+            return DriverDeath(
+                now_secs,
+                order.node,
+                order.port,
+                order.generation,
+                order.start_time_secs,
+                end.ran_secs,
+                end.fatal,
+                end.reason,
+            )
         said = _tail(self._folder.output_file(order.storm_id))
         reason = ended.how + (f"; it said last: {said}" if said else "")
         ran = max(0.0, now_secs - order.created_secs)
-        return DriverDeath(now_secs, order.node, order.port, order.generation, ran, False, reason)
+        return DriverDeath(
+            now_secs, order.node, order.port, order.generation, order.start_time_secs, ran, False, reason
+        )
 
     def _tell_death(self, wanted: Wanted, reason: str, fatal: bool) -> None:
-        now_secs = wanted.assignment.start_time_secs
-        self._died(
-            wanted.storm_id,
-            DriverDeath(now_secs, self._folder.id, self.port, wanted.assignment.generation, 0.0, fatal, reason),
-        )
+        start, generation = wanted.assignment.start_time_secs, wanted.assignment.generation
+        death = DriverDeath(start, self._folder.id, self.port, generation, start, 0.0, fatal, reason)
+        self._died(wanted.storm_id, death)
 
 
 def _tail(file: Path) -> str:

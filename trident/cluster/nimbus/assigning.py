@@ -139,7 +139,7 @@ def _move(
         return _Move("it was changed", "first")  # its code, and Spark's files, are there
     node = assignment.slot.node
     since = assignment.start_time_secs
-    here = [each for each in deaths if each.node == node and each.ran_secs < _YOUNG_S and each.time_secs >= since]
+    here = [each for each in deaths if each.start_time_secs == since and each.ran_secs < _YOUNG_S]
     if len(here) >= _MOVED_AFTER:
         return _Move(f"its driver has died {len(here)} times on {node}", "never")
     if picture.health.get(storm_id) == "stale":

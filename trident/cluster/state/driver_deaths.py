@@ -21,8 +21,9 @@ class DriverDeath:
     ----------
     time_secs
         Seconds since 1970.
-    node, port, generation
-        Its slot, and which generation of the topology it ran.
+    node, port, generation, start_time_secs
+        Its slot, which generation of the topology it ran, and since when it was assigned: by the clock of Nimbus, so that
+        clocks need not agree to tell which assignment it was.
     ran_secs
         How long its topology had run; 0 if it never did.
     fatal
@@ -35,6 +36,7 @@ class DriverDeath:
     node: str
     port: int
     generation: int
+    start_time_secs: float
     ran_secs: float
     fatal: bool
     reason: str
