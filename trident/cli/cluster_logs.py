@@ -7,7 +7,7 @@ import time
 
 from trident.cli.console import problems, say
 from trident.cluster.client.cluster_client import ClusterClient
-from trident.cluster.cluster_errors import ClusterUnreachable, NoLeader
+from trident.cluster.cluster_errors import ClusterUnreachable, NoLeader, NoSuchTopology
 
 __all__ = ["print_logs"]
 
@@ -26,6 +26,9 @@ def print_logs(client: ClusterClient, topology: str, follow: bool) -> None:
             time.sleep(_LOOK_S)
         try:
             found = client.log(topology, found["next"])
+        except NoSuchTopology:
+            say(f"topology {topology!r} has ended", console=problems())
+            return
         except (ClusterUnreachable, NoLeader) as error:
             say(f"{error}; trying again", console=problems())
             time.sleep(_LOOK_S)

@@ -14,7 +14,7 @@ from rich.table import Table
 from trident.cli.console import is_wide, results, say, table
 from trident.cluster.client.topology_overviews import TopologyOverview
 
-__all__ = ["duration", "print_errors", "print_json", "print_list", "print_topology"]
+__all__ = ["duration", "first_line", "print_errors", "print_json", "print_list", "print_topology"]
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
@@ -41,6 +41,8 @@ def print_list(found: Sequence[TopologyOverview]) -> None:
     for each in found:
         if reason := each.base.status.reason or each.why_waiting:
             say(f"{each.base.storm_name}: {reason}")
+        elif each.last_error is not None:
+            say(f"{each.base.storm_name}: its driver does not run; the last error: {first_line(each.last_error.error)}")
 
 
 def print_topology(found: TopologyOverview) -> None:
@@ -81,6 +83,12 @@ def print_errors(found: Sequence[Mapping[str, Any]]) -> None:
     for each in found:
         say(f"{_utc(each['time'])} UTC  {each['component']}  on {each['host']}:{each['port']}", "bold")
         say("\n".join(f"  {line}" for line in str(each["error"]).rstrip().splitlines()))
+
+
+def first_line(error: str) -> str:
+    """Return what an error says, without its stack trace: its first line, or the last one of a trace."""
+    lines = error.strip().splitlines() or [""]
+    return lines[-1] if "Traceback" in lines[0] else lines[0]
 
 
 def duration(seconds: float) -> str:

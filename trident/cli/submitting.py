@@ -11,7 +11,7 @@ from pathlib import Path
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-from trident.cli.cluster_output import print_json
+from trident.cli.cluster_output import first_line, print_json
 from trident.cli.console import INTERRUPTED, problems, say
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.topology_overviews import TopologyOverview
@@ -105,21 +105,19 @@ def _upload(package: TopologyPackage, as_json: bool) -> Iterator[Callable[[int],
 
 
 def _await_active(client: ClusterClient, storm_id: str, wait_s: float, left: str) -> None:
-    """Wait until the driver of the newest generation is active, and say what it does meanwhile."""
-    until, said = time.monotonic() + wait_s, ""
+    """Wait until the driver of the newest generation is active, and say what happens meanwhile."""
+    until, since, said = time.monotonic() + wait_s, time.time(), {""}
     try:
-        while True:
-            found = client.show(storm_id)
-            if _runs(found):
-                return
+        while not _runs(found := client.show(storm_id)):
             if found.base.status.kind in ("failed", "killed"):
                 reason = found.base.status.reason or "see `trident errors`"
                 raise ClusterError(f"topology {found.base.storm_name!r} is {found.base.status.kind}: {reason}")
-            now = _told(found)
-            if now != said:
-                said = now
-                say(f"{found.base.storm_name}: {now}", console=problems())
+            for line in _told(found, since):
+                if line not in said:
+                    said.add(line)
+                    say(f"{found.base.storm_name}: {line}", console=problems())
             if time.monotonic() > until:
+                now = next(iter(_told(found, since)))
                 raise WaitedTooLong(
                     f"topology {found.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
                 )
@@ -133,7 +131,10 @@ def _runs(found: TopologyOverview) -> bool:
     return found.driver == ("inactive" if found.base.status.kind == "inactive" else "active")
 
 
-def _told(found: TopologyOverview) -> str:
+def _told(found: TopologyOverview, since: float) -> Iterator[str]:
     if found.assignment is None:
-        return f"waiting for a slot: {found.why_waiting}"
-    return f"its driver is {found.driver} on {found.assignment.slot}"
+        yield f"waiting for a slot: {found.why_waiting}"
+    else:
+        yield f"its driver is {found.driver} on {found.assignment.slot}"
+    if found.last_error is not None and found.last_error.time_secs > since:
+        yield f"its driver ended, and is started again: {first_line(found.last_error.error)}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trident.cluster.client.nimbus_http import LEADER
 from trident.cluster.cluster_errors import NoSuchTopology
-from trident.cluster.state.cluster_records import Assignment, StormBase, WorkerHeartbeat
+from trident.cluster.state.cluster_records import Assignment, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["TopologyOverview", "errors_of", "find_topology", "overview", "overviews"]
@@ -19,13 +19,22 @@ _FRESH_S = 30.0
 
 @dataclass(frozen=True)
 class TopologyOverview:
-    """A topology, where it is meant to run, and what its driver last said."""
+    """A topology, where it is meant to run, and what its driver last said.
+
+    Attributes
+    ----------
+    why_waiting
+        Why it has no slot; "" if it has one, or needs none.
+    last_error
+        Of any component, while no driver of it runs; None if there was none.
+    """
 
     storm_id: str
     base: StormBase
     assignment: Assignment | None
     heartbeat: WorkerHeartbeat | None
     why_waiting: str = ""
+    last_error: ErrorInfo | None = None
 
     @property
     def driver(self) -> str:
@@ -65,6 +74,7 @@ class TopologyOverview:
             "driverUptime": None if beat is None else beat.uptime_secs,
             "heartbeat": None if beat is None else beat.time_secs,
             "pages": None if beat is None else beat.pages or None,
+            "lastError": None if self.last_error is None else self.last_error.error,
         }
 
 
@@ -118,7 +128,11 @@ def _one(
 ) -> TopologyOverview:
     beat = None if assignment is None else cluster.get_worker_heartbeat(storm_id, *assignment.slot)
     waits = assignment is None and base.status.kind in ("active", "inactive")
-    return TopologyOverview(storm_id, base, assignment, beat, why if waits else "")
+    found = TopologyOverview(storm_id, base, assignment, beat, why if waits else "")
+    if found.driver in ("active", "inactive", "ending"):
+        return found
+    errors = [each for errors in cluster.all_errors(storm_id).values() for each in errors]
+    return replace(found, last_error=max(errors, key=lambda each: each.time_secs, default=None))
 
 
 def _why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment]) -> str:

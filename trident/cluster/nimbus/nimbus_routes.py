@@ -105,7 +105,9 @@ class _Routes:
         self, change: Callable[[Mapping[str, Any]], Mapping[str, Any]], body: Mapping[str, Any]
     ) -> Mapping[str, Any]:
         self._check_leads()
-        return change(body)
+        done = change(body)
+        self._submissions.remove_unused_code()
+        return done
 
     def _submit(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         asked = Submission(
