@@ -22,7 +22,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo reach words ledger test quick compat check lint format types bench soak servers lock clean install java
+.PHONY: help demo reach words ledger screenshots test quick compat check lint format types bench soak servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -59,6 +59,9 @@ format: install ## format the sources and mend what lint can mend
 
 types: install ## check the types
 	@$(BIN)/mypy $(SOURCES)
+
+screenshots: install servers ## take pictures of the page, in build/screenshots
+	@$(BIN)/python -m tests.ui.screenshots $(ARGS)
 
 bench: install java servers ## measure the word count, the stores' commits and DRPC (ARGS, COMMITS, DRPC: their options)
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)

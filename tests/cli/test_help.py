@@ -13,7 +13,7 @@ from trident import __version__
 from trident.cli.app import app
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "command-line.md"
-COMMANDS = ("run", "get", "drpc", "log", "dead-letters", "explain", "demo")
+COMMANDS = ("run", "ui", "get", "drpc", "log", "dead-letters", "explain", "demo")
 
 
 def help_of(*words: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import platform
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,11 +24,20 @@ from trident.cli.arguments import (
     Recovery,
     Target,
     Token,
+    Ui,
+    UiHost,
+    UiPort,
+    UiToken,
     existing_log,
     local_folder,
 )
 from trident.cli.console import reporting, say
 from trident.cli.daemon_commands import add_daemon_commands
+from trident.cli.ui_command import add_ui_command
+from trident.errors import EnvironmentProblem
+
+if TYPE_CHECKING:
+    from trident.cli.page_serving import PageServing
 
 __all__ = ["app", "main"]
 
@@ -102,6 +111,10 @@ def run_command(
     drpc_token: Token = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
+    ui: Ui = False,
+    ui_port: UiPort = 8080,
+    ui_host: UiHost = "127.0.0.1",
+    ui_token: UiToken = None,
     log_format: Logs = LogFormat.text,
     debug: Debug = False,
 ) -> None:
@@ -116,7 +129,7 @@ def run_command(
     Exit codes: 0 complete, 1 failed, 2 wrong usage, 3 replaced by another driver (--takeover), 130 ended by Ctrl-C, 143
     ended by SIGTERM.
     """
-    from trident.cli.run import run
+    from trident.cli.run import all_beside, run
     from trident.cli.storm_run import run_storm
     from trident.cli.target import load_runnable, settings, storm_settings
     from trident.storm import StormTopology
@@ -133,6 +146,7 @@ def run_command(
             "metrics_host": metrics_host,
         }
         settings([], given)  # what is wrong here is told before the module is imported
+        page = _page_of(ui_host, ui_port, ui_token) if ui else None
         topology = load_runnable(target)
         if isinstance(topology, StormTopology):
             _refuse_for_bolts(
@@ -144,16 +158,26 @@ def run_command(
                 drpc_port=drpc_port,
             )
             served = {"master": master, "metrics_port": metrics_port, "metrics_host": metrics_host}
-            raise typer.Exit(run_storm(topology, storm_settings(target, conf or [], served), as_json))
+            config_of_bolts = storm_settings(target, conf or [], served)
+            raise typer.Exit(
+                run_storm(topology, config_of_bolts, as_json, None if page is None else page.of_storm(topology))
+            )
         config = settings(conf or [], given)
-        if drpc_port is None:
-            code = run(topology, config, once, as_json=as_json)
-        else:
+        beside = [] if page is None else [page.of_trident]
+        if drpc_port is not None:
             from trident.cli.drpc import Serving
 
-            serving = Serving(drpc_host, drpc_port, drpc_token)
-            code = run(topology, config, once, serving.beside, as_json)
+            beside.append(Serving(drpc_host, drpc_port, drpc_token).beside)
+        code = run(topology, config, once, all_beside(beside), as_json)
     raise typer.Exit(code)
+
+
+def _page_of(host: str, port: int, token: str | None) -> PageServing:
+    try:
+        from trident.cli.page_serving import PageServing
+    except ModuleNotFoundError as error:
+        raise EnvironmentProblem(f"the page needs the package {error.name}: pip install 'trident-spark[ui]'") from error
+    return PageServing(host, port, token)
 
 
 def _refuse_for_bolts(**options: object) -> None:
@@ -342,6 +366,7 @@ def demo_command(
 
 
 add_daemon_commands(app)
+add_ui_command(app)
 cluster_commands.add_to(app)
 
 

@@ -24,6 +24,10 @@ __all__ = [
     "Recovery",
     "Target",
     "Token",
+    "Ui",
+    "UiHost",
+    "UiPort",
+    "UiToken",
     "existing_log",
     "local_folder",
 ]
@@ -124,6 +128,23 @@ Token = Annotated[
         help="What DRPC requests must carry, as Authorization: Bearer TEXT. Rather set the variable than this option: "
         "arguments are seen by all users of a machine.",
         show_default="everybody may ask",
+        show_envvar=True,
+    ),
+]
+Ui = Annotated[bool, typer.Option("--ui", help="Serve a page about the topology while it runs.")]
+UiPort = Annotated[
+    int, typer.Option(metavar="PORT", min=0, max=65535, help="The port of the page; 0 takes a free one.")
+]
+UiHost = Annotated[
+    str, typer.Option(metavar="HOST", help="The address to serve the page at; whoever reaches it may read.")
+]
+UiToken = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        envvar="TRIDENT_TOKEN",
+        help="What actions on the page need. Rather set the variable: arguments are seen by all users of a machine.",
+        show_default="one is made and printed",
         show_envvar=True,
     ),
 ]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
@@ -19,7 +19,7 @@ from trident.topology import TridentTopology
 if TYPE_CHECKING:
     from trident.runtime.driver.running import RunningTopology
 
-__all__ = ["Beside", "Display", "NoDisplay", "Outcome", "drive", "run"]
+__all__ = ["Beside", "Display", "NoDisplay", "Outcome", "all_beside", "drive", "run"]
 
 Beside = Callable[["RunningTopology"], AbstractContextManager[None]]
 """Returns a context that is open while a topology runs."""
@@ -65,6 +65,19 @@ class Display(Protocol):
 
     def update(self, running: RunningTopology) -> None:
         """Read the topology's status and show it."""
+
+
+def all_beside(each: Sequence[Beside]) -> Beside:
+    """Return a context with all of these open."""
+
+    @contextmanager
+    def beside(running: RunningTopology) -> Iterator[None]:
+        with ExitStack() as opened:
+            for one in each:
+                opened.enter_context(one(running))
+            yield
+
+    return beside
 
 
 def _nothing(running: RunningTopology) -> AbstractContextManager[None]:

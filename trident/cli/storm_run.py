@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from trident.cli.console import problems, say
@@ -22,7 +24,12 @@ _LINE_EVERY_S = 5.0
 _LATENCY_OF_S = 600
 
 
-def run_storm(topology: StormTopology, config: StormConfig, as_json: bool) -> int:
+def run_storm(
+    topology: StormTopology,
+    config: StormConfig,
+    as_json: bool,
+    beside: Callable[[RunningStormTopology], AbstractContextManager[None]] | None = None,
+) -> int:
     """Run a topology of spouts and bolts and say how it ended; returns the exit code.
 
     The first SIGINT or SIGTERM deactivates the spouts, waits for what is pending and ends it; the second one ends it at once.
@@ -36,7 +43,8 @@ def run_storm(topology: StormTopology, config: StormConfig, as_json: bool) -> in
         if running.metrics_url is not None:
             say(f"{config.name}: metrics at {running.metrics_url}")
         try:
-            _watch(running, signals, _Lines(running, as_json))
+            with nullcontext() if beside is None else beside(running):
+                _watch(running, signals, _Lines(running, as_json))
         finally:
             running.stop()
     error = running.exception()

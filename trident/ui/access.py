@@ -14,12 +14,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trident.ui.answers import PageError, problem
 
-__all__ = ["API", "LOOPBACK", "Guard", "is_loopback"]
+__all__ = ["API", "Guard", "is_loopback"]
 
 API = "/api/"
 """What begins with this is data; all else are the files of the page, which tell nothing."""
-
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 _READING = ("GET", "HEAD")
 _HEADERS = {

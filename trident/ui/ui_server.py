@@ -15,14 +15,16 @@ from trident.ui.cluster_pages import ClusterPages
 if TYPE_CHECKING:
     import uvicorn
 
-__all__ = ["DEFAULT_PORT", "UIServer"]
+__all__ = ["DEFAULT_PORT", "LOOPBACK", "UIServer"]
 
 DEFAULT_PORT = 8080
 """The port of Storm UI."""
 
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+"""Addresses that only this machine reaches."""
+
 logger = logging.getLogger(__name__)
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _GRACE_S = 2
 _KEEP_ALIVE_S = 75
 _REQUEST_S = 60.0
@@ -61,7 +63,7 @@ class UIServer:
     ) -> None:
         if token == "" or (token_for_all and token is None):
             raise ConfigError("the token of a server must not be empty; leave it out to serve what can only be read")
-        self._server = _server(pages, token, token_for_all, host in _LOOPBACK, extra_routes)
+        self._server = _server(pages, token, token_for_all, host in LOOPBACK, extra_routes)
         self._socket = _listening(host, port)
         self.host: str = host
         self.port: int = self._socket.getsockname()[1]

@@ -1,0 +1,144 @@
+"""`trident run --ui` and `trident ui`: the page of one topology, or of a cluster."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from trident.cli.console import problems, say
+from trident.cli.signals import ending_signals
+from trident.cluster.cluster_errors import NoLeader
+from trident.storm import StormTopology
+from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
+from trident.ui.one_topology import OneTopology
+from trident.ui.recent_log import RecentLog
+from trident.ui.ui_server import LOOPBACK, UIServer
+
+if TYPE_CHECKING:
+    from trident.runtime.driver.running import RunningTopology
+    from trident.storm.spark.running_storm import RunningStormTopology
+
+__all__ = ["PageServing", "serve_cluster"]
+
+_LOOK_S = 0.2
+
+
+@dataclass(frozen=True)
+class PageServing:
+    """Where a page is served, and the token that its actions need; None: one is made."""
+
+    host: str
+    port: int
+    token: str | None
+
+    @contextmanager
+    def of_trident(self, running: RunningTopology) -> Iterator[None]:
+        """Serve the page of a running topology while the context lasts."""
+        from trident.ui.trident_pages import TridentPages
+
+        with self._of(running.name, TridentPages(running)):
+            yield
+
+    def of_storm(self, topology: StormTopology) -> Callable[[RunningStormTopology], AbstractContextManager[None]]:
+        """Return what serves the page of a running topology of spouts and bolts."""
+        from trident.ui.storm_pages import StormPages
+
+        return lambda running: self._of(running.name, StormPages(running, topology))
+
+    @contextmanager
+    def _of(self, name: str, pages: TopologyPages) -> Iterator[None]:
+        token = self.token or secrets.token_hex(16)
+        with _listening_log() as log, self.served(name, OneTopology(name, pages, log.page), token):
+            if self.token is None:
+                say(f"{name}: actions on the page need the token {token}")
+            yield
+
+    @contextmanager
+    def served(self, name: str, pages: ClusterPages, token: str) -> Iterator[None]:
+        """Serve pages, and say where."""
+        with UIServer(pages, self.host, self.port, token) as server:
+            say(f"{name}: page at {server.url}")
+            if self.host not in LOOPBACK:
+                say(
+                    f"warning: whoever reaches {server.url} may read the page, values of states included; only actions need "
+                    "the token",
+                    "yellow",
+                    problems(),
+                )
+            yield
+
+
+def serve_cluster(address: str | None, token: str | None, host: str, port: int, as_json: bool) -> int:
+    """Serve the page of a cluster until a signal; returns the exit code."""
+    from trident.cluster.pages import ClusterOverview
+    from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state
+    from trident.cluster.state.storm_cluster_state import StormClusterState
+    from trident.cluster.tokens import own_token
+
+    address = address or default_address()
+    secret = own_token(token, folder_of(address) if is_embedded(address) else None)
+    cluster = StormClusterState(open_cluster_state(address))
+    try:
+        pages = ClusterOverview(cluster, secret, _through_leader(cluster, secret))
+        with (
+            ending_signals("stopping", "ended at once", as_json) as signals,
+            PageServing(host, port, secret).served(f"cluster {address}", pages, secret),
+        ):
+            waiting = threading.Event()
+            while signals.received is None:
+                waiting.wait(_LOOK_S)
+            return 128 + signals.received
+    finally:
+        cluster.disconnect()
+
+
+def _through_leader(cluster: Any, token: str) -> Callable[[str, Action, Mapping[str, Any]], Page]:
+    from trident.cluster.nimbus.leadership import leader_of
+    from trident.ui.http_pages import HttpTopologyPages
+
+    def act(storm_id: str, action: Action, parameters: Mapping[str, Any]) -> Page:
+        leader = leader_of(cluster.state)
+        if leader is None:
+            raise NoLeader("no Nimbus leads the cluster just now; try again")
+        with HttpTopologyPages(leader["url"], token, storm_id) as pages:
+            return pages.act(action, parameters)
+
+    return act
+
+
+@contextmanager
+def _listening_log() -> Iterator[RecentLog]:
+    """Keep the log from INFO on, for the page; what goes to standard error stays as it is."""
+    root, ours = logging.getLogger(), logging.getLogger("trident")
+    before = [(handler, handler.level) for handler in root.handlers]
+    quiet, level = ours.getEffectiveLevel() > logging.INFO, ours.level
+    if quiet:
+        events = logging.getLogger("trident.events")
+        for handler, at in before:
+            handler.addFilter(_Only(max(at, root.level), () if events.level == logging.NOTSET else (events.name,)))
+        ours.setLevel(logging.INFO)
+    try:
+        with RecentLog("trident") as log:
+            yield log
+    finally:
+        ours.setLevel(level)
+        for handler, _ in before:
+            for each in [found for found in handler.filters if isinstance(found, _Only)]:
+                handler.removeFilter(each)
+
+
+class _Only(logging.Filter):
+    """Accepts records from a level on, and all of some loggers."""
+
+    def __init__(self, level: int, always: tuple[str, ...]) -> None:
+        super().__init__()
+        self._level, self._always = level, always
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record is accepted."""
+        return record.levelno >= self._level or record.name in self._always

@@ -1,0 +1,77 @@
+// The components of a topology as a table, and one of them in detail.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { useLive } from "./api.js";
+import { count, is, ms, NONE, plural, rate, windowName } from "./format.js";
+import { Errors } from "./errors.js";
+import { Capacity, Card, Problem, Table, Tile, Windows } from "./pieces.js";
+
+export const componentLink = (id, component, text = component) =>
+  html`<a href="#/topology/${encodeURIComponent(id)}/component/${encodeURIComponent(component)}">${text}</a>`;
+
+const latency = (found, exact) => { const read = is(exact) ? exact : Number(found); return Number.isFinite(read) && read > 0 ? read : null; };
+const capacity = (row) => (is(row.capacity) && row.executed !== undefined ? Number(row.capacity) : null);
+
+function columns(id, trident) {
+  const numbers = [
+    ["Emitted", (row) => plural(row.emitted, "tuples"), (row) => row.emitted, "num"],
+    ["Executed", (row) => plural(row.executed, "tuples"), (row) => row.executed, "num"],
+    ["Execute latency", (row) => ms(latency(row.executeLatency, row.executeLatencyMs)), (row) => latency(row.executeLatency, row.executeLatencyMs), "num"],
+    ...(trident ? [] : [["Process latency", (row) => ms(latency(row.processLatency)), (row) => latency(row.processLatency), "num"]]),
+    ["Capacity", (row) => html`<${Capacity} value=${capacity(row)} />`, capacity, "num"],
+    ["Failed", (row) => html`<span class=${row.failed ? "warn" : ""}>${count(row.failed)}</span>`, (row) => row.failed, "num"],
+    ["Last error", (row) => (row.lastError ? html`<span class="warn">${row.lastError.trimEnd().split("\n").at(-1).slice(0, 80)}</span>` : NONE)],
+  ];
+  const first = ["Component", (row) => html`${componentLink(id, row.boltId, row.label ?? row.boltId)}${row.detail && html`<span class="muted detail">${row.detail}</span>`}`, (row) => row.boltId];
+  return trident ? [first, ["Kind", (row) => row.kind ?? "step", (row) => row.kind], ...numbers]
+    : [first, ["Executors", (row) => `${count(row.executors)} of ${plural(row.tasks, "tasks")}`, (row) => row.executors, "num"], ...numbers];
+}
+
+const spoutColumns = (id, trident) => [
+  ["Source", (row) => componentLink(id, row.spoutId), (row) => row.spoutId],
+  ...(trident ? [] : [["Executors", (row) => `${count(row.executors)} of ${plural(row.tasks, "tasks")}`, (row) => row.executors, "num"]]),
+  ["Emitted", (row) => plural(row.emitted, "tuples"), (row) => row.emitted, "num"],
+  ["Acknowledged", (row) => plural(row.acked, "tuples"), (row) => row.acked, "num"],
+  ["Complete latency", (row) => ms(latency(row.completeLatency)), (row) => latency(row.completeLatency), "num"],
+  ["Failed", (row) => html`<span class=${row.failed ? "warn" : ""}>${count(row.failed)}</span>`, (row) => row.failed, "num"],
+];
+
+export function Components({ id, page }) {
+  const trident = page.kind === "trident";
+  const [spouts, bolts] = [page.spouts ?? [], page.bolts ?? []];
+  const over = html`<span class="muted">${page.windowHint ? (page.windowHint === "All time" ? "all time" : `last ${page.windowHint}`) : ""}</span>`;
+  return html`
+    ${spouts.length > 0 && html`<${Card} title=${trident ? "Sources in figures" : "Spouts"} id="spouts" wide side=${over}><${Table} caption="Spouts" columns=${spoutColumns(id, trident)} rows=${spouts} keyOf=${(row) => row.spoutId} filter=${(row) => row.spoutId} /><//>`}
+    ${bolts.length > 0 && html`<${Card} title=${trident ? "Operations" : "Bolts"} id="bolts" wide side=${over}><${Table} caption=${trident ? "Operations" : "Bolts"} columns=${columns(id, trident)} rows=${bolts} keyOf=${(row) => row.boltId} filter=${(row) => `${row.boltId} ${row.detail ?? ""}`} /><//>`}`;
+}
+
+const figures = (title) => [
+  [title, (row) => windowName(row) ?? row.id ?? [row.component, row.stream].filter(Boolean).join(" · ")],
+  ["Emitted", (row) => plural(row.emitted, "tuples"), null, "num"],
+  ["Executed", (row) => plural(row.executed, "tuples"), null, "num"],
+  ["Latency", (row) => ms(latency(row.processLatency ?? row.completeLatency ?? row.executeLatency, row.executeLatencyMs)), null, "num"],
+  ["Acknowledged", (row) => plural(row.acked, "tuples"), null, "num"],
+  ["Failed", (row) => count(row.failed), null, "num"],
+];
+const EXECUTORS = [["Executor", (row) => `tasks ${row.id}`], ["Worker", (row) => `worker ${row.worker}`], ...figures("").slice(1), ["Capacity", (row) => html`<${Capacity} value=${capacity(row)} />`, capacity, "num"]];
+
+export function Component({ id, component }) {
+  const [window, choose] = useState(600);
+  const { data: page, error } = useLive(`topology/${encodeURIComponent(id)}/component/${encodeURIComponent(component)}?window=${window}`);
+  if (!page) return html`<h1>${component}</h1><${Problem} error=${error} />`;
+  const windows = page.boltStats ?? page.spoutSummary ?? [];
+  const tables = [["By window", windows, figures("Window")], ["What it reads", page.inputStats, figures("From")], ["What it emits", page.outputStats, figures("Stream")], ["Executors", page.executorStats, EXECUTORS]];
+  return html`
+    <div class="head"><div><h1>${page.label ?? component}</h1><p class="sub">${page.componentType}${page.detail && html`: <code>${page.detail}</code>`}</p></div></div>
+    <${Problem} error=${error} />
+    <dl class="tiles">
+      ${is(page.executors) && html`<${Tile} label="Runs in" value=${plural(typeof page.executors === "number" ? page.executors : page.executors.length, "executors")} note=${plural(page.tasks, "tasks")} />`}
+      ${is(page.perSecond) && html`<${Tile} label="Throughput" value=${rate(page.perSecond, page.unit)} />`}
+      ${page.guarantee && html`<${Tile} label="Guarantee" value=${page.guarantee} />`}
+      ${is(page.capacity) && html`<${Tile} label="Capacity" value=${html`<${Capacity} value=${Number(page.capacity)} />`} />`}
+    </dl>
+    ${windows.length > 0 && html`<${Windows} window=${window} choose=${choose} />`}
+    ${tables.filter(([, rows]) => rows?.length).map(([title, rows, shown], index) => html`<${Card} key=${title} title=${title} id=${`c${index}`} wide>
+      <${Table} caption=${title} columns=${shown} rows=${rows} keyOf=${(row) => row.window ?? row.id ?? `${row.component} ${row.stream}`} /><//>`)}
+    <${Errors} errors=${page.componentErrors ?? []} />`;
+}

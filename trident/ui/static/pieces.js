@@ -1,0 +1,85 @@
+// Small pieces that the views share.
+
+import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
+import { count, is, NONE, WINDOWS } from "./format.js";
+
+const TONES = {
+  ACTIVE: "good", INACTIVE: "warn", STOPPED: "quiet", FAILED: "bad", KILLED: "warn", STARTING: "quiet", WAITING: "warn", LEADS: "good",
+};
+
+export const Status = ({ status }) =>
+  html`<span class="status ${TONES[status] ?? "quiet"}"><i aria-hidden="true"></i>${(status ?? "unknown").toLowerCase()}</span>`;
+
+export const Card = ({ title, id, side, children, wide }) => html`
+  <section class="card ${wide ? "wide" : ""}" aria-labelledby=${`h-${id}`}>
+    <div class="cardhead"><h2 id=${`h-${id}`}>${title}</h2>${side}</div>
+    ${children}
+  </section>`;
+
+export const Tile = ({ label, value, note, tone, children }) => html`
+  <div class="tile ${tone ?? ""}"><dt>${label}</dt><dd>${value ?? NONE}</dd>${children}${note && html`<dd class="note">${note}</dd>`}</div>`;
+
+export const Problem = ({ error }) => error && error.status !== 0 && html`<p class="problem" role="alert">${error.message}</p>`;
+
+export function Windows({ window, choose }) {
+  return html`<fieldset class="segments"><legend class="hidden">Figures over</legend>
+    ${WINDOWS.map(([seconds, name]) => html`<label key=${seconds}>
+      <input type="radio" name="window" checked=${window === seconds} onChange=${() => choose(seconds)} /><span>${name}</span></label>`)}
+  </fieldset>`;
+}
+
+// What a value was in the last minutes, as this tab has seen it.
+export function useHistory(value, most = 90) {
+  const kept = useRef([]);
+  useEffect(() => {
+    if (is(value?.of)) kept.current = [...kept.current, value.of].slice(-most);
+  }, [value?.at]);
+  return kept.current;
+}
+
+export function Sparkline({ values, label }) {
+  if (values.length < 3) return null;
+  const top = Math.max(...values, 1e-9);
+  const x = (index) => (index / (values.length - 1)) * 100;
+  const line = values.map((each, index) => `${x(index).toFixed(2)},${(22 - (each / top) * 20).toFixed(2)}`).join(" ");
+  return html`<svg class="spark" viewBox="0 0 100 24" preserveAspectRatio="none" role="img" aria-label=${label}>
+    <polygon points=${`0,24 ${line} 100,24`} /><polyline points=${line} vector-effect="non-scaling-stroke" /></svg>`;
+}
+
+export const Capacity = ({ value }) => {
+  if (!is(value)) return html`<span class="muted">${NONE}</span>`;
+  const tone = value >= 0.9 ? "bad" : value >= 0.7 ? "warn" : "good";
+  return html`<span class="meter ${tone}"><svg viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">
+    <rect width="100" height="8" /><rect class="fill" width=${Math.min(100, value * 100)} height="8" /></svg>${count(value * 100)} %</span>`;
+};
+
+const MANY = 40; // rows that are shown before all are asked for
+
+// A table that can be sorted by its columns: [title, text of a row, number or text to sort by, class].
+export function Table({ caption, columns, rows, keyOf, empty, filter }) {
+  const [order, setOrder] = useState(null);
+  const [wanted, setWanted] = useState("");
+  const [all, setAll] = useState(false);
+  const by = (index) => setOrder((now) => (now?.index !== index ? { index, down: true } : now.down ? { index, down: false } : null));
+  let shown = rows;
+  if (wanted) shown = shown.filter((row) => filter(row).toLowerCase().includes(wanted.toLowerCase()));
+  if (order) {
+    const of = columns[order.index][2];
+    const rank = (row) => of(row) ?? -Infinity;
+    shown = [...shown].sort((a, b) => (rank(a) < rank(b) ? -1 : rank(a) > rank(b) ? 1 : 0) * (order.down ? -1 : 1));
+  }
+  if (!rows.length) return html`<p class="muted">${empty ?? "None."}</p>`;
+  const matching = shown.length;
+  if (!all && matching > MANY) shown = shown.slice(0, MANY);
+  return html`
+    ${filter && rows.length > 12 && html`<label class="filter">Filter <input type="search" value=${wanted} onInput=${(event) => setWanted(event.target.value)} /> <span class="muted" role="status">${wanted && `${matching} of ${rows.length}`}</span></label>`}
+    <div class="scroll" tabindex="0" role="region" aria-label=${caption}><table>
+      <caption class="hidden">${caption}</caption>
+      <thead><tr>${columns.map(([title, , sort, kind], index) => html`<th key=${title} scope="col" class=${kind ?? ""}
+        aria-sort=${order?.index === index ? (order.down ? "descending" : "ascending") : null}>
+        ${sort ? html`<button class="sort" onClick=${() => by(index)}>${title}<span aria-hidden="true">${order?.index === index ? (order.down ? " ↓" : " ↑") : ""}</span></button>` : title}</th>`)}</tr></thead>
+      <tbody>${shown.map((row) => html`<tr key=${keyOf(row)}>${columns.map(([title, text, , kind], index) =>
+        index === 0 ? html`<th scope="row" data-label=${title}>${text(row)}</th>` : html`<td data-label=${title} class=${kind ?? ""}>${text(row)}</td>`)}</tr>`)}</tbody>
+    </table></div>
+    ${matching > MANY && html`<p><button class="button" onClick=${() => setAll(!all)}>${all ? `Show the first ${MANY}` : `Show all ${matching}`}</button></p>`}`;
+}

@@ -1,0 +1,111 @@
+// One topology: how it does, then everything in detail.
+
+import { html, useState } from "./vendor/preact-htm.js";
+import { useLive } from "./api.js";
+import { count, duration, is, ms, NONE, percent, plural, rate, windowName } from "./format.js";
+import { Actions } from "./actions.js";
+import { Batches, Phases } from "./batches.js";
+import { lagText } from "./cluster.js";
+import { Components } from "./component.js";
+import { Errors } from "./errors.js";
+import { Log } from "./log.js";
+import { Picture } from "./picture.js";
+import { Card, Problem, Sparkline, Status, Table, Tile, useHistory, Windows } from "./pieces.js";
+import { States } from "./states.js";
+import { verdict } from "./verdict.js";
+
+export const pathOf = (id) => `topology/${encodeURIComponent(id)}`;
+const FIGURES = [
+  ["Window", (row) => windowName(row)],
+  ["Emitted", (row) => plural(row.emitted, "tuples"), null, "num"],
+  ["Acknowledged", (row) => plural(row.acked, "tuples"), null, "num"],
+  ["Failed", (row) => html`<span class=${row.failed ? "warn" : ""}>${count(row.failed)}</span>`, null, "num"],
+  ["Complete latency", (row) => (row.acked ? ms(Number(row.completeLatency)) : NONE), null, "num"],
+];
+const TRIDENT_FIGURES = [
+  ["Window", (row) => windowName(row)],
+  ["Batches", (row) => plural(row.batches, "batches"), null, "num"],
+  ["Tuples", (row) => plural(row.tuples, "tuples"), null, "num"],
+  ["Rate", (row) => rate(row.tuplesPerSecond), null, "num"],
+  ["Mean time", (row) => (row.batches ? ms(row.phasesMs?.total) : NONE), null, "num"],
+  ["Retries", (row) => html`<span class=${row.retries ? "warn" : ""}>${count(row.retries)}</span>`, null, "num"],
+  ["Dead letters", (row) => html`<span class=${row.deadLetters ? "warn" : ""}>${count(row.deadLetters)}</span>`, null, "num"],
+];
+const SOURCES = [
+  ["Source", (row) => row.source],
+  ["Rows", (row) => plural(row.tuples, "rows"), null, "num"],
+  ["Rate", (row) => rate(row.tuplesPerSecond, "rows"), null, "num"],
+  ["Lag", (row) => (row.lag ? plural(row.lag.amount, row.lag.unit) : "not known"), null, "num"],
+  ["Behind by", (row) => (row.lag?.amount === 0 ? "nothing" : is(row.secondsBehind) ? duration(row.secondsBehind) : NONE), null, "num"],
+];
+const WORKERS = [
+  ["Worker", (row) => `worker ${row.worker ?? 0}`],
+  ["Host", (row) => row.host],
+  ["Process", (row) => row.pid],
+  ["Up for", (row) => duration(row.uptimeSeconds), null, "num"],
+  ["Executors", (row) => count(row.executorsTotal), null, "num"],
+];
+
+export function Topology({ id, meta, alone }) {
+  const [window, choose] = useState(600);
+  const path = pathOf(id);
+  const { data: page, error } = useLive(`${path}?window=${window}`);
+  const { data: drawn } = useLive(`${path}/visualization?window=${window}`);
+  const { data: told } = useLive(page?.kind === "trident" ? `${path}/batches` : null);
+  const at = page && `${page.uptimeSeconds} ${page.txid ?? ""} ${page.rates?.tuplesPerSecond}`;
+  const rates = useHistory({ of: page?.rates?.tuplesPerSecond, at });
+  const lags = useHistory({ of: page?.lags?.reduce((sum, each) => sum + each.amount, 0), at });
+  if (!page) return html`<h1>${id}</h1><${Problem} error=${error} />${!error && html`<p class="muted wait">…</p>`}`;
+  const trident = page.kind === "trident";
+  const batches = told?.batches ?? [];
+  const figures = page.topologyStats ?? [];
+  return html`
+    <div class="head">
+      <div><h1>${page.name}</h1>
+        <p class="sub"><${Status} status=${page.status} /> ${trident ? "Trident" : "spouts and bolts"}, up for ${duration(page.uptimeSeconds)}
+          ${page.host ? html` on ${page.host}` : null}${page.id !== page.name ? html`, id ${page.id}` : null}</p></div>
+      <${Actions} id=${id} page=${page} meta=${meta} alone=${alone} />
+    </div>
+    <${Problem} error=${error} />
+    ${page.note && html`<p class="problem">${page.note}</p>`}
+    <${Verdict} found=${verdict(page, drawn, lags)} />
+    <${Tiles} page=${page} batches=${batches} rates=${rates} />
+    <${Windows} window=${window} choose=${choose} />
+    ${drawn?.nodes?.length > 0 && html`<${Picture} id=${id} drawn=${drawn} />`}
+    ${trident && html`<div class="columns">
+      <${Card} title="Sources" id="sources"><${Table} caption="Sources" columns=${SOURCES} rows=${page.sources ?? []} keyOf=${(row) => row.source} empty="No batch was committed yet." />
+        ${is(page.share) && page.share < 1 && html`<p class="warn">The states cannot keep up, so sources may use ${percent(page.share)} of their limits.</p>`}<//>
+      <${Phases} phases=${page.phases} />
+    </div>`}
+    ${trident && html`<${Batches} batches=${batches} />`}
+    ${figures.length > 0 && html`<${Card} title="By window" id="windows"><${Table} caption="Figures by window" columns=${trident ? TRIDENT_FIGURES : FIGURES} rows=${figures} keyOf=${(row) => row.window} /><//>`}
+    <${Components} id=${id} page=${page} />
+    ${trident && html`<${States} id=${id} states=${page.states ?? []} />`}
+    <${Errors} errors=${page.topologyErrors ?? page.errors ?? []} />
+    <${Log} id=${id} />
+    ${page.workers?.length > 0 && html`<${Card} title="Workers" id="workers"><${Table} caption="Workers" columns=${WORKERS} rows=${page.workers} keyOf=${(row) => `${row.worker} ${row.pid}`} /><//>`}`;
+}
+
+const Verdict = ({ found }) => html`<ul class="verdict ${found.tone}" aria-label="How it does">
+  ${found.lines.map(([tone, text]) => html`<li key=${text} class=${tone}>${text}</li>`)}</ul>`;
+
+function Tiles({ page, batches, rates }) {
+  const health = page.health ?? {};
+  const last = batches.at(-1);
+  const trident = page.kind === "trident";
+  const spouts = page.spouts ?? [];
+  const slowest = Math.max(0, ...spouts.map((each) => Number(each.completeLatency)));
+  return html`<dl class="tiles">
+    <${Tile} label="Throughput" value=${rate(page.rates?.tuplesPerSecond)} note=${is(page.rates?.batchesPerSecond) ? rate(page.rates.batchesPerSecond, "batches") : trident ? "" : "acknowledged"}>
+      <${Sparkline} values=${rates} label="Throughput of the last minutes" /><//>
+    ${trident && html`<${Tile} label="Lag" value=${lagText(page.lags)} note=${page.lags?.length ? "still to be read" : "the sources do not say"} />`}
+    ${trident && html`<${Tile} label="A batch takes" value=${ms(page.phases?.meanMs?.total)} note=${last ? `the last ${ms(last.durationMs.total)}` : "none yet"} />`}
+    ${trident && html`<${Tile} label="Committed" value=${`batch ${count(page.txid)}`} note=${`${plural(page.tuples ?? 0, "tuples")} in this run`} />`}
+    ${!trident && html`<${Tile} label="A message takes" value=${slowest ? ms(slowest) : NONE} note="from its spout to the last ack" />`}
+    ${!trident && html`<${Tile} label="Pending" value=${plural(page.pending, "messages")} note="not answered yet" />`}
+    <${Tile} label=${trident ? "Failed attempts" : "Failed messages"} value=${count(health.failures)} tone=${health.failures ? "warn" : ""} note=${health.failures ? (trident ? "tried again" : "told to their spouts") : "none"} />
+    ${trident ? html`<${Tile} label="Dead letters" value=${count(health.deadLetters)} tone=${health.deadLetters ? "warn" : ""} note=${health.deadLetters ? "wait to be put back" : "none wait"} />`
+      : is(health.workerDeaths) && html`<${Tile} label="Deaths of workers" value=${count(health.workerDeaths)} tone=${health.workerDeaths ? "warn" : ""} note=${health.workerDeaths ? "started again" : "none"} />`}
+    ${!trident && html`<${Tile} label="Runs in" value=${plural(page.executorsTotal, "executors")} note=${`${plural(page.tasksTotal, "tasks")}, ${plural(page.workersTotal, "workers")}`} />`}
+  </dl>`;
+}
