@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from itertools import count
 from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from tests.coordination.log_homes import ZooKeeperHome
 from tests.coordination.log_samples import TOPOLOGY, commit
@@ -46,5 +48,8 @@ def zookeeper_client(zookeeper_server: ZooKeeperEnsemble) -> Iterator[KazooClien
 
 
 @pytest.fixture
-def zookeeper_home(zookeeper_server: ZooKeeperEnsemble, zookeeper_client: KazooClient) -> ZooKeeperHome:
-    return ZooKeeperHome(zookeeper_server.hosts, f"/trident/log-{next(_numbers)}", zookeeper_client)
+def zookeeper_home(zookeeper_server: ZooKeeperEnsemble, zookeeper_client: KazooClient) -> Iterator[ZooKeeperHome]:
+    path = f"/trident/log-{next(_numbers)}"
+    yield ZooKeeperHome(zookeeper_server.hosts, path, zookeeper_client)
+    with suppress(NoAuthError, NoNodeError):
+        zookeeper_client.delete(path, recursive=True)  # it keeps everything in memory

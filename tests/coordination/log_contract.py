@@ -284,7 +284,7 @@ class OwnerContract:
     ) -> None:
         first = home.open()
         first.append(commit(1))
-        real: Callable[..., Any] = home.claim_type.take  # type: ignore[attr-defined]
+        real: Callable[..., Any] = home.claim_type.take
 
         def late(*args: Any) -> Any:
             first.append(commit(2))  # after the second has read the log, before it claims it

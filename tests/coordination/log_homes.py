@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tests.coordination.log_samples import TOPOLOGY
 from trident.coordination import lock, zookeeper_claim
@@ -21,8 +21,8 @@ from trident.zookeeper_address import ZooKeeperAddress
 __all__ = ["FileHome", "Home", "ZooKeeperHome", "reopened"]
 
 
-class Home(Protocol):
-    """The place of one log.
+class FileHome:
+    """A log in a folder.
 
     Attributes
     ----------
@@ -31,33 +31,6 @@ class Home(Protocol):
     keeps_undurable
         Whether a record that is not durable can be read before one that is.
     """
-
-    address: str
-    claim: tuple[Any, str]
-    claim_type: type
-    keeps_undurable: bool
-
-    def open(self, topology: str = TOPOLOGY, **options: Any) -> Any:
-        """Open the log and become its writer."""
-
-    def reader(self) -> LogReader | ZooKeeperReader:
-        """Return a reader, to be closed."""
-
-    def contents(self) -> dict[str, bytes]:
-        """Return everything that the log consists of."""
-
-    def spoil_claim(self) -> None:
-        """Make the claim say nothing of its holder."""
-
-    def remove(self) -> None:
-        """Remove the log."""
-
-    def segments(self) -> list[lock.SegmentName]:
-        """Return the segments, ascending."""
-
-
-class FileHome:
-    """A log in a folder."""
 
     claim = (lock, "list_log")
     claim_type = lock.Claim
@@ -121,6 +94,9 @@ class ZooKeeperHome:
         for child in self.client.get_children(path):
             found |= self._below(f"{path}/{child}")
         return found
+
+
+Home = FileHome | ZooKeeperHome
 
 
 def reopened(home: Home, **options: Any) -> LogState:

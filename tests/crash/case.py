@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from tests.crash.fuse import Arm, Fuse
 from tests.crash.fused_wrappers import Chunks, CrashingMap, CrashingState, StormOpaqueMap
 from tests.crash.spout import SHELVES, WORDS, Row, ScriptedSpout, rows_of
 from trident.config import Config
+from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.operations import Count, Sum
 from trident.runtime.reading.open_partitions import open_view
@@ -73,6 +75,8 @@ class Case:
         second one, with caches, and in memory with two partitions a state.
     memory_log
         Keep the log in memory too.
+    zookeeper
+        The servers of a ZooKeeper that has the log; none: it is in files.
     """
 
     point: str
@@ -82,10 +86,22 @@ class Case:
     pending: int = 1
     seed: int = 0
     memory_log: bool = False
+    zookeeper: str = ""
 
     def __str__(self) -> str:
         parts = [self.point, str(self.pairing), self.store, self.how, f"pending{self.pending}"]
-        return " ".join([*parts, *(["memory-log"] if self.memory_log else [])])
+        return " ".join(
+            [*parts, *(["memory-log"] if self.memory_log else []), *(["zookeeper"] if self.zookeeper else [])]
+        )
+
+    def log_dir(self, directory: Path) -> str:
+        """Return where the log is."""
+        return f"zookeeper://{self.zookeeper}/crash{directory}" if self.zookeeper else str(directory / "log")
+
+    def log(self, directory: Path) -> LogState:
+        """Read the log."""
+        with closing(open_reader(self.log_dir(directory))) as reader:
+            return reader.refresh()
 
     @property
     def is_exact(self) -> bool:
@@ -104,7 +120,7 @@ class Case:
             **{
                 "engine": "in_process",
                 "max_spout_pending": self.pending,
-                "log_dir": None if self.memory_log else str(directory / "log"),
+                "log_dir": None if self.memory_log else self.log_dir(directory),
                 "allow_inexact": self.pairing not in EXACT,
                 "retry_backoff_ms": 0,
                 "poll_interval_ms": 5,

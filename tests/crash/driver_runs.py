@@ -9,9 +9,12 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
+
+from kazoo.client import KazooClient
 
 from tests.crash.case import (
     BATCHES,
@@ -29,9 +32,9 @@ from tests.crash.case import (
 from tests.crash.driver import observer
 from tests.crash.fuse import OPENING, RECONCILING, Arm, Died, Fuse
 from tests.crash.fused_wrappers import crashing_log
+from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
-from trident.coordination.transaction_log import LogReader, exists
 from trident.errors import FencedError
 from trident.runtime.driver.running import RunningTopology, start
 
@@ -169,15 +172,15 @@ def run_in_processes(case: Case, directory: Path, server: DriverServer) -> Outco
         else:
             assert end == {"ended": -signal.SIGKILL}, f"{case}: {end} {told(directory, number)}"
         if arms:
-            outcome.crash(directory, LogReader(directory / "log").refresh())
+            outcome.crash(directory, case.log(directory))
     if paused:
-        before = fingerprint(directory)
+        before = fingerprint(case, directory)
         os.kill(paused, signal.SIGCONT)
         assert server.wait(paused) == {"ended": 0}
         assert ending(directory, 1) == "FencedError", f"{case}: {told(directory, 1)}"
-        written = {name for name, _ in fingerprint(directory).items() ^ before.items()}
+        written = {name for name, _ in fingerprint(case, directory).items() ^ before.items()}
         assert not written, f"{case}: the driver that was replaced has written {sorted(written)}"
-    return outcome.finish(directory, LogReader(directory / "log").refresh())
+    return outcome.finish(directory, case.log(directory))
 
 
 def run_killed_at_random(case: Case, directory: Path, server: DriverServer, rng: random.Random) -> Outcome:
@@ -192,10 +195,10 @@ def run_killed_at_random(case: Case, directory: Path, server: DriverServer, rng:
             if not outcome.crashed_after:  # each was killed before it had a log, or none was
                 (directory / "again").mkdir()
                 return run_killed_at_random(case, directory / "again", server, rng)
-            return outcome.finish(directory, LogReader(directory / "log").refresh())
+            return outcome.finish(directory, case.log(directory))
         assert end == {"ended": -signal.SIGKILL}, f"{case}: {end}"
-        if exists(directory / "log"):
-            outcome.crash(directory, LogReader(directory / "log").refresh())
+        if _is_begun(case, directory):
+            outcome.crash(directory, case.log(directory))
 
 
 def ending(directory: Path, number: int) -> str:
@@ -209,13 +212,36 @@ def told(directory: Path, number: int) -> str:
     return path.read_text() if path.exists() else "no error"
 
 
-def fingerprint(directory: Path) -> dict[str, str]:
+def fingerprint(case: Case, directory: Path) -> dict[str, str]:
     """Return what the logs say, the topology's own and those of the tables: names, and a digest of what counts."""
-    log = list((directory / "log").iterdir())
-    newest = max(path for path in log if path.suffix == ".log")  # what stands before it no longer matters
-    files = [newest, *directory.glob("*/_trident/changes/_delta_log/[0-9]*.json")]
-    digests = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
-    return digests | dict.fromkeys((path.name for path in log), "is there")
+    files = list(directory.glob("*/_trident/changes/_delta_log/[0-9]*.json"))
+    if case.zookeeper:
+        log = _nodes(case, directory)
+    else:
+        paths = list((directory / "log").iterdir())
+        files.append(max(path for path in paths if path.suffix == ".log"))  # what stands before it no longer matters
+        log = dict.fromkeys((path.name for path in paths), "is there")
+    return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files} | log
+
+
+def _nodes(case: Case, directory: Path) -> dict[str, str]:
+    """Return the nodes of a log in ZooKeeper; those that say who is alive are not written by the log."""
+    client = KazooClient(case.zookeeper)
+    client.start()
+    found, paths = dict[str, str](), [f"/crash{directory}"]
+    while paths:
+        path = paths.pop()
+        if not path.endswith("/alive"):
+            found[path] = hashlib.sha256(client.get(path)[0]).hexdigest()
+            paths += [f"{path}/{child}" for child in client.get_children(path)]
+    client.stop()
+    client.close()
+    return found
+
+
+def _is_begun(case: Case, directory: Path) -> bool:
+    with closing(open_reader(case.log_dir(directory))) as reader:
+        return reader.is_there()
 
 
 # ---- drivers that share this process ---------------------------------------------------------------------------------
@@ -264,7 +290,7 @@ def _let_run(running: RunningTopology) -> None:
 
 
 def _log(case: Case, directory: Path, memory_log: MemoryLog) -> LogState:
-    return memory_log.state if case.memory_log else LogReader(directory / "log").refresh()
+    return memory_log.state if case.memory_log else case.log(directory)
 
 
 def _wake(case: Case, directory: Path, fuse: Fuse, running: RunningTopology) -> None:
@@ -280,5 +306,5 @@ def _wake(case: Case, directory: Path, fuse: Fuse, running: RunningTopology) -> 
 
 
 def _everything(case: Case, directory: Path) -> Any:
-    files = {} if case.memory_log else fingerprint(directory)
+    files = {} if case.memory_log else fingerprint(case, directory)
     return files, Store.contents(directory)

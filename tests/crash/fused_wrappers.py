@@ -12,8 +12,12 @@ from unittest import mock
 from tests.crash.fuse import OPENING, RECONCILING, Fuse
 from trident.coordination import log_address
 from trident.coordination.framing import HEAD_BYTES, decode
+from trident.coordination.lock import SegmentName
 from trident.coordination.log_file import LogFile
+from trident.coordination.log_state import LogState
 from trident.coordination.transaction_log import FileLog
+from trident.coordination.zookeeper_log import ZooKeeperLog
+from trident.coordination.zookeeper_segment import ZooKeeperSegments
 from trident.state import (
     BackingMapLifecycle,
     IBackingMap,
@@ -154,6 +158,36 @@ class CrashingFile(LogFile):
                 self.fuse.reach("P13")
 
 
+class CrashingSegments(ZooKeeperSegments):
+    """Segments in ZooKeeper that reach P11 in the middle of a record and P13 before a segment is named.
+
+    What is a node of a megabyte otherwise is one of few bytes here, so each record is written by several transactions.
+    """
+
+    fuse: ClassVar[Fuse] = Fuse()
+    part_bytes = 100
+    _txid = _begun_after = 0
+
+    def begin(self, state: LogState, previous: SegmentName | None) -> None:
+        self._begun_after = state.txid
+        super().begin(state, previous)
+
+    def append(self, payloads: Sequence[bytes]) -> None:
+        content = decode(payloads[-1])
+        self._txid = content["txid"] if content.get("record") == "commit" else 0
+        super().append(payloads)
+
+    def _carry_out(self, group: Any, before: Any, also: Any) -> None:
+        if also is not None:
+            if self._segment.seq == 0:
+                self.fuse.reach(OPENING)
+            elif self._begun_after:  # not before there is a batch to lose
+                self.fuse.reach("P13")
+        super()._carry_out(group, before, also)
+        if self._txid and also is None:
+            self.fuse.reach("P11", self._txid)
+
+
 @contextmanager
 def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
     """Have topologies that are started here write logs of `CrashingFile`s in segments of `segment_bytes`."""
@@ -170,5 +204,20 @@ def crashing_log(fuse: Fuse, segment_bytes: int) -> Iterator[None]:
         def open(cls, *args: Any, **kwargs: Any) -> Log:
             return super().open(*args, segment_bytes=segment_bytes, **kwargs)
 
-    with mock.patch.object(log_address, "FileLog", Log):
+    class Segments(CrashingSegments):
+        pass
+
+    Segments.fuse = fuse
+
+    class InZooKeeper(ZooKeeperLog):
+        segments_type = Segments
+
+        @classmethod
+        def open(cls, *args: Any, **kwargs: Any) -> InZooKeeper:
+            return super().open(*args, segment_bytes=segment_bytes, **kwargs)
+
+    with (
+        mock.patch.object(log_address, "FileLog", Log),
+        mock.patch.object(log_address, "ZooKeeperLog", InZooKeeper),
+    ):
         yield

@@ -12,6 +12,7 @@ __all__ = ["ZooKeeperEnsemble", "start_zookeeper"]
 
 ZOOKEEPER_JARS = JARS / "zookeeper"
 _MEMORY = ("-Xms16m", "-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss512k", "-XX:-UsePerfData")
+_COMMIT_LOG = "-Dzookeeper.commitLogCount=50"  # it keeps so many transactions in memory, each of up to a megabyte
 
 
 class ZooKeeperEnsemble:
@@ -73,7 +74,7 @@ def _start_member(work: Path, number: int, port: int, members: str) -> Server:
     home = os.environ.get("JAVA_HOME")
     java = f"{home}/bin/java" if home else program("java")
     main = f"org.apache.zookeeper.server.{'quorum.QuorumPeerMain' if members else 'ZooKeeperServerMain'}"
-    argv = [java, *_MEMORY, "-Dzookeeper.jmx.log4j.disable=true", "-cp", f"{ZOOKEEPER_JARS}/*", main]
+    argv = [java, *_MEMORY, _COMMIT_LOG, "-Dzookeeper.jmx.log4j.disable=true", "-cp", f"{ZOOKEEPER_JARS}/*", main]
     # Only one that serves tells its mode; one that still looks for others answers that it does not serve.
     answers = (lambda at: bool(_srvr(at))) if members else (lambda at: "Mode:" in _srvr(at))
     return Server(f"ZooKeeper {number}", [*argv, work / "zookeeper.properties"], port, work, answers, grace=2.0)

@@ -183,8 +183,10 @@ class ZooKeeperLog:
         except FencedError as error:
             self._dead = error
             raise
-        except Exception as error:
+        except BaseException as error:
             if not isinstance(error, LogError) and not _is_of_kazoo(error):
+                # An interrupt leaves the fate of the record unknown; it must not be sent again with the next one.
+                self._dead = LogError(f"an append to the transaction log {self.address} was interrupted")
                 raise
             self._fail(error)
         self._waiting.clear()
@@ -198,7 +200,7 @@ class ZooKeeperLog:
         if self._dead is not None:
             raise type(self._dead)(*self._dead.args)
 
-    def _fail(self, error: Exception) -> NoReturn:
+    def _fail(self, error: BaseException) -> NoReturn:
         """Refuse all further records."""
         self._dead = LogError(
             f"cannot append to the transaction log {self.address}: {error if isinstance(error, LogError) else repr(error)}. "

@@ -95,9 +95,9 @@ def claim_of(node: str) -> ClaimName | None:
     return None if found is None else ClaimName(int(found[1]), found[2])
 
 
-def parts_of(payload: bytes, first: int) -> Iterator[bytes]:
+def parts_of(payload: bytes, first: int, part_bytes: int = PART_BYTES) -> Iterator[bytes]:
     """Return what the nodes of a record hold, the first of which has the number `first`."""
-    cut = [payload[at : at + PART_BYTES] for at in range(0, len(payload), PART_BYTES)] or [b""]
+    cut = [payload[at : at + part_bytes] for at in range(0, len(payload), part_bytes)] or [b""]
     for number, part in enumerate(cut, first):
         magic = _LAST if number == first + len(cut) - 1 else _MORE
         yield _HEAD.pack(magic, len(part), _checksum(part, number)) + part

@@ -32,6 +32,8 @@ class _Node(NamedTuple):
 class ZooKeeperSegments:
     """Writes the segments of one claim; nothing is written without it."""
 
+    part_bytes = PART_BYTES
+
     def __init__(
         self, connection: ZooKeeperConnection, nodes: LogNodes, claim: ZooKeeperClaim, segment_bytes: int
     ) -> None:
@@ -73,7 +75,7 @@ class ZooKeeperSegments:
     def _of(self, segment: SegmentName, payloads: Iterable[bytes], number: int) -> list[_Node]:
         created: list[_Node] = []
         for payload in payloads:
-            for part in parts_of(payload, number + len(created)):
+            for part in parts_of(payload, number + len(created), self.part_bytes):
                 created.append(_Node(self._nodes.record(segment, number + len(created)), part))
         return created
 
@@ -83,13 +85,13 @@ class ZooKeeperSegments:
         The node before must be there too: a log that was set back to an earlier time is not continued.
         """
         before = self._nodes.record(self._segment, self._number - 1) if self._number and at_last is None else None
-        together = list(_in_turn(created))
+        together = list(_in_turn(created, self.part_bytes))
         for position, group in enumerate(together):
             self._carry_out(group, before, at_last if position == len(together) - 1 else None)
             before = group[-1].path
 
     def _carry_out(self, group: Sequence[_Node], before: str | None, also: Callable[[Any], None] | None) -> None:
-        from kazoo.exceptions import NodeExistsError, NoNodeError, RolledBackError, RuntimeInconsistency
+        from kazoo.exceptions import NodeExistsError, NoNodeError
 
         def fill(transaction: Any) -> None:
             transaction.check(self._claim.path, -1)
@@ -109,7 +111,7 @@ class ZooKeeperSegments:
         # One transaction creates all of them: if our own node is there, an earlier try was carried out.
         if repeated and any(isinstance(each, NodeExistsError) for each in wrong) and self._is_ours(group[-1]):
             return
-        causes = [each for each in wrong if not isinstance(each, (RolledBackError, RuntimeInconsistency))]
+        causes = [each for each in wrong if _is_cause(each)]
         if before is not None and isinstance(results[1], NoNodeError):
             raise LogError("its newest records were removed while it was written (was ZooKeeper restored from a copy?)")
         raise LogError(f"{(causes or wrong)[0]!r}")
@@ -127,9 +129,11 @@ class ZooKeeperSegments:
             for old in sorted(each for name in names if (each := segment_of(name)) is not None and each < keep):
                 self._remove(self._nodes.segment(old))
         except (KazooException, LogError) as error:
-            logger.warning("transaction log %s: cannot remove old segments: %s", self._connection.address, error)
+            logger.warning("transaction log %s: cannot remove old segments: %r", self._connection.address, error)
 
     def _remove(self, segment: str) -> None:
+        from kazoo.exceptions import NoNodeError
+
         records = self._connection.ask(lambda client: client.get_children_async(segment)).value
         paths = [*(f"{segment}/{record}" for record in sorted(records, reverse=True)), segment]
         for at in range(0, len(paths), _OPERATIONS):
@@ -139,16 +143,26 @@ class ZooKeeperSegments:
                 for path in some:
                     transaction.delete(path)
 
-            self._connection.transaction(fill)
+            results = self._connection.transaction(fill).value
+            wrong = [result for result in results if isinstance(result, Exception) and _is_cause(result)]
+            if wrong and not isinstance(wrong[0], NoNodeError):  # an earlier try, or another driver, has removed it
+                raise wrong[0]
 
 
-def _in_turn(created: Sequence[_Node]) -> Iterable[list[_Node]]:
+def _is_cause(error: Exception) -> bool:
+    """Whether this is why a transaction was refused: its other operations have errors too."""
+    from kazoo.exceptions import RolledBackError, RuntimeInconsistency
+
+    return not isinstance(error, (RolledBackError, RuntimeInconsistency))
+
+
+def _in_turn(created: Sequence[_Node], part_bytes: int) -> Iterable[list[_Node]]:
     """Cut nodes into groups that fit in one request each."""
     group: list[_Node] = []
     size = 0
     for node in created:
         more = len(node.data) + _OVERHEAD + len(node.path)
-        if group and (size + more > PART_BYTES + 2 * _OVERHEAD or len(group) >= _OPERATIONS):
+        if group and (size + more > part_bytes + 2 * _OVERHEAD or len(group) >= _OPERATIONS):
             yield group
             group, size = [], 0
         group.append(node)

@@ -1,0 +1,151 @@
+"""A running topology whose log is in a ZooKeeper that fails: it waits, goes on, and every row is counted once."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.crash.case import EXACT, TXID, Case, Pairing, Store
+from tests.crash.driver_runs import Outcome
+from tests.harness.proxy import Point, Proxy
+from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
+from trident.coordination import zookeeper_connection
+from trident.errors import LogError
+from trident.runtime.driver.running import RunningTopology, start
+from trident.spout.interfaces import TransactionAttempt
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+POINTS: tuple[Point, ...] = ("half request", "reply", "held request")
+Observe = Callable[[str, TransactionAttempt], None]
+
+
+@pytest.fixture
+def mortal(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+    """A ZooKeeper of this test's own."""
+    zookeeper = start_zookeeper(tmp_path / "zookeeper")
+    yield zookeeper
+    zookeeper.stop()
+
+
+def started(case: Case, directory: Path, life: int = 1, observe: Observe | None = None) -> RunningTopology:
+    return start(case.topology(directory, life).graph(), case.config(directory), None, observe)
+
+
+def finished(case: Case, directory: Path, outcomes: list[Outcome]) -> None:
+    outcome = Outcome(case).finish(directory, case.log(directory))
+    outcomes.append(outcome)
+    assert not outcome.differences(), outcome.differences()
+    Store.forget(directory)
+
+
+@pytest.mark.parametrize("pairing", EXACT, ids=str)
+def test_connections_that_are_cut_at_every_step_of_every_batch_lose_and_double_nothing(
+    pairing: Pairing, zookeeper_server: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    proxy, points, cut = Proxy(zookeeper_server.members[0].port), itertools.cycle(POINTS), list[str]()
+    pending = 1 + 2 * (EXACT.index(pairing) % 2)
+    case = Case("any", pairing, "memory", pending=pending, zookeeper=f"127.0.0.1:{proxy.port}")
+
+    def observe(step: str, attempt: TransactionAttempt) -> None:
+        proxy.arm(next(points), lambda: cut.append(step))
+
+    try:
+        with started(case, tmp_path, observe=observe) as running:
+            running.process_all_available()
+            assert running.status["failures"] == 0
+        assert len(cut) > 12
+        finished(case, tmp_path, outcomes)
+    finally:
+        proxy.close()
+
+
+@pytest.mark.parametrize(
+    "step", ["committed", *(pytest.param(step, marks=pytest.mark.soak) for step in ("defined", "recorded"))]
+)
+def test_a_server_that_is_killed_and_restarted_is_waited_for(
+    step: str, mortal: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome], caplog: pytest.LogCaptureFixture
+) -> None:
+    case, timers = Case("any", EXACT[1], "memory", zookeeper=mortal.hosts), list[threading.Timer]()
+
+    def observe(at: str, attempt: TransactionAttempt) -> None:
+        if at == step and attempt.txid in (2, TXID + 1):
+            for timer in timers:
+                timer.join()
+            mortal.stop()
+            timers.append(threading.Timer(1.5, mortal.restart))
+            timers[-1].start()
+
+    with started(case, tmp_path, observe=observe) as running:
+        running.process_all_available()
+        assert running.status["failures"] == 0
+    for timer in timers:
+        timer.join()
+    assert len(timers) == 2
+    assert "waiting until there is one" in caplog.text
+    assert "ZooKeeper answers again" in caplog.text
+    finished(case, tmp_path, outcomes)
+
+
+@pytest.mark.parametrize("step", ["committed", "recorded"])
+def test_a_topology_that_waits_can_be_stopped_and_the_next_one_counts_everything_once(
+    step: str, mortal: ZooKeeperEnsemble, tmp_path: Path, outcomes: list[Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zookeeper_connection, "_STOP_S", 1.0)
+    case, away = Case("any", EXACT[2], "memory", zookeeper=mortal.hosts), threading.Event()
+
+    def observe(at: str, attempt: TransactionAttempt) -> None:
+        if (at, attempt.txid) == (step, TXID):
+            mortal.stop()
+            away.set()
+
+    running = started(case, tmp_path, observe=observe)
+    assert away.wait(30)
+    since = time.monotonic()
+    running.stop()
+    assert time.monotonic() - since < 10
+    if step == "committed":  # the record of this batch may or may not be there
+        assert isinstance(running.exception(), LogError)
+    mortal.restart()
+    with started(case, tmp_path, 2) as again:
+        assert again.txid in (TXID - 1, TXID)
+        again.process_all_available()
+    finished(case, tmp_path, outcomes)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_an_ensemble_whose_members_are_killed_one_by_one_and_then_two_at_once(
+    tmp_path: Path, outcomes: list[Outcome]
+) -> None:
+    zookeeper = start_zookeeper(tmp_path / "zookeeper", members=3)
+    case, away = Case("any", EXACT[3], "delta", pending=3, zookeeper=zookeeper.hosts), list[int]()
+
+    def observe(at: str, attempt: TransactionAttempt) -> None:
+        if at != "committed" or attempt.txid in away:
+            return
+        away.append(attempt.txid)
+        if attempt.txid == TXID + 1:  # its majority, for 20 seconds
+            for member in zookeeper.members[:2]:
+                member.kill()
+            threading.Timer(20, zookeeper.restart).start()
+        elif attempt.txid <= TXID:
+            zookeeper.restart()
+            while zookeeper.leader() is None:
+                threading.Event().wait(0.1)
+            zookeeper.members[attempt.txid - 1].kill()
+
+    try:
+        since = time.monotonic()
+        with started(case, tmp_path, observe=observe) as running:
+            running.process_all_available()
+            assert running.status["failures"] == 0
+        assert time.monotonic() - since > 20
+        finished(case, tmp_path, outcomes)
+    finally:
+        zookeeper.stop()
