@@ -18,6 +18,7 @@ from trident.storm import (
     Tuple,
 )
 from trident.storm.execution.messages import Body
+from trident.storm.storm_tuples import tuple_of
 from trident.storm.testing import MockedSpout
 
 MESSAGES = 6
@@ -137,4 +138,4 @@ def doubled(body: Body) -> Sequence[Body]:
     """Return a delivery twice, as a link that repeats itself would: the tuples are objects of their own."""
     if not isinstance(body, list):
         return [body, body]
-    return [body, [Tuple(each.values, each.origin, dict(each.ids or {}) or None) for each in body]]
+    return [body, [tuple_of(each.values, each.origin, each.ids) for each in body]]

@@ -101,24 +101,24 @@ def test_killed_executors_lose_no_message(seed: int, steps: int) -> None:
 
 def _ack_before_the_children(collector: BoltCollector, tuple: Tuple) -> None:
     """What must not be: the tuple leaves its trees in one message, and its children enter them in a later one."""
-    for root, edge in (tuple.ids or {}).items():
+    for root, edge in tuple.ids.items():
         collector.outbox.acks[root] = collector.outbox.acks.get(root, 0) ^ edge
     collector.outbox.flush()
-    for root in tuple.ids or {}:
+    for root in tuple.ids:
         collector.outbox.acks[root] = collector.outbox.acks.get(root, 0) ^ tuple.edges
     tuple.holder = None
     collector.counts.acked[tuple.origin] = collector.counts.acked.get(tuple.origin, 0) + 1
 
 
-def _one_edge_for_all_anchors(collector: BoltCollector, anchors: Sequence[Tuple]) -> dict[int, int] | None:
+def _one_edge_for_all_anchors(collector: BoltCollector, anchors: Sequence[Tuple]) -> dict[int, int]:
     """What must not be: anchors of one root cancel each other's edge."""
     edge = Random(len(Ledger.executions)).getrandbits(64)
     ids: dict[int, int] = {}
     for each in anchors:
         each.edges ^= edge
-        for root in each.ids or ():
+        for root in each.ids:
             ids[root] = ids.get(root, 0) ^ edge
-    return ids or None
+    return ids
 
 
 def _wrong(seed: int) -> bool:

@@ -10,7 +10,7 @@ from trident.fields import Fields
 from trident.storm.streams import SYSTEM, TICK_STREAM
 from trident.tuples import TypedValues
 
-__all__ = ["Origin", "Tuple"]
+__all__ = ["Origin", "Tuple", "tuple_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,15 +29,25 @@ class Tuple(TypedValues):
     Two tuples are equal only if they are the same one, so a bolt may keep them as keys of a dict until it answers them.
     """
 
-    # `ids` is {root: this tuple's id in the tree of that root}, None outside of all trees. `edges` is the xor of the edges
+    # `root` is the root of its tree, None outside of all trees, and `edge` its id there: two numbers, because nearly every
+    # tuple is in one tree. `others` is {root: its id there} for further trees, None without. `edges` is the xor of the edges
     # to the tuples that are anchored to this one. `holder` is the collector that must answer it, None when it is answered.
     # `started` is the moment at which its execution began, 0 if it is none of the sampled ones.
-    __slots__ = ("edges", "holder", "ids", "origin", "started", "values")
+    __slots__ = ("edge", "edges", "holder", "origin", "others", "root", "started", "values")
 
-    def __init__(self, values: tuple[Any, ...], origin: Origin, ids: dict[int, int] | None) -> None:
+    def __init__(
+        self,
+        values: tuple[Any, ...],
+        origin: Origin,
+        root: int | None = None,
+        edge: int = 0,
+        others: dict[int, int] | None = None,
+    ) -> None:
         self.values = values
         self.origin = origin
-        self.ids = ids
+        self.root = root
+        self.edge = edge
+        self.others = others
         self.edges = 0
         self.holder: object = None
         self.started = 0.0
@@ -68,9 +78,14 @@ class Tuple(TypedValues):
         return self.origin.stream == TICK_STREAM and self.origin.component == SYSTEM
 
     @property
+    def ids(self) -> dict[int, int]:
+        """Its id in each tree that it belongs to, by root."""
+        return {} if self.root is None else {self.root: self.edge, **(self.others or {})}
+
+    @property
     def roots(self) -> frozenset[int]:
         """The 64-bit ids of the spout tuples whose trees it belongs to; empty if it is not tracked."""
-        return frozenset(self.ids or ())
+        return frozenset(self.ids)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -94,3 +109,11 @@ class Tuple(TypedValues):
             f"{name}={value!r}" for name, value in zip(self.origin.fields.names, self.values, strict=False)
         )
         return f"Tuple({shown}; from {self.origin.component}, task {self.origin.task}, stream {self.origin.stream!r})"
+
+
+def tuple_of(values: tuple[Any, ...], origin: Origin, ids: dict[int, int]) -> Tuple:
+    """Return a tuple that is in any number of trees."""
+    if not ids:
+        return Tuple(values, origin)
+    (root, edge), *others = ids.items()
+    return Tuple(values, origin, root, edge, dict(others) or None)

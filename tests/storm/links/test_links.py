@@ -20,7 +20,7 @@ from trident.storm.execution.task_layout import lay_out
 from trident.storm.links.frames import Decoder, Encoder
 from trident.storm.links.link_keys import Keys
 from trident.storm.links.linked_mail import LinkedMail
-from trident.storm.storm_tuples import Origin
+from trident.storm.storm_tuples import Origin, tuple_of
 
 CAPACITY = 4
 ROOT, EDGE = 2**64 - 1, 2**63
@@ -54,7 +54,7 @@ ORIGINS = {
 
 
 def tuples(*values: tuple[Any, ...], ids: dict[int, int] | None = None, stream: str = "default") -> list[Tuple]:
-    return [Tuple(each, ORIGINS[stream], ids) for each in values]
+    return [tuple_of(each, ORIGINS[stream], ids or {}) for each in values]
 
 
 def through(body: Body) -> Any:

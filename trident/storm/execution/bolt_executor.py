@@ -81,7 +81,7 @@ class BoltExecutor:
         if self._tick_s is not None and now >= self._next_tick:
             self._next_tick = now + self._tick_s
             for task in self.place.tasks:
-                self._execute(task, [Tuple((self._tick_s,), _TICK, None)], flush_at)
+                self._execute(task, [Tuple((self._tick_s,), _TICK)], flush_at)
         self._outbox.flush()
         if now >= self._next_look:
             self._look_for_answers(now)

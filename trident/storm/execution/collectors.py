@@ -17,7 +17,7 @@ from trident.storm.execution.counts import BoltCounts
 from trident.storm.execution.out_streams import OutStream
 from trident.storm.execution.outbox import BATCH, Outbox
 from trident.storm.execution.pending import Pending
-from trident.storm.storm_tuples import Tuple
+from trident.storm.storm_tuples import Tuple, tuple_of
 from trident.storm.streams import DEFAULT_STREAM
 
 __all__ = ["BasicCollector", "BoltCollector", "SpoutCollector"]
@@ -102,7 +102,7 @@ class SpoutCollector(_Collector):
         outbox, origin = self.outbox, stream.origin
         if message_id is None or not outbox.tracks or not tasks:
             for task in tasks:
-                outbox.put(task, Tuple(values, origin, None))
+                outbox.put(task, Tuple(values, origin))
             if message_id is not None:
                 self._pending.answered_at_once.append((message_id, origin.stream))
             return
@@ -111,7 +111,7 @@ class SpoutCollector(_Collector):
         for task in tasks:
             edge = self._edge(64)
             edges ^= edge
-            outbox.put(task, Tuple(values, origin, {root: edge}))
+            outbox.put(task, Tuple(values, origin, root, edge))
         self._pending.put(root, message_id, origin.stream)
         outbox.begin(root, edges, self.task)
 
@@ -137,17 +137,18 @@ class BoltCollector(_Collector):
         if anchors.holder is not self:
             self._refuse("anchor to", anchors)
         tasks = stream.tasks(values)
-        outgoing, origin, roots, ids = self.outbox.tuples, stream.origin, anchors.ids, None
+        outgoing, origin, root, edge, others = self.outbox.tuples, stream.origin, anchors.root, 0, None
         for task in tasks:  # as `_emit` does it, without its calls: nearly every tuple has one anchor
-            if roots:
+            if root is not None:
                 edge = self._edge(64)
                 anchors.edges ^= edge
-                ids = dict.fromkeys(roots, edge)
+                if anchors.others is not None:
+                    others = dict.fromkeys(anchors.others, edge)
             batch = outgoing.get(task)
             if batch is None:
-                outgoing[task] = [Tuple(values, origin, ids)]
+                outgoing[task] = [Tuple(values, origin, root, edge, others)]
             else:
-                batch.append(Tuple(values, origin, ids))
+                batch.append(Tuple(values, origin, root, edge, others))
                 if len(batch) >= BATCH:
                     self.outbox.send_full(task)
         return tasks
@@ -170,10 +171,13 @@ class BoltCollector(_Collector):
         counts.acked[origin] += 1
         if tuple.started:
             counts.add_sample(origin, self.clock() - tuple.started)
-        if tuple.ids:
-            edges, acks = tuple.edges, self.outbox.acks
-            for root, edge in tuple.ids.items():
-                acks[root] = acks.get(root, 0) ^ edge ^ edges
+        root = tuple.root
+        if root is not None:
+            acks = self.outbox.acks
+            acks[root] = acks.get(root, 0) ^ tuple.edge ^ tuple.edges
+            if tuple.others is not None:
+                for root, edge in tuple.others.items():
+                    acks[root] = acks.get(root, 0) ^ edge ^ tuple.edges
 
     def fail(self, tuple: Tuple) -> None:
         """Fail every tree that the tuple belongs to."""
@@ -182,20 +186,20 @@ class BoltCollector(_Collector):
         tuple.holder = None
         counts, origin = self.counts, tuple.origin
         counts.failed[origin] += 1
-        if tuple.ids:
+        if tuple.root is not None:
             self.outbox.fail(list(tuple.ids))
 
     def reset_timeout(self, tuple: Tuple) -> None:
         """Give the trees that the tuple belongs to the whole message timeout again."""
         if tuple.__class__ is not Tuple or tuple.holder is not self:
             self._refuse("reset_timeout", tuple)
-        if tuple.ids:
+        if tuple.root is not None:
             self.outbox.extend(list(tuple.ids))
 
     def _emit(self, stream: OutStream, tasks: Sequence[int], values: tuple[Any, ...], anchors: Sequence[Tuple]) -> None:
         put, origin = self.outbox.put, stream.origin
         for task in tasks:
-            put(task, Tuple(values, origin, self._join(anchors) if anchors else None))
+            put(task, tuple_of(values, origin, self._join(anchors)))
 
     def _checked(self, anchors: Tuple | Iterable[Tuple]) -> Sequence[Tuple]:
         """Return the anchors; refuse all if one is no tuple, or is not this task's to anchor to."""
@@ -213,16 +217,16 @@ class BoltCollector(_Collector):
                 self._refuse("anchor to", each)
         return checked
 
-    def _join(self, anchors: Sequence[Tuple]) -> dict[int, int] | None:
+    def _join(self, anchors: Sequence[Tuple]) -> dict[int, int]:
         """Draw the edges to one copy of a new tuple; return its id under each root."""
         ids: dict[int, int] = {}
         for anchor in anchors:
-            if anchor.ids:
+            if anchor.root is not None:
                 edge = self._edge(64)
                 anchor.edges ^= edge
                 for root in anchor.ids:
                     ids[root] = ids.get(root, 0) ^ edge
-        return ids or None
+        return ids
 
     def _refuse(self, what: str, tuple: object) -> NoReturn:
         where = f"component {self.component!r} (task {self.task})"

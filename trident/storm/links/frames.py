@@ -13,8 +13,8 @@ import threading
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import cache
-from itertools import chain, repeat
-from typing import Any, NoReturn
+from itertools import chain, islice, repeat
+from typing import Any, NoReturn, cast
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.state.encoding.codec import encode
@@ -22,7 +22,7 @@ from trident.state.encoding.extensions import new_packer, unpack
 from trident.storm.execution.messages import Body, Delivery, Outcomes, Tracking
 from trident.storm.execution.task_layout import Layout
 from trident.storm.storm_topology import StormTopology
-from trident.storm.storm_tuples import Origin, Tuple
+from trident.storm.storm_tuples import Origin, Tuple, tuple_of
 
 __all__ = ["Decoder", "Encoder", "Marks", "encode_marks", "is_marks", "marks_of"]
 
@@ -30,7 +30,6 @@ _HEAD = struct.Struct("<BI")
 _FOUR, _THREE = struct.Struct("<4I"), struct.Struct("<3I")
 _TUPLES, _TRACKING, _OUTCOMES, _FULL, _FREE = range(5)
 _SWAPPED = sys.byteorder == "big"
-_WORD = 8
 
 Marks = tuple[bool, list[int]]
 """Whether tasks are full, and which."""
@@ -83,13 +82,14 @@ class Encoder:
     def _section(self, origin: Origin, tuples: list[Tuple]) -> list[Any]:
         values = list(chain.from_iterable([each.values for each in tuples]))
         stream = self._streams[origin.component].index(origin.stream)
+        roots = [each.root for each in tuples]
+        if None not in roots and not [each for each in tuples if each.others is not None]:
+            numbers = _words(cast("list[int]", roots)), _words([each.edge for each in tuples])
+            return [origin.task, stream, len(tuples), values, None, *numbers]
         ids = [each.ids for each in tuples]
-        tracked: list[dict[int, int]] = [each for each in ids if each is not None]
-        roots = _words(chain.from_iterable(tracked))
-        edges = _words(chain.from_iterable([each.values() for each in tracked]))
-        one_each = len(tracked) == len(ids) and len(roots) == len(ids) * _WORD
-        counts = None if one_each else _words([0 if each is None else len(each) for each in ids])
-        return [origin.task, stream, len(tuples), values, counts, roots, edges]
+        counts = _words(map(len, ids))
+        numbers = _words(chain.from_iterable(ids)), _words(chain.from_iterable([each.values() for each in ids]))
+        return [origin.task, stream, len(tuples), values, counts, *numbers]
 
 
 class Decoder:
@@ -122,16 +122,17 @@ class Decoder:
         if len(values) != count * width:
             raise ValueError(f"{count} tuples of {width} fields have {len(values)} values")
         rows = zip(*[iter(values)] * width, strict=True) if width else repeat((), count)
-        pairs = zip(_numbers(roots), _numbers(edges), strict=True)
+        of_roots, of_edges = _numbers(roots), _numbers(edges)
+        if len(of_roots) != len(of_edges):
+            raise ValueError(f"{len(of_roots)} roots have {len(of_edges)} edges")
         if counts is None:
-            ids: list[dict[int, int] | None] = [{root: edge} for root, edge in pairs]
-        else:
-            ids = [
-                {root: edge for _, (root, edge) in zip(range(n), pairs, strict=False)} or None for n in _numbers(counts)
-            ]
-        if len(ids) != count:
-            raise ValueError(f"{count} tuples have {len(ids)} ids")
-        return map(Tuple, rows, repeat(origin), ids)
+            if len(of_roots) != count:
+                raise ValueError(f"{count} tuples have {len(of_roots)} roots")
+            return map(Tuple, rows, repeat(origin), of_roots, of_edges)
+        sizes, pairs = _numbers(counts), zip(of_roots, of_edges, strict=True)
+        if len(sizes) != count or sum(sizes) != len(of_roots):
+            raise ValueError(f"{count} tuples have {len(sizes)} numbers of trees, for {len(of_roots)} roots")
+        return [tuple_of(row, origin, dict(islice(pairs, size))) for row, size in zip(rows, sizes, strict=True)]
 
     def _new_origin(self, task: int, stream: int) -> Origin:
         component = self._component_of[task]
