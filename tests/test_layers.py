@@ -62,6 +62,7 @@ RUNTIME = (
     "cloudpickle",
     "msgpack",
     "trident.monitoring",
+    "trident.statistics",
     "trident.arrow",
     "trident.coordination",
     "trident.planner",
@@ -98,10 +99,15 @@ LAYERS = (
         INTERFACES,
         deferred=("trident.explain", "trident.monitoring", "trident.runtime.driver.running", "states.memory"),
     ),
+    Layer(("trident.statistics",), ("trident.errors",)),
     Layer(("trident.monitoring",), INTERFACES, deferred=("prometheus_client",)),
     Layer(("trident.coordination",), ("msgpack", *INTERFACES), deferred=("kazoo",)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
-    Layer(("trident.explain",), ("trident.planner", *INTERFACES, *GRAPH), deferred=("trident.runtime.steps.kernels",)),
+    Layer(
+        ("trident.explain",),
+        ("trident.planner", "trident.statistics", *INTERFACES, *GRAPH),
+        deferred=("trident.runtime.steps.kernels",),
+    ),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
     Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors")),
     Layer(("trident.drpc.connections",), ("uvicorn",)),
@@ -133,10 +139,10 @@ LAYERS = (
     Layer(("trident.cluster",), ("trident", "httpx", "psutil", "starlette", "cloudpickle")),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
-    Layer(("trident.storm.execution",), ("cloudpickle", "trident.storm", *INTERFACES)),
+    Layer(("trident.storm.execution",), ("cloudpickle", "trident.statistics", "trident.storm", *INTERFACES)),
     Layer(
         ("trident.storm.statistics",),
-        ("trident.storm", "trident.monitoring", *INTERFACES),
+        ("trident.storm", "trident.statistics", "trident.monitoring", *INTERFACES),
         deferred=("prometheus_client",),
     ),
     Layer(
@@ -145,12 +151,21 @@ LAYERS = (
     ),
     Layer(
         ("trident.storm.spark",),
-        ("zmq", "pyspark", "py4j", "cloudpickle", "trident.storm", *_rooms("engine"), *INTERFACES),
+        (
+            "zmq",
+            "pyspark",
+            "py4j",
+            "cloudpickle",
+            "trident.statistics",
+            "trident.storm",
+            *_rooms("engine"),
+            *INTERFACES,
+        ),
     ),
     # The bridge to Trident: a bolt that reads a state, when it is prepared. The door to Spark: TopologyBuilder.start().
     Layer(
         ("trident.storm",),
-        INTERFACES,
+        ("trident.statistics", *INTERFACES),
         deferred=("trident.reading", "trident.runtime.reading.state_reader", "trident.storm.spark.running_storm"),
     ),
     Layer(("trident.spark",), ("trident.runtime.reading", "trident.errors")),

@@ -89,6 +89,11 @@ class Fragment:
         return {self.entry: self.fields.names, **{step.id: step.keep for step in self.steps}}
 
     @cached_property
+    def counted(self) -> tuple[int, ...]:
+        """A 0 for each number that a pass over it counts: two of the entry, of each step and of each sink."""
+        return (0, 0) * (1 + len(self.steps) + len(self.sinks))
+
+    @cached_property
     def blocking(self) -> bool:
         """Whether a step needs all tuples of the partition at once; then it also runs without tuples."""
         return any(isinstance(step.node, AggregateNode) and not step.node.partial for step in self.steps)

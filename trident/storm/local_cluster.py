@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from trident.errors import TopologyError, TridentError
-from trident.storm.execution.deaths import DeathWatch, ReportedError
+from trident.statistics.reported_errors import ReportedError
+from trident.storm.execution.deaths import DeathWatch
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import Worker

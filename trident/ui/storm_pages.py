@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.ability import Ability
 from trident.errors import TridentError, UnsupportedOperation, describe
-from trident.storm.execution.deaths import ReportedError
+from trident.statistics.reported_errors import ReportedError
 from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.storm_topology import StormTopology
 from trident.ui.cluster_pages import Action, Page

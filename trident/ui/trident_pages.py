@@ -14,7 +14,7 @@ from trident.cli.key_arguments import parse_key
 from trident.errors import FencedError, TridentError, describe
 from trident.explain import describe as explain_states
 from trident.graph import JoinWithinNode, StateNode, WindowNode
-from trident.storm.statistics.storm_ui import pretty_seconds
+from trident.statistics.storm_shape import pretty_seconds
 from trident.ui.batch_figures import BatchFigures
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ending import end_later

@@ -19,6 +19,7 @@ from prometheus_client.openmetrics import parser
 
 from tests.storm.components import SENTENCES, Count, word_count
 from trident.errors import ConfigError
+from trident.statistics.storm_shape import pretty_seconds
 from trident.storm import (
     BaseBasicBolt,
     BaseRichSpout,
@@ -32,7 +33,6 @@ from trident.storm import (
     Tuple,
 )
 from trident.storm.statistics import TopologyMonitor, TopologyStatus, WorkerSnapshots
-from trident.storm.statistics.storm_ui import pretty_seconds
 from trident.storm.testing import MockedSpout, SteppedCluster
 
 parsed: Callable[[str], Any] = parser.text_string_to_metric_families

@@ -10,12 +10,13 @@ from trident.config import Config
 from trident.planner import make_plan
 from trident.runtime.driver.capabilities import is_all_in_memory
 from trident.runtime.driver.running import RunningTopology
+from trident.statistics.heartbeats import heartbeat_of
+from trident.statistics.reported_errors import ErrorFeed
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
 from trident.storm.spark.running_storm import RunningStormTopology
 from trident.topology import TridentTopology
 from trident.ui.cluster_pages import TopologyPages
-from trident.ui.one_topology import topology_row
 from trident.ui.storm_pages import StormPages
 from trident.ui.trident_pages import TridentPages
 
@@ -41,6 +42,7 @@ class Driven:
         numbers: tuple[int, Mapping[str, int]],
     ) -> None:
         self.running = running
+        self._errors = ErrorFeed(running)
         self._pages: TopologyPages
         if isinstance(running, RunningTopology):
             self._pages = TridentPages(running, storm_id)
@@ -102,11 +104,11 @@ class Driven:
 
     def statistics(self) -> dict[str, Any]:
         """Return what its heartbeat contains."""
-        return topology_row(self._pages.topology(0))
+        return heartbeat_of(self._pages.topology(0))
 
     def errors(self) -> list[tuple[str, float, str]]:
         """Return the errors that were not returned before: component, seconds since 1970, text."""
-        return []
+        return [(each.component, each.time, each.text) for each in self._errors.new()]
 
 
 def start_driven(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from trident.runtime.engine.step_figures import Figures
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.state.key_counts import NO_KEYS, KeyCounts
 
@@ -31,6 +32,10 @@ class Committed:
         Tuples behind states that were left out as dead letters.
     key_counts
         How many keys of each state were read, found in a memory, and written.
+    figures, put_back
+        As of `TaskOutput`, of the steps behind what the driver commits.
+    took_ns
+        By node that the driver committed, how long that and the steps behind it took.
     """
 
     touched: dict[str, list[int]] = field(default_factory=dict)
@@ -38,6 +43,9 @@ class Committed:
     metrics: dict[str, int] = field(default_factory=dict)
     captured: list[Failure] = field(default_factory=list)
     key_counts: dict[str, KeyCounts] = field(default_factory=dict)
+    figures: Figures = field(default_factory=dict)
+    put_back: Mapping[str, int] = field(default_factory=dict)
+    took_ns: dict[str, int] = field(default_factory=dict)
 
     def add_keys(self, state: str, counts: KeyCounts) -> None:
         """Add what a partition of a state, or a query of it, read and wrote."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from time import perf_counter_ns
 from typing import Any
 
 import pyarrow as pa
 
 from trident.arrow import schema_of
-from trident.graph import Aggregation, JoinWithinNode, PersistNode, QueryNode, WindowNode
+from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
 from trident.runtime.commit.committed import Committed, Updated
@@ -149,20 +150,29 @@ class Committer:
         for node in self._plan.commits:
             if node.id in elsewhere:
                 continue
-            tables, arrived = flow.take(node.id)
-            if isinstance(node, (WindowNode, JoinWithinNode)):
-                rows = self._over_time(node, tables, txids[node.state], now_ms, run, done)
-            elif isinstance(node, PersistNode):
-                rows = self._persist(node, tables, txids[node.state], done)
-            elif isinstance(node, QueryNode):
-                with counting_keys() as keys:
-                    rows = flow.query(node, self._states[node.state], txids[node.state], tables, arrived)
-                done.add_keys(node.state, keys.counts)
-            else:
-                flow.exchange(node, arrived)
-                continue
-            flow.send_on(node.id, rows, arrived)
+            began = perf_counter_ns()
+            self._commit_node(node, flow, txids, now_ms, run, done)
+            done.took_ns[node.id] = perf_counter_ns() - began
+        done.figures, done.put_back = flow.counted()
         return done
+
+    def _commit_node(
+        self, node: PersistNode | QueryNode | ExchangeNode, flow: Flow, txids: Mapping[str, Sequence[Txid]],
+        now_ms: int | None, run: Run, done: Committed,
+    ) -> None:  # fmt: skip
+        tables, arrived = flow.take(node.id)
+        if isinstance(node, (WindowNode, JoinWithinNode)):
+            rows = self._over_time(node, tables, txids[node.state], now_ms, run, done)
+        elif isinstance(node, PersistNode):
+            rows = self._persist(node, tables, txids[node.state], done)
+        elif isinstance(node, QueryNode):
+            with counting_keys() as keys:
+                rows = flow.query(node, self._states[node.state], txids[node.state], tables, arrived)
+            done.add_keys(node.state, keys.counts)
+        else:
+            flow.exchange(node, arrived)
+            return
+        flow.send_on(node.id, rows, arrived)
 
     def _persist(
         self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], done: Committed

@@ -11,6 +11,7 @@ from trident.graph import ExchangeNode, QueryNode
 from trident.planner import Exchange, Plan
 from trident.runtime.engine.put_back import put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange
+from trident.runtime.engine.step_figures import Figures
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import send
 from trident.runtime.reading.store_check import check_partitions
@@ -37,6 +38,10 @@ class Flow:
     def __init__(self, plan: Plan, exchanges: Mapping[str, Exchange], output: TaskOutput, run: Run) -> None:
         self._fragments, self._exchanges, self._run = plan.fragments, exchanges, run
         self._waiting = TaskOutput({to: list(tables) for to, tables in output.sinks.items()}, frames=output.frames)
+
+    def counted(self) -> tuple[Figures, Mapping[str, int]]:
+        """Return what the steps behind nodes have counted, and the dead letters that came back to them."""
+        return self._waiting.figures, self._waiting.put_back
 
     def take(self, node: str) -> tuple[list[pa.Table], list[Frame]]:
         """Return the tables and frames that wait for a node; what happens next is its work."""

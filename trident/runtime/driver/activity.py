@@ -34,6 +34,8 @@ class Activity:
     ----------
     last
         While inactive, the last batch of which attempts may begin: one that had begun before may fail. None while active.
+    is_obeyed
+        Whether it is active and `obey` has nothing to do.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class Activity:
         self._order = _Order(active, threading.Event())
         self._lock = threading.Lock()
         self.last: int | None = None
+        self.is_obeyed = active
 
     # ---- for any thread ---------------------------------------------------------------------------------------------
 
@@ -61,12 +64,15 @@ class Activity:
         with self._lock:
             if active is not self._order.active:
                 self._order = _Order(active, threading.Event())
+                self.is_obeyed = False
 
     # ---- for the loop -----------------------------------------------------------------------------------------------
 
     def obey(self) -> bool:
         """Do what was ordered; return whether batches are begun again since the last call."""
-        active, rested = self._order
+        with self._lock:
+            active, rested = self._order
+            self.is_obeyed = active
         if active:
             return self.last is not None and self._go_on()
         if self.last is None:

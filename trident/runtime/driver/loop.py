@@ -147,7 +147,7 @@ class BatchLoop:
             self._look_at = now + _LOOK_AT_OWNER_S
             self._log.check_owner()
         self._fail_overdue(now)
-        if self.activity.obey():
+        if not self.activity.is_obeyed and self.activity.obey():
             self._polling.ask_at_once()
         self._start_batches()
         self._start_commit()
@@ -275,7 +275,7 @@ class BatchLoop:
         del self._batches[attempt.txid]
         sources = self._sources
         sources.succeeded(batch)
-        outcome = Outcome(committed, at_ms, tries, len(captured), sources.lags.known, sources.throttle.share)
+        outcome = Outcome(committed, at_ms, tries, captured, sources.lags.known, sources.throttle.share)
         self._progress.committed(batch, outcome)
         self._observe("succeeded", attempt)
         self._polling.done(batch.waiting)
@@ -308,7 +308,7 @@ class BatchLoop:
         pause = self._retrying.pause_after(attempt, failure)
         retry_in_s = None if self._retrying.excludes(attempt.txid) else pause
         tries = self._coordinator.failures(attempt.txid) + 1
-        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s)
+        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, self._clock.monotonic())
         for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
             batch = self._batches.pop(dead.txid)
             if dead != attempt:

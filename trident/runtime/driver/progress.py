@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from trident.monitoring.batch_committed import BatchCommitted, Placement, Read
@@ -15,10 +15,16 @@ from trident.monitoring.events import AttemptFailed, TopologyEvent
 from trident.operations.metrics import add_counts
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch import Batch
+from trident.runtime.driver.operation_totals import OperationTotals
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
+from trident.state.key_counts import NO_KEYS
+from trident.statistics.reported_errors import LastErrors
 
 __all__ = ["Outcome", "Progress"]
+
+_TOLD_OF_BATCH = 10  # errors of tuples that one batch left out
+_MS_PER_S = 1000
 
 
 class Outcome(NamedTuple):
@@ -32,8 +38,8 @@ class Outcome(NamedTuple):
         When it was recorded, since 1970.
     tries
         How many attempts it took.
-    dead_letters
-        How many of its tuples were left out.
+    left_out
+        Its tuples that were left out, as dead letters.
     lags
         What the spouts say of their lag now.
     share
@@ -43,7 +49,7 @@ class Outcome(NamedTuple):
     committed: Committed
     at_ms: int
     tries: int
-    dead_letters: int
+    left_out: Sequence[Failure]
     lags: Mapping[str, Lag | None]
     share: float
 
@@ -51,7 +57,7 @@ class Outcome(NamedTuple):
 class Progress:
     """Collects what the driver loop reports; any thread may read it.
 
-    `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt.
+    `last_failure` is the cause of the last failed attempt, `last_attempt` that attempt. `errors` are the last ones by step.
 
     Parameters
     ----------
@@ -63,6 +69,8 @@ class Progress:
         Where each state commits.
     publish
         Called with each event, in the thread that reports it.
+    totals
+        Adds up what operations did.
     """
 
     def __init__(
@@ -72,11 +80,13 @@ class Progress:
         run_id: str = "",
         placements: Mapping[str, Placement] | None = None,
         publish: Callable[[TopologyEvent], None] | None = None,
+        totals: OperationTotals | None = None,
     ) -> None:
         self._name, self._run_id, self._placements = name, run_id, placements or {}
-        self._publish = publish or (lambda event: None)
+        self._publish, self._totals = publish or (lambda event: None), totals
         self._lock = threading.Lock()
         self._recent: deque[BatchCommitted] = deque(maxlen=kept)
+        self.errors = LastErrors()
         self.batches = 0
         self.failures = 0
         self._rows: dict[str, int] = {}
@@ -99,7 +109,17 @@ class Progress:
             add_counts(self._metrics, event.counters)
             self._first = times.defined if self._first is None else self._first
             self._last = times.recorded
+        if self._totals is not None:
+            self._totals.committed(event, batch.output, outcome.committed, bool(batch.runner.commits))
+            if outcome.left_out:
+                self._left_out(outcome, times.recorded)
         self._publish(event)
+
+    def _left_out(self, outcome: Outcome, now: float) -> None:
+        assert self._totals is not None
+        self._totals.left_out(outcome.left_out, now)
+        for failure in outcome.left_out[-_TOLD_OF_BATCH:]:
+            self.errors.add(failure.step, f"left out {failure.row}: {_text(failure)}", outcome.at_ms / _MS_PER_S)
 
     def _event(self, batch: Batch, outcome: Outcome) -> BatchCommitted:
         output, committed, times = batch.output, outcome.committed, batch.times
@@ -122,19 +142,29 @@ class Progress:
             committed.key_counts,
             output.bytes_shuffled,
             output.bytes_collected,
-            outcome.dead_letters,
+            len(outcome.left_out),
             counters,
             output.shared,
             output.bytes_spilled,
         )
 
     def failed(
-        self, attempt: TransactionAttempt, failure: Failure, at_ms: int, tries: int, retry_in_s: float | None
+        self,
+        attempt: TransactionAttempt,
+        failure: Failure,
+        at_ms: int,
+        tries: int,
+        retry_in_s: float | None,
+        now: float = 0.0,
     ) -> None:
         """An attempt failed, its batch for the `tries`-th time; it is tried again after some seconds, or not (None)."""
         with self._lock:
             self.failures += 1
             self.last_failure, self.last_attempt = failure, attempt
+        if self._totals is not None:
+            self._totals.failed(failure.step, now)
+        on = "" if failure.row is None else f" on tuple {failure.row}"
+        self.errors.add(failure.step, f"attempt {attempt} failed{on}: {_text(failure)}", at_ms / _MS_PER_S)
         head = (self._name, self._run_id, at_ms, *attempt, tries)
         self._publish(AttemptFailed(*head, failure.step, failure.row, failure.cause, retry_in_s, failure.details))
 
@@ -149,6 +179,18 @@ class Progress:
         with self._lock:
             last = self._recent[-1] if self._recent else None
         return None if last is None else last.as_dict()
+
+    def last_commit_ms(self, state: str) -> int | None:
+        """Return when the last batch that is kept and changed a state was recorded, in milliseconds since 1970."""
+        with self._lock:
+            return next((each.timestamp_ms for each in reversed(self._recent) if each.keys_updated.get(state)), None)
+
+    def recent_keys(self, state: str) -> dict[str, int]:
+        """Return how many keys of a state the batches that are kept have read, found in a memory, and written."""
+        with self._lock:
+            counts = [each.key_counts.get(state, NO_KEYS) for each in self._recent]
+        read, cached, written = (sum(column) for column in zip(NO_KEYS, *counts, strict=True))
+        return {"keysRead": read, "keysCached": cached, "keysWritten": written}
 
     @property
     def tuples(self) -> int:
@@ -179,3 +221,7 @@ class Progress:
         """Return the seconds from the first definition to the last commit."""
         with self._lock:
             return 0.0 if self._first is None else self._last - self._first
+
+
+def _text(failure: Failure) -> str:
+    return f"{failure.cause}\n{failure.details}" if failure.details else failure.cause

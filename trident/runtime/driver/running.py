@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import traceback
 from collections.abc import Mapping, Sequence
 from time import monotonic
 from types import TracebackType
@@ -26,12 +27,16 @@ from trident.runtime.driver.execution import execution_of
 from trident.runtime.driver.log_choice import open_log
 from trident.runtime.driver.loop import BatchLoop
 from trident.runtime.driver.opened_topology import OpenedTopology, open_topology
+from trident.runtime.driver.operation_totals import OperationTotals
 from trident.runtime.driver.placements import PlacedState, executors_of
 from trident.runtime.driver.progress import Progress
+from trident.runtime.driver.topology_figures import TopologyFigures
 from trident.runtime.driver.watch import Watch
 from trident.runtime.letters.dead_letters import waiting
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
+from trident.statistics.operation_statistics import OperationsStatistics
+from trident.statistics.reported_errors import WHOLE_TOPOLOGY, ReportedError
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC
@@ -59,7 +64,10 @@ class RunningTopology:
         self._opened, self._clock = opened, Clock()
         self._monitoring = monitoring = monitoring or Monitoring(graph.name)
         placements: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
-        self._progress = Progress(self.name, self.config.progress_kept, self.run_id, placements, monitoring.publish)
+        self._totals = OperationTotals(opened.plan, executors_of(opened.placements), self._clock.monotonic())
+        kept = self.config.progress_kept
+        self._progress = Progress(self.name, kept, self.run_id, placements, monitoring.publish, self._totals)
+        self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self._message)
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._drpc: LocalDRPC | None = None
@@ -180,6 +188,16 @@ class RunningTopology:
             "metrics": self._progress.metrics(),
             "listeners": self._monitoring.listeners(),
         }
+
+    @property
+    def statistics(self) -> OperationsStatistics:
+        """What each operation did in the committed batches of ten minutes, three hours, a day, and this run."""
+        return self.pages.statistics
+
+    @property
+    def errors(self) -> list[ReportedError]:
+        """The last ten errors of each operation, oldest first: failed attempts, tuples that were left out, what ended it."""
+        return self._progress.errors.all()
 
     @property
     def last_progress(self) -> dict[str, Any] | None:
@@ -305,11 +323,15 @@ class RunningTopology:
         self._opened.closers.close("spouts")  # threads that wait for them have waited long enough
 
     def _note(self, error: BaseException) -> None:
+        if self._error is None:
+            text = "".join(traceback.format_exception(error))
+            self._progress.errors.add(WHOLE_TOPOLOGY, text, self._clock.wall_ms() / 1000)
         self._error = self._error or error
 
     def _end_monitoring(self) -> None:
         error, at_ms = self._error, self._clock.wall_ms()
         told = (None, None) if error is None else (str(error), type(error).__name__)
+        self.pages.end()
         self._monitoring.end(TopologyTerminated(self.name, self.run_id, at_ms, self.txid, *told))
 
     def _raise_error(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from time import perf_counter_ns
 
 import pyarrow as pa
 
@@ -10,6 +11,7 @@ from trident.arrow import schema_of
 from trident.graph import AggregateNode, MergeNode, RepartitionNode
 from trident.planner import Fragment, Sink, Step
 from trident.runtime.engine.put_back import PutBacks, check_places, with_rows
+from trident.runtime.engine.step_figures import HEAD, ROWS
 from trident.runtime.steps.aggregates import partial
 from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.failures import failing_at
@@ -31,23 +33,29 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def run_fragment(
-    fragment: Fragment, table: pa.Table, run: Run, letters: PutBacks | None = None
+    fragment: Fragment, table: pa.Table, run: Run, figures: list[int], letters: PutBacks | None = None
 ) -> Iterator[tuple[Sink, pa.Table]]:
     """Apply a fragment's steps to a table of its entry; give the sinks' inputs, as partials for a combiner of a state.
 
-    `letters` are added at their steps.
+    What is done is counted in `figures`. `letters` are added at their steps.
     """
     if letters:
         check_places(fragment, letters)
     tables = {fragment.entry: table}
+    figures[ROWS] += table.num_rows
+    at, began = HEAD, perf_counter_ns()
     for step in fragment.steps:
         with failing_at(step.id):  # for a kernel without a result for a column, or a static state that cannot be opened
             sources = [tables[source] for source in step.sources]
             if letters:
                 sources[0] = with_rows(sources[0], letters.get((step.id, 0)))
-            tables[step.id] = run_step(step, sources, run)
+            tables[step.id] = given = run_step(step, sources, run)
+        ended = perf_counter_ns()
+        figures[at] += given.num_rows
+        figures[at + 1] += ended - began
+        at, began = at + 2, ended
     for sink in fragment.sinks:
-        data = tables[sink.source]
+        data, began = tables[sink.source], perf_counter_ns()
         if fragment.columns[sink.source] != sink.fields.names:
             data = data.select(list(sink.fields.names))
         if letters:
@@ -61,6 +69,9 @@ def run_fragment(
         elif sink.join is not None:
             with failing_at(sink.target):
                 data = join_input(sink.join, sink.port, data)
+        figures[at] += data.num_rows
+        figures[at + 1] += perf_counter_ns() - began
+        at += 2
         yield sink, data
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from trident.operations.metrics import add_counts
 from trident.runtime.engine.routing import Frame
+from trident.runtime.engine.step_figures import add_figures
 from trident.runtime.steps.failures import Failure
 from trident.spout.completing import PartitionRead
 from trident.state.key_counts import NO_KEYS, KeyCounts
@@ -56,6 +57,10 @@ class TaskOutput:
         What the runner needs to commit in a later job; Spark keeps the rows as long as this is referred to.
     seconds
         How long tasks worked on it, all together.
+    figures
+        By entry, what the passes over its fragment counted; see `step_figures.py`.
+    put_back
+        By step, or entry, how many dead letters came back there.
     shared
         How many attempts shared the Spark job that it comes from.
     """
@@ -80,6 +85,8 @@ class TaskOutput:
     fenced: tuple[Any, ...] = ()
     kept: object | None = None
     seconds: float = 0.0
+    figures: dict[str, list[int]] = field(default_factory=dict)
+    put_back: dict[str, int] = field(default_factory=dict)
     shared: int = 1
 
     @property
@@ -99,6 +106,8 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.captured.extend(output.captured)
         merged.frames.extend(output.frames)
         add_counts(merged.metrics, output.metrics)
+        add_figures(merged.figures, output.figures)
+        add_counts(merged.put_back, output.put_back)
         merged.seconds += output.seconds
         merged.bytes_shuffled += output.bytes_shuffled
         merged.bytes_collected += output.bytes_collected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import perf_counter_ns
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from trident.runtime.engine.fragment_runs import run_fragment, whole
 from trident.runtime.engine.most_gathered import check_gathered
 from trident.runtime.engine.put_back import PutBack, PutBacks, put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange, route
+from trident.runtime.engine.step_figures import EACH, HEAD, NS
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at, failure_of
@@ -43,6 +44,8 @@ __all__ = [
 ]
 
 logger = logging.getLogger(__name__)
+
+_NS_PER_S = 1e9
 
 Part = tuple[str, Any, bool]
 """A part of a batch: the spout, what its emitter reads, and whether failing tuples are left out. Or a `PutBack`."""
@@ -239,7 +242,7 @@ def _guarded(
     output: TaskOutput,
     letters: PutBacks | None = None,
 ) -> TaskOutput:
-    began = perf_counter()
+    began = perf_counter_ns()
     try:
         with counting() as output.metrics:
             send(fragment, tables, program.exchanges, run, index, output, letters)
@@ -247,7 +250,9 @@ def _guarded(
         return TaskOutput(failure=error.failure, level=output.level, fenced=output.fenced)
     except Exception as error:  # noqa: BLE001  whatever a spout or kernel raises fails the attempt, not the process
         return TaskOutput(failure=failure_of(fragment.entry, error), level=output.level)
-    output.seconds = perf_counter() - began
+    took = perf_counter_ns() - began
+    output.figures[fragment.entry][NS] += took
+    output.seconds = took / _NS_PER_S
     return output
 
 
@@ -265,19 +270,25 @@ def send(
     `letters` are added with the first of the tables.
     """
     routed: dict[int, list[pa.Table]] = {}
+    figures = output.figures.get(fragment.entry)
+    if figures is None:
+        figures = output.figures[fragment.entry] = list(fragment.counted)
     pieces: Iterable[pa.Table] = whole(fragment, tables)
     if letters:
+        for (step, _), rows in letters.items():
+            output.put_back[step] = output.put_back.get(step, 0) + rows.num_rows
         pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
     for table in pieces:
-        for at, (sink, data) in enumerate(run_fragment(fragment, table, run, letters)):
+        for at, (sink, data) in enumerate(run_fragment(fragment, table, run, figures, letters)):
             if sink.routing is None:
                 output.sinks.setdefault(sink.target, []).append(data)
             else:
                 routed.setdefault(at, []).append(data)
         letters = None
     for at, parts in routed.items():
-        sink = fragment.sinks[at]
+        sink, began = fragment.sinks[at], perf_counter_ns()
         output.frames.extend(route(sink, exchanges[sink.target], parts, (fragment.entry, index, at), run))
+        figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
 
 
 def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput) -> Iterator[pa.Table]:

@@ -1,42 +1,14 @@
-"""How often workers may die, and what was reported of their errors."""
+"""How often workers may die."""
 
 from __future__ import annotations
 
-import socket
 import time
-import traceback
 from collections import deque
-from dataclasses import dataclass
-from typing import Self
 
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_errors import TopologyDiedError
 
-__all__ = ["DeathWatch", "ReportedError"]
-
-
-@dataclass(frozen=True)
-class ReportedError:
-    """An error of a component, as status and page show it.
-
-    Attributes
-    ----------
-    time
-        Seconds since 1970.
-    text
-        The exception with its traceback.
-    """
-
-    component: str
-    task: int
-    host: str
-    time: float
-    text: str
-
-    @classmethod
-    def of(cls, component: str, task: int, error: BaseException) -> Self:
-        """Return an error of this process, now."""
-        return cls(component, task, socket.gethostname(), time.time(), "".join(traceback.format_exception(error)))
+__all__ = ["DeathWatch"]
 
 
 class DeathWatch:

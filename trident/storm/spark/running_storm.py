@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from trident.errors import EnvironmentProblem, TopologyError
 from trident.runtime.engine.session import stop_session
-from trident.storm.execution.deaths import ReportedError
+from trident.statistics.reported_errors import ReportedError
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.task_layout import lay_out
 from trident.storm.spark.rebalancing import rebalanced

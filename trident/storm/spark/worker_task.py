@@ -17,7 +17,7 @@ from typing import Any
 import cloudpickle
 
 from trident.runtime.engine.executor_problems import cannot_import
-from trident.storm.execution.deaths import ReportedError
+from trident.statistics.reported_errors import ReportedError
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.links.linked_mail import LinkedMail

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from trident.storm.statistics.rolling_totals import ALL_TIME
+from trident.statistics.rolling_totals import ALL_TIME, window_over
 
 __all__ = [
     "ComponentStatistics",
@@ -128,10 +128,7 @@ class TopologyStatistics:
         KeyError
             There is no such window.
         """
-        for each in self.windows:
-            if each.window_s == window_s:
-                return each
-        raise KeyError(f"no window of {window_s} seconds; there are {[each.window_s for each in self.windows]}")
+        return window_over(self.windows, window_s)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from trident.storm.statistics.rolling_totals import ALL_TIME, WINDOWS_S
+from trident.statistics.rolling_totals import ALL_TIME, WINDOWS_S
 from trident.storm.statistics.statistics_figures import ComponentStatistics
 from trident.storm.statistics.topology_status import TopologyStatus
 

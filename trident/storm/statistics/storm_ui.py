@@ -1,16 +1,12 @@
-"""The status of a topology in the shape of Storm UI's REST API, so that what reads that reads this.
-
-Latencies and capacities are texts with three digits after the point there, and so they are here.
-"""
+"""The status of a topology in the shape of Storm UI's REST API, so that what reads that reads this."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from trident.storm.execution.deaths import ReportedError
-from trident.storm.statistics.rolling_totals import ALL_TIME
+from trident.statistics.reported_errors import ReportedError
+from trident.statistics.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
 from trident.storm.statistics.statistics_figures import (
     ComponentStatistics,
     Figures,
@@ -19,7 +15,7 @@ from trident.storm.statistics.statistics_figures import (
     WorkerStatus,
 )
 
-__all__ = ["Status", "component_page", "pretty_seconds", "topology_page"]
+__all__ = ["Status", "component_page", "topology_page"]
 
 
 class Status(Protocol):
@@ -60,6 +56,7 @@ def topology_page(status: Status, window_s: int) -> dict[str, Any]:
         "topologyStats": [_of_window(each) | _spout_figures(each.figures) for each in statistics.windows],
         "spouts": [_spout(each, status.errors) for each in spouts],
         "bolts": [_bolt(each, status.errors) for each in bolts],
+        "errors": [{"component": each.component, **error_entry(each)} for each in reversed(status.errors)],
     }
 
 
@@ -85,19 +82,8 @@ def component_page(status: Status, component: str, window_s: int) -> dict[str, A
         "executorStats": [
             {"id": each.name, "worker": each.worker, **figures(each.figures)} for each in found.executors
         ],
-        "componentErrors": [_error(each) for each in status.errors if each.component == component],
+        "componentErrors": [error_entry(each) for each in status.errors if each.component == component],
     }
-
-
-def pretty_seconds(seconds: float) -> str:
-    """Return a duration as Storm UI writes it: "1d 2h 3m 4s", without the leading units that are 0."""
-    minutes, s = divmod(int(seconds), 60)
-    hours, m = divmod(minutes, 60)
-    d, h = divmod(hours, 24)
-    parts = [(d, "d"), (h, "h"), (m, "m"), (s, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        parts.pop(0)
-    return " ".join(f"{amount}{unit}" for amount, unit in parts)
 
 
 def _head(status: Status, window_s: int) -> dict[str, Any]:
@@ -105,19 +91,19 @@ def _head(status: Status, window_s: int) -> dict[str, Any]:
     return {
         "id": status.name,
         "name": status.name,
+        "kind": "bolts",
         "status": "ACTIVE" if status.active else "INACTIVE",
         "uptime": pretty_seconds(status.uptime_s),
         "uptimeSeconds": int(status.uptime_s),
         "msgTimeout": status.message_timeout_s,
         "window": _of_window(window)["window"],
         "windowHint": _of_window(window)["windowPretty"],
+        "windowSeconds": window.seconds,
     }
 
 
 def _of_window(window: WindowStatistics) -> dict[str, Any]:
-    if window.window_s == ALL_TIME:
-        return {"window": ":all-time", "windowPretty": "All time"}
-    return {"window": str(window.window_s), "windowPretty": pretty_seconds(window.window_s)}
+    return window_names(window.window_s)
 
 
 def _worker(status: Status, worker: WorkerStatus) -> dict[str, Any]:
@@ -146,7 +132,7 @@ def _spout(found: ComponentStatistics, errors: Iterable[ReportedError]) -> dict[
         "executors": len(found.executors),
         "tasks": found.tasks,
         **_spout_figures(found.figures),
-        **_last_error(found.component, errors),
+        **last_error(found.component, errors),
     }
 
 
@@ -156,7 +142,7 @@ def _bolt(found: ComponentStatistics, errors: Iterable[ReportedError]) -> dict[s
         "executors": len(found.executors),
         "tasks": found.tasks,
         **_bolt_figures(found.figures),
-        **_last_error(found.component, errors),
+        **last_error(found.component, errors),
     }
 
 
@@ -164,7 +150,7 @@ def _spout_figures(figures: Figures) -> dict[str, Any]:
     return {
         "emitted": figures.emitted,
         "transferred": figures.transferred,
-        "completeLatency": _number(figures.complete_latency_ms),
+        "completeLatency": number_text(figures.complete_latency_ms),
         "acked": figures.acked,
         "failed": figures.failed,
     }
@@ -175,33 +161,9 @@ def _bolt_figures(figures: Figures) -> dict[str, Any]:
         "emitted": figures.emitted,
         "transferred": figures.transferred,
         "executed": figures.executed,
-        "executeLatency": _number(figures.execute_latency_ms),
-        "processLatency": _number(figures.process_latency_ms),
+        "executeLatency": number_text(figures.execute_latency_ms),
+        "processLatency": number_text(figures.process_latency_ms),
         "acked": figures.acked,
         "failed": figures.failed,
-        "capacity": _number(figures.capacity),
+        "capacity": number_text(figures.capacity),
     }
-
-
-def _last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any]:
-    last = None
-    for each in errors:
-        last = each if each.component == component else last
-    if last is None:
-        return {"lastError": "", "errorHost": "", "errorTime": None, "errorLapsedSecs": None}
-    error = _error(last)
-    return {"lastError": error.pop("error"), **error}
-
-
-def _error(error: ReportedError) -> dict[str, Any]:
-    return {
-        "error": error.text,
-        "errorTask": error.task,
-        "errorHost": error.host,
-        "errorTime": int(error.time),
-        "errorLapsedSecs": max(0, int(time.time() - error.time)),
-    }
-
-
-def _number(value: float | None) -> str:
-    return f"{value or 0.0:.3f}"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from trident.monitoring.metrics_server import MetricsServer
-from trident.storm.execution.deaths import ReportedError
+from trident.statistics.reported_errors import ReportedError
 from trident.storm.execution.task_layout import Layout
 from trident.storm.statistics.collected_totals import Collected
 from trident.storm.statistics.statistics_figures import WorkerStatus

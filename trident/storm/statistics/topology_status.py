@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trident.storm.execution.deaths import ReportedError
+from trident.statistics.reported_errors import ReportedError
 from trident.storm.statistics.statistics_figures import TopologyStatistics, WorkerStatus
 from trident.storm.statistics.storm_ui import component_page, topology_page
 

@@ -7,11 +7,11 @@ and a window is the difference from the note at its beginning. So it reaches bac
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-__all__ = ["ALL_TIME", "BUCKETS", "WINDOWS_S", "Difference", "Windows"]
+__all__ = ["ALL_TIME", "BUCKETS", "WINDOWS_S", "Difference", "Windows", "window_over"]
 
 BUCKETS = 20
 WINDOWS_S = (600, 10_800, 86_400)
@@ -20,6 +20,24 @@ ALL_TIME = 0
 """The window that begins with the topology."""
 
 K = TypeVar("K", bound=Hashable)
+
+
+class OfWindow(Protocol):
+    """Figures over a window of so many seconds."""
+
+    @property
+    def window_s(self) -> int: ...
+
+
+W = TypeVar("W", bound=OfWindow)
+
+
+def window_over(windows: Sequence[W], window_s: int) -> W:
+    """Return the figures of one window; `KeyError` if there is no such window."""
+    for each in windows:
+        if each.window_s == window_s:
+            return each
+    raise KeyError(f"no window of {window_s} seconds; there are {[each.window_s for each in windows]}")
 
 
 class Difference(NamedTuple, Generic[K]):

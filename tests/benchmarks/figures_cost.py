@@ -1,0 +1,103 @@
+"""What counting costs: `python -m tests.benchmarks.figures_cost --against DIR` compares this checkout with another one.
+
+Two processes, one of each checkout, run the same batches in turn, some hundred at a time, so that both meet the same machine.
+Prints a line of JSON for each size of batch: the median of the processor time of one divided by that of the other, over all
+turns, and the processor time of a batch. `--spark` adds batches of 20,000 rows on Spark, by the clock on the wall.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parents[2]
+SIZES = {"smallest batch, in process": (1, 300), "1,000 rows, in process": (1000, 12)}
+_PROCESS = """
+import sys, time
+from pathlib import Path
+import trident
+from spouts import FeederBatchSpout
+from states.memory import MemoryMapState
+from trident import TridentTopology
+from trident.operations import Count, Split
+checkout, engine, rows, batches = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+assert Path(trident.__file__).is_relative_to(checkout), trident.__file__
+clock = time.process_time if engine == "in_process" else time.monotonic
+feeder, topology = FeederBatchSpout("sentence: string"), TridentTopology("cost")
+words = topology.new_stream("lines", feeder).each("sentence", Split(), "word: string")
+words.group_by("word").persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
+data = [["the cow jumped over the moon"]] * rows
+with topology.start(engine=engine) as running:
+    for _ in sys.stdin:
+        for _ in range(batches):
+            feeder.feed_nowait(data)
+        began = clock()
+        running.process_all_available()
+        print(clock() - began, flush=True)
+"""
+SPARK = {"20,000 rows, Spark": (20_000, 4)}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print a line of JSON for each size of batch."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--against", type=Path, required=True, help="another checkout")
+    parser.add_argument("--turns", type=int, default=60)
+    parser.add_argument("--spark", action="store_true")
+    options = parser.parse_args(argv)
+    for name, (rows, batches) in {**SIZES, **(SPARK if options.spark else {})}.items():
+        engine = "spark" if name in SPARK else "in_process"
+        turns = options.turns if engine == "in_process" else max(3, options.turns // 4)
+        print(json.dumps({"batch": name, **compare(options.against, engine, rows, batches, turns)}))
+    return 0
+
+
+def compare(against: Path, engine: str, rows: int, batches: int, turns: int) -> dict[str, Any]:
+    """Let two checkouts run batches in turn; return the ratio of this one's time to the other's."""
+    pair = [_start(checkout, engine, rows, batches) for checkout in (HERE, against)]
+    ratios, took = [], []
+    try:
+        for turn in range(turns + 2):
+            seconds = {}
+            for one in pair if turn % 2 else pair[::-1]:
+                seconds[one.pid] = _turn(one)
+            if turn >= 2:  # warm
+                ours, theirs = (seconds[one.pid] for one in pair)
+                ratios.append(ours / theirs)
+                took.append(ours / batches)
+    finally:
+        for one in pair:
+            one.communicate()
+    quartiles = statistics.quantiles(ratios, n=4)
+    return {
+        "ratio": round(statistics.median(ratios), 4),
+        "quartiles": [round(quartiles[0], 4), round(quartiles[2], 4)],
+        "us_per_batch": round(min(took) * 1e6, 1),
+        "turns": turns,
+    }
+
+
+def _start(checkout: Path, engine: str, rows: int, batches: int) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-c", _PROCESS, str(checkout), engine, str(rows), str(batches)]
+    environment = {**os.environ, "PYTHONPATH": str(checkout)}
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=checkout
+    )
+
+
+def _turn(one: subprocess.Popen[str]) -> float:
+    assert one.stdin is not None
+    assert one.stdout is not None
+    one.stdin.write("go\n")
+    one.stdin.flush()
+    return float(one.stdout.readline())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,294 @@
+"""What Trident's operations count: exact on both engines, in windows, in replays; and what the pages say of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from spouts import FeederBatchSpout, FixedBatchSpout
+from states.memory import MemoryMapState
+from states.redis import RedisState
+from tests.harness.servers import Server
+from tests.harness.topology_runs import FailTimes, keep, run_all, start
+from trident import BatchFailedError, FailedException, TridentTopology, TridentTuple
+from trident.operations import BaseFilter, Count, Split
+from trident.statistics.heartbeats import HEARTBEAT_BYTES, heartbeat_of
+from trident.statistics.operation_statistics import OperationFigures, OperationWindow
+from trident.statistics.reported_errors import WHOLE_TOPOLOGY, ErrorFeed
+
+SENTENCES = ["the cow jumped over the moon", "the man went", "", "four score and seven years ago"]
+WORDS = [word for sentence in SENTENCES for word in sentence.split(" ") if word]
+
+
+class NotThe(BaseFilter):
+    def is_keep(self, tuple: TridentTuple) -> bool:
+        return bool(tuple[0] != "the")
+
+
+def sentences(per_batch: int = 2) -> FixedBatchSpout:
+    return FixedBatchSpout("sentence: string", per_batch, *([sentence] for sentence in SENTENCES))
+
+
+def figures(window: OperationWindow) -> dict[str, OperationFigures]:
+    return {each.operation.label: each.figures for each in window.operations.values()}
+
+
+def rows_along(window: OperationWindow) -> dict[tuple[str, str], int]:
+    return {
+        (each.edge.source.rpartition("/")[2], each.edge.target.rpartition("/")[2]): each.tuples for each in window.edges
+    }
+
+
+def test_operations_count_what_they_are_given_and_give(engine: str) -> None:
+    topology = TridentTopology("t")
+    words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string")
+    words.each("word", NotThe()).group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    running = run_all(topology, engine)
+    kept = [word for word in WORDS if word != "the"]
+    window = running.statistics.over()
+    found = figures(window)
+    assert list(found) == ["s", "each", "filter", "aggregate"]
+    assert [(each.executed, each.emitted) for each in found.values()] == [
+        (0, len(SENTENCES)),
+        (len(SENTENCES), len(WORDS)),
+        (len(WORDS), len(kept)),
+        (len(kept), 0),
+    ]
+    assert rows_along(window)["s", "each"] == len(SENTENCES)
+    assert rows_along(window)["each", "filter"] == len(WORDS)
+    assert len(set(kept)) <= rows_along(window)["filter", "aggregate"] <= len(kept)
+    assert (window.figures.batches, window.figures.tuples, window.figures.failed) == (2, len(SENTENCES), 0)
+    assert found["aggregate"].keys == sum(len(set(kept_of(batch))) for batch in (SENTENCES[:2], SENTENCES[2:]))
+    assert all(each.busy_s > 0 and each.capacity > 0 for each in found.values())
+    assert found["aggregate"].commit_latency_ms is not None
+    assert found["aggregate"].commit_latency_ms > 0
+
+
+def kept_of(batch: list[str]) -> list[str]:
+    return [word for sentence in batch for word in sentence.split(" ") if word and word != "the"]
+
+
+def test_an_exchange_counts_what_arrives_and_what_it_gives(engine: str) -> None:
+    topology = TridentTopology("t")
+    words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string").partition_by("word")
+    words.parallelism_hint(3).each("word", NotThe()).group_by("word").persistent_aggregate(
+        MemoryMapState(), Count(), "count"
+    )
+    window = run_all(topology, engine).statistics.over()
+    exchange = next(each for each in window.operations.values() if each.operation.kind == "exchange")
+    assert (exchange.figures.executed, exchange.figures.emitted) == (len(WORDS), len(WORDS))
+    assert (exchange.operation.tasks, exchange.operation.stage) == (3, 2)
+    assert [each.tuples for each in exchange.inputs] == [len(WORDS)]
+    assert [each.edge.grouping for each in exchange.inputs] == ["by word"]
+    assert figures(window)["filter"].executed == len(WORDS)
+
+
+def test_branches_and_merges_count_each_way(engine: str) -> None:
+    topology = TridentTopology("t")
+    words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string").project("word")
+    merged = topology.merge(words.each("word", NotThe()), words)
+    keep(merged)
+    window = run_all(topology, engine).statistics.over()
+    merge = next(each for each in window.operations.values() if "merge" in each.operation.label)
+    both = len(WORDS) + len([word for word in WORDS if word != "the"])
+    assert (merge.figures.executed, merge.figures.emitted) == (both, both)
+    assert sum(each.tuples for each in merge.inputs) == both
+
+
+def test_steps_behind_a_state_and_queries_of_it_count(engine: str) -> None:
+    topology = TridentTopology("t")
+    words = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string")
+    counts = words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    counts.new_values_stream().each("word", NotThe()).peek(lambda row: None)
+    window = run_all(topology, engine).statistics.over()
+    found = figures(window)
+    updated = sum(len({w for s in batch for w in s.split(" ") if w}) for batch in (SENTENCES[:2], SENTENCES[2:]))
+    assert found["aggregate"].emitted == updated
+    assert found["filter"].executed == updated
+    assert found["peek"].executed == found["filter"].emitted == updated - 1
+
+
+def test_states_that_executors_commit_count_the_same(spark: Any, redis_server: Server, tmp_path: Path) -> None:
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+    topology, feeder = TridentTopology("auto"), FeederBatchSpout("word: string")
+    words = topology.new_stream("s", feeder).each("word", NotThe())
+    state = RedisState.opaque(f"redis://127.0.0.1:{redis_server.port}/0")
+    counts = words.group_by("word").persistent_aggregate(state, Count(), "n").parallelism_hint(2)
+    counts.new_values_stream().each("word", NotThe()).peek(lambda row: None)
+    settings: dict[str, Any] = {"auto_bytes": 1000, "log_dir": str(tmp_path / "log"), "state_placement": "executors"}
+    with start(topology, "auto", **settings) as running:
+        for size in (1, 3000, 2, 4000):  # small batches are committed here, large ones by executors
+            feeder.feed([[f"w{number % 7}"] for number in range(size)] + [["the"]])
+            running.process_all_available()
+        assert [entry["engine"] for entry in running.recent_progress] == ["in_process", "spark"] * 2
+        window = running.statistics.over()
+        assert running.pages.topology()["states"][0]["placement"] == "executors"
+    found = window.operations["s/filter/aggregate"].figures
+    assert (window.operations["s/filter"].figures.executed, found.executed) == (7007, 7003)
+    assert (found.emitted, found.commits) == (1 + 7 + 2 + 7, 4)
+    assert window.operations["s/filter/aggregate/filter"].figures.executed == 17
+    assert found.commit_latency_ms is not None
+    assert found.commit_latency_ms > 0
+
+
+def test_attempts_that_failed_count_as_failed_and_nothing_else(engine: str, tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    lines = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"], ["c"]))
+    keep(lines.each("x", FailTimes(tmp_path, "b", 2, FailedException("no")), "y"))
+    window = run_all(topology, engine).statistics.over()
+    found = figures(window)
+    assert (found["each"].executed, found["each"].emitted, found["each"].failed) == (3, 3, 2)
+    assert (window.figures.failed, window.figures.retries, window.figures.tuples) == (2, 2, 3)
+
+
+def test_tuples_that_are_left_out_count_where_they_raised(engine: str, tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    lines = topology.new_stream("s", FixedBatchSpout("x: string", 3, ["a"], ["b"], ["c"]))
+    keep(lines.each("x", FailTimes(tmp_path, "b", 9, ValueError("poison")), "y"))
+    letters = {"on_poison": "dead_letter", "max_batch_attempts": 1, "dead_letter_dir": str(tmp_path / "letters")}
+    running = run_all(topology, engine, **letters)
+    found = figures(running.statistics.over())["each"]
+    assert (found.executed, found.emitted, found.dead_letters, found.failed) == (3, 2, 1, 0)
+    (error,) = running.errors
+    assert error.component == "s/each"
+    assert "left out" in error.text
+    assert "ValueError: poison" in error.text
+
+
+# ---- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    lines = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"]))
+    keep(lines.each("x", FailTimes(tmp_path, "a", 9, KeyError("lost")), "y"))
+    running = start(topology, "in_process", max_batch_attempts=2)
+    with pytest.raises(BatchFailedError):
+        running.process_all_available()
+    feed = ErrorFeed(running)
+    first, second, last = feed.new()
+    assert [each.component for each in (first, second, last)] == ["s/each", "s/each", WHOLE_TOPOLOGY]
+    assert "attempt 1 (start 2) failed on tuple [x='a']: KeyError: 'lost'" in first.text
+    assert "in execute\n    raise self.error" in first.text
+    assert "batch 1 failed 2 times" in last.text
+    assert feed.new() == []
+    page = running.pages.topology()
+    assert (page["status"], len(page["errors"])) == ("FAILED", 3)
+    assert page["bolts"][0]["lastError"] == second.text
+
+
+def test_ten_errors_of_a_component_are_kept(tmp_path: Path) -> None:
+    topology = TridentTopology("t")
+    lines = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"]))
+    keep(lines.each("x", FailTimes(tmp_path, "a", 14, FailedException("no")), "y"))
+    running = run_all(topology, "in_process", max_batch_attempts=15, retry_backoff_max_ms=1)
+    assert len(running.errors) == 10
+    assert len(running.pages.component("s/each")["componentErrors"]) == 10
+    assert running.statistics.over().operations["s/each"].figures.failed == 14
+
+
+# ---- pages -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted() -> Any:
+    topology = TridentTopology("words")
+    stream = topology.new_stream("s", sentences()).each("sentence", Split(), "word: string")
+    stream.group_by("word").persistent_aggregate(MemoryMapState.opaque(), Count(), "count")
+    return run_all(topology, "in_process")
+
+
+def test_the_page_of_a_topology_has_the_shape_of_storm_ui(counted: Any) -> None:
+    page = counted.pages.topology(600)
+    assert (page["id"], page["kind"], page["window"], page["windowHint"]) == ("words", "trident", "600", "10m 0s")
+    assert [each["window"] for each in page["topologyStats"]] == ["600", "10800", "86400", ":all-time"]
+    whole = page["topologyStats"][-1]
+    assert (whole["batches"], whole["tuples"], whole["acked"], whole["failed"]) == (2, 4, 4, 0)
+    assert set(whole["phasesMs"]) == {"define", "process", "wait", "commit", "record", "total"}
+    assert float(whole["completeLatency"]) == pytest.approx(whole["phasesMs"]["total"], abs=0.001)
+    assert [each["spoutId"] for each in page["spouts"]] == ["s"]
+    assert [(each["boltId"], each["kind"]) for each in page["bolts"]] == [
+        ("s/each", "step"),
+        ("s/each/aggregate", "state"),
+    ]
+    (state,) = page["states"]
+    assert (state["state"], state["component"], state["lastTxid"]) == ("count", "s/each/aggregate", 2)
+    assert (state["commits"], state["kind"], state["exact"]) == (2, "opaque", True)
+    assert state["lastCommitTime"] == counted._progress._recent[-1].timestamp_ms
+    json.dumps(page)
+
+
+def test_the_page_of_an_operation_has_its_inputs_and_outputs(counted: Any) -> None:
+    page = counted.pages.component("s/each", 0)
+    assert (page["componentType"], page["kind"]) == ("bolt", "step")
+    assert page["detail"] == "each Split(sentence) -> word: string"
+    assert [each["window"] for each in page["boltStats"]] == ["600", "10800", "86400", ":all-time"]
+    assert [(each["component"], each["transferred"]) for each in page["inputStats"]] == [("s", 4)]
+    assert counted.pages.component("s")["componentType"] == "spout"
+    with pytest.raises(KeyError, match=r"no component 'x'; it has \['s', 's/each', 's/each/aggregate'\]"):
+        counted.pages.component("x")
+    with pytest.raises(KeyError, match="no window of 7 seconds"):
+        counted.pages.topology(7)
+
+
+def test_the_picture_joins_operations_by_edges(counted: Any) -> None:
+    drawn = counted.pages.visualization()
+    assert [node["id"] for node in drawn["nodes"]] == ["s", "s/each", "s/each/aggregate"]
+    edges = {(edge["source"], edge["target"]): (edge["tuples"], edge["grouping"]) for edge in drawn["edges"]}
+    assert edges["s", "s/each"] == (4, "same task")
+    assert edges["s/each", "s/each/aggregate"][1] == "by word"
+    assert [stage["number"] for stage in drawn["stages"]] == [1, 2]
+
+
+def test_a_heartbeat_tells_the_page_in_a_few_kilobytes(counted: Any) -> None:
+    page = counted.pages.topology()
+    told = heartbeat_of(page)
+    assert told["omitted"] == 0
+    assert {each["boltId"] for each in told["bolts"]} == {"s/each/aggregate", "s/each"}
+    assert told["topologyStats"][-1]["tuples"] == 4
+    assert len(json.dumps(told)) < 4000
+
+
+@pytest.mark.parametrize(("components", "omits"), [(20, False), (500, True)])
+def test_a_heartbeat_is_bounded_whatever_the_topology_has(counted: Any, components: int, omits: bool) -> None:
+    page = counted.pages.topology()
+    page["spouts"] = [{**page["spouts"][0], "spoutId": f"source {n}"} for n in range(components // 10)]
+    page["bolts"] = [
+        {**page["bolts"][0], "boltId": f"{'ü' * (500 if omits else 10)}{n}", "capacity": f"0.{n:03}"}
+        for n in range(components)
+    ]
+    told = heartbeat_of(page)
+    assert len(json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()) < HEARTBEAT_BYTES + 50
+    assert told["bolts"]
+    assert (told["omitted"] > 0) is omits
+    assert len(told["spouts"]) + len(told["bolts"]) + told["omitted"] == components + components // 10
+    capacities = [float(each["capacity"]) for each in told["bolts"]]
+    assert capacities == sorted(capacities, reverse=True)
+
+
+def test_what_a_topology_that_has_ended_says_does_not_change(counted: Any) -> None:
+    first = counted.pages.topology(600)
+    assert counted.pages.topology(600) == {**first}
+    assert first["status"] == "STOPPED"
+
+
+def test_statistics_are_read_while_batches_run() -> None:
+    topology, feeder = TridentTopology("t"), FeederBatchSpout("sentence: string")
+    stream = topology.new_stream("s", feeder).each("sentence", Split(), "word: string")
+    stream.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    with start(topology, "in_process") as running:
+        for _ in range(300):
+            feeder.feed_nowait([["the cow"]])
+        seen = 0
+        while seen < 300:
+            now = running.statistics.over().operations["s/each"].figures
+            assert (now.emitted, now.executed >= seen) == (2 * now.executed, True)
+            seen = now.executed
+            if running.txid == 300:
+                running.process_all_available()
+    assert running.statistics.over().operations["s/each"].figures.executed == 300

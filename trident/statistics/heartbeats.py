@@ -1,0 +1,70 @@
+"""What the heartbeat of a driver contains: a topology's page, cut to a few kilobytes whatever the topology has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["HEARTBEAT_BYTES", "heartbeat_of"]
+
+HEARTBEAT_BYTES = 6000
+"""About how many bytes of JSON it has at most."""
+
+_OF_TOPOLOGY = (
+    "id", "name", "kind", "status", "message", "uptime", "uptimeSeconds", "window", "windowHint", "windowSeconds",
+    "workersTotal", "executorsTotal", "tasksTotal", "rates", "lags", "health", "txid", "engine", "share", "pending",
+)  # fmt: skip
+_OF_COMPONENT = (
+    "spoutId", "boltId", "kind", "state", "executors", "tasks", "emitted", "executed", "acked", "failed", "completeLatency",
+    "executeLatency", "capacity", "lag",
+)  # fmt: skip
+_LONGEST_TEXT = 200
+
+
+def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the heartbeat that tells of a topology's page, of either kind.
+
+    Components are told as long as there is room: first spouts, in half of it at most, then the busiest bolts. `omitted` says
+    how many are not told.
+    """
+    told: dict[str, Any] = {key: _short(page[key]) for key in _OF_TOPOLOGY if key in page}
+    told["topologyStats"] = [_numbers(each) for each in page.get("topologyStats", ())]
+    told.update(spouts=[], bolts=[], omitted=0)
+    room = HEARTBEAT_BYTES - _size(told)
+    busiest = sorted(page.get("bolts", ()), key=lambda each: -float(each.get("capacity") or 0.0))
+    left = room / 2
+    for kind, components in (("spouts", page.get("spouts", ())), ("bolts", busiest)):
+        for each in components:
+            entry = {key: _short(each[key]) for key in _OF_COMPONENT if key in each}
+            size = _size(entry) + 1
+            if size > left:
+                told["omitted"] += 1
+            else:
+                told[kind].append(entry)
+                left, room = left - size, room - size
+        left = room
+    return told
+
+
+def _numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a window says, without the means of each phase."""
+    return {key: value for key, value in entry.items() if not isinstance(value, dict)}
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str):
+        return value[:_LONGEST_TEXT]
+    if isinstance(value, dict):
+        return {key: _short(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_short(each) for each in _few(value)]
+    return value
+
+
+def _few(values: Iterable[Any]) -> list[Any]:
+    return list(values)[:10]
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode())

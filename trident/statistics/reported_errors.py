@@ -1,0 +1,95 @@
+"""Errors of components, as status and page show them: the last ones of each, and each of them once for who reports them."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+__all__ = ["WHOLE_TOPOLOGY", "ErrorFeed", "HasErrors", "LastErrors", "ReportedError"]
+
+WHOLE_TOPOLOGY = "__topology"
+"""The component of an error that ended the topology."""
+
+_KEPT = 10
+_MOST_COMPONENTS = 1000
+
+
+@dataclass(frozen=True)
+class ReportedError:
+    """An error of a component, as status and page show it.
+
+    Attributes
+    ----------
+    task
+        0 if it is that of no task.
+    time
+        Seconds since 1970.
+    text
+        The exception with its traceback.
+    """
+
+    component: str
+    task: int
+    host: str
+    time: float
+    text: str
+
+    @classmethod
+    def of(cls, component: str, task: int, error: BaseException) -> Self:
+        """Return an error of this process, now."""
+        return cls(component, task, socket.gethostname(), time.time(), "".join(traceback.format_exception(error)))
+
+
+class LastErrors:
+    """The last ten errors of each component. Any thread may use it."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, deque[ReportedError]] = {}
+        self._host = socket.gethostname()
+        self._lock = threading.Lock()
+
+    def add(self, component: str, text: str, at: float) -> None:
+        """Add an error of this host."""
+        with self._lock:
+            if component not in self._errors and len(self._errors) < _MOST_COMPONENTS:
+                self._errors[component] = deque(maxlen=_KEPT)
+            if component in self._errors:
+                self._errors[component].append(ReportedError(component, 0, self._host, at, text))
+
+    def all(self) -> list[ReportedError]:
+        """Return all of them, oldest first."""
+        with self._lock:
+            errors = [each for of_component in self._errors.values() for each in of_component]
+        return sorted(errors, key=lambda each: each.time)
+
+
+class HasErrors(Protocol):
+    """A running topology, of either kind."""
+
+    @property
+    def errors(self) -> Sequence[ReportedError]:
+        """The last errors of its components."""
+
+
+class ErrorFeed:
+    """Tells each error of a running topology once, to whoever reports errors elsewhere; for one thread.
+
+    Of more than ten errors of a component between two calls the last ten are told.
+    """
+
+    def __init__(self, running: HasErrors) -> None:
+        self._running = running
+        self._told: frozenset[ReportedError] = frozenset()
+
+    def new(self) -> list[ReportedError]:
+        """Return the errors since the last call, oldest first."""
+        errors = self._running.errors
+        found = [each for each in errors if each not in self._told]
+        self._told = frozenset(errors)
+        return found

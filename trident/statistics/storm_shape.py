@@ -1,0 +1,60 @@
+"""What the pages of both kinds of topologies share: names, durations and numbers as Storm UI's REST API has them.
+
+Latencies and capacities are texts with three digits after the point there, and so they are here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from trident.statistics.reported_errors import ReportedError
+from trident.statistics.rolling_totals import ALL_TIME
+
+__all__ = ["error_entry", "last_error", "number_text", "pretty_seconds", "window_names"]
+
+
+def pretty_seconds(seconds: float) -> str:
+    """Return a duration as Storm UI writes it: "1d 2h 3m 4s", without the leading units that are 0."""
+    minutes, s = divmod(int(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    d, h = divmod(hours, 24)
+    parts = [(d, "d"), (h, "h"), (m, "m"), (s, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{amount}{unit}" for amount, unit in parts)
+
+
+def window_names(window_s: int) -> dict[str, Any]:
+    """Return the names of a window."""
+    if window_s == ALL_TIME:
+        return {"window": ":all-time", "windowPretty": "All time"}
+    return {"window": str(window_s), "windowPretty": pretty_seconds(window_s)}
+
+
+def number_text(value: float | None) -> str:
+    """Return a latency or a capacity as text; what was not measured is 0."""
+    return f"{value or 0.0:.3f}"
+
+
+def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any]:
+    """Return the last error of a component."""
+    last = None
+    for each in errors:
+        last = each if each.component == component else last
+    if last is None:
+        return {"lastError": "", "errorHost": "", "errorTime": None, "errorLapsedSecs": None}
+    error = error_entry(last)
+    return {"lastError": error.pop("error"), **error}
+
+
+def error_entry(error: ReportedError) -> dict[str, Any]:
+    """Return an error as an entry of a page."""
+    return {
+        "error": error.text,
+        "errorTask": error.task,
+        "errorHost": error.host,
+        "errorTime": int(error.time),
+        "errorLapsedSecs": max(0, int(time.time() - error.time)),
+    }
