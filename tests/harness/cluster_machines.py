@@ -12,13 +12,17 @@ from pathlib import Path
 import psutil
 
 from tests.harness.commands import environment, interruptible, until, write_module
+from tests.harness.freezing import freeze
 from trident.cluster.client.cluster_client import ClusterClient
+from trident.cluster.cluster_log import log_of
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.machine.driver_order import DriverOrder
-from trident.cluster.nimbus.leadership import leader_of
+from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.coordination.log_address import open_reader
+from trident.coordination.memory_log import TransactionLogReader
 
 __all__ = ["COUNTING", "DaemonProcess", "Machine", "MachineCluster"]
 
@@ -94,7 +98,7 @@ class Machine(DaemonProcess):
     """A supervisor with its drivers."""
 
     def __init__(self, words: list[str], folder: Path, log: Path, **variables: str) -> None:
-        self.folder = folder
+        self.folder, self._address = folder, words[words.index("--cluster") + 1]
         super().__init__([*words, "--folder", str(folder)], log, **variables)
 
     @property
@@ -126,8 +130,7 @@ class Machine(DaemonProcess):
     def freeze(self) -> list[psutil.Process]:
         """Stop all of its processes with SIGSTOP; returns them, for `resume`."""
         stopped = [psutil.Process(self.process.pid), *self.drivers()]
-        for each in stopped:
-            each.suspend()
+        freeze(stopped, self._address)
         return stopped
 
     def _kill_all(self, drivers: list[psutil.Process]) -> None:
@@ -156,16 +159,21 @@ class MachineCluster:
         Of the cluster's state.
     driver_timeout_s
         After which a silent driver is moved.
+    variables
+        More of the environment of all processes.
     """
 
-    def __init__(self, folder: Path, address: str, driver_timeout_s: float = 4.0, max_deaths: int = 20) -> None:
+    def __init__(
+        self, folder: Path, address: str, driver_timeout_s: float = 4.0, max_deaths: int = 20, **variables: str
+    ) -> None:
         self.folder, self.address = folder, address
         self._timeout, self._max_deaths = driver_timeout_s, max_deaths
         self.nimbuses: list[DaemonProcess] = []
         self.machines: list[Machine] = []
         self.state = StormClusterState(open_cluster_state(address, 3.0))
         self.client = ClusterClient(address, TOKEN)
-        self._variables = {"COUNTING_FOLDER": str(folder / "states")}
+        self._variables = {"COUNTING_FOLDER": str(folder / "states"), **variables}
+        self._readers: dict[str, TransactionLogReader] = {}
         write_module(folder, "counting", COUNTING)
 
     def nimbus(self) -> DaemonProcess:
@@ -183,21 +191,41 @@ class MachineCluster:
         self.nimbuses.append(DaemonProcess(words, self.folder / f"nimbus{number}.log", **self._variables))
         return self.nimbuses[-1]
 
-    def machine(self, slots: int = 2) -> Machine:
-        """Start another supervisor."""
+    def machine(self, slots: int = 2, address: str | None = None) -> Machine:
+        """Start another supervisor; `address`: it reaches the cluster there."""
         number = len(self.machines) + 1
-        words = ["supervisor", "--cluster", self.address, "--slots", str(slots), "--session-timeout", "3"]
+        words = ["supervisor", "--cluster", address or self.address, "--slots", str(slots), "--session-timeout", "3"]
         place, log = self.folder / f"machine{number}", self.folder / f"machine{number}.log"
         self.machines.append(Machine(words, place, log, **self._variables))
         return self.machines[-1]
 
-    def up(self, machines: int = 1) -> None:
-        """Start a Nimbus and some machines; return when all of them are known."""
-        self.nimbus()
+    def up(self, machines: int = 1, nimbuses: int = 1) -> None:
+        """Start Nimbuses and machines; return when all of them are known."""
+        for _ in range(nimbuses):
+            self.nimbus()
         for _ in range(machines):
             self.machine()
         until(lambda: leader_of(self.state.state) is not None, "a Nimbus leads")
         until(lambda: len(self.state.supervisors()) == machines, "the supervisors are known")
+        until(lambda: len(hosts_of(self.state.state)) == nimbuses, "all Nimbuses are known")
+
+    def leader(self) -> DaemonProcess:
+        """Return the Nimbus that leads; wait for one."""
+        until(lambda: self._leader() is not None, "a Nimbus leads")
+        found = self._leader()
+        assert found is not None
+        return found
+
+    def _leader(self) -> DaemonProcess | None:
+        found = leader_of(self.state.state)
+        pid = None if found is None else found["pid"]
+        return next((each for each in self.nimbuses if each.process.pid == pid and each.process.poll() is None), None)
+
+    def log(self, name: str) -> TransactionLogReader:
+        """Return the reader of a topology's log, wherever a cluster of this kind has it. For one thread."""
+        if name not in self._readers:
+            self._readers[name] = open_reader(log_of(self.address, name))
+        return self._readers[name]
 
     def submit(self, name: str = "counting", target: str = "counting.py:topology", **conf: str) -> str:
         """Submit a topology that runs in process, slowly; returns its id."""
@@ -233,6 +261,8 @@ class MachineCluster:
                 nimbus.kill()
         for machine in self.machines:
             machine.clear()
+        for reader in self._readers.values():
+            reader.close()
         self.client.close()
         self.state.disconnect()
         if raised[0] is not None:

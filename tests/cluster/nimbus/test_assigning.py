@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,6 +25,16 @@ def test_a_machine_that_runs_much_gets_less() -> None:
     busy = {"x": assignment(("a", 1)), "y": assignment(("a", 2))}
     seen = picture({"x": base(), "y": base(), "new": base(5)}, busy, {"a": supervisor(1, 2, 3, 4), "b": supervisor(1)})
     assert slots(seen) == {"new": ("b", 1)}
+
+
+def test_a_slot_whose_last_driver_has_not_ended_is_the_last_choice() -> None:
+    ending = replace(supervisor(1, 2), used_ports=(1,))
+    assert slots(picture({"new": base()}, {}, {"a": ending})) == {"new": ("a", 2)}
+    ending = replace(supervisor(1), used_ports=(1,))
+    busy = {"x": assignment(("b", 2))}
+    seen = picture({"x": base(), "new": base(5)}, busy, {"a": ending, "b": supervisor(2, 3)})
+    assert slots(seen) == {"new": ("b", 3)}
+    assert slots(picture({"new": base()}, {}, {"a": ending})) == {"new": ("a", 1)}
 
 
 def test_without_a_free_slot_a_topology_waits() -> None:
@@ -114,6 +126,11 @@ def test_deaths_of_the_code_before_do_not_count_for_the_new_code() -> None:
 
 def test_a_failed_topology_rests() -> None:
     assert decide(picture({"x": base(status=Status("failed", 0.0))})) == []
+
+
+def test_a_failed_topology_that_still_has_its_slot_loses_it() -> None:
+    failed = base(status=Status("failed", 0.0, reason="it broke"))
+    assert decide(picture({"x": failed}, {"x": assignment(("a", 1))})) == [Rest("x", "it broke")]
 
 
 def test_a_killed_topology_is_forgotten_once_its_driver_has_ended() -> None:

@@ -93,6 +93,7 @@ class MachineSupervisor:
         }
         self._wanted: dict[int, Wanted] = {}
         self._read_at = self._beat_at = float("-inf")
+        self._told_used: list[int] = []
         self._tidied_at = time.monotonic()
         self._news, self._stopped = threading.Event(), threading.Event()
         self._registered = cluster.state.register(self._told)
@@ -177,16 +178,16 @@ class MachineSupervisor:
         for each in list(self._unreported):
             self._report(*each)
             self._unreported.remove(each)
-        if now - self._beat_at < self.settings.heartbeat_s:
-            return
         used = [port for port, slot in self.slots.items() if slot.is_busy]
+        if now - self._beat_at < self.settings.heartbeat_s and used == self._told_used:
+            return
         self.cluster.supervisor_heartbeat(
             self.id,
             SupervisorInfo(
                 time.time(), self._host, self.id, used, tuple(self.slots), self._meta, time.time() - self._began
             ),
         )
-        self._beat_at = now
+        self._beat_at, self._told_used = now, used
 
     def _tidy(self) -> None:
         running = [slot.driver.order.code_hash for slot in self.slots.values() if slot.driver is not None]

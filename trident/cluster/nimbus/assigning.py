@@ -87,6 +87,8 @@ def _decide(picture: Picture, slots: _Slots, storm_id: str, base: StormBase) -> 
             yield Forget(storm_id)
         return
     if base.status.kind == "failed":
+        if assignment is not None:  # a Nimbus died after it had noted the end
+            yield Rest(storm_id, base.status.reason)
         return
     deaths = _recent_deaths(picture, storm_id, base)
     if (verdict := _verdict(storm_id, base, deaths, picture.max_deaths)) is not None:
@@ -165,9 +167,15 @@ class _Slots:
 
     def __init__(self, picture: Picture) -> None:
         taken = {each.slot for each in picture.assignments.values()}
+        known = picture.supervisors.items()
+        # Where an earlier driver has not ended yet, which may take all of its grace.
+        self._ending = {NodePort(node, port) for node, info in known for port in info.used_ports} - taken
         self._free = {
-            node: [port for port in sorted(info.meta) if NodePort(node, port) not in taken]
-            for node, info in picture.supervisors.items()
+            node: sorted(
+                (slot.port for port in info.meta if (slot := NodePort(node, port)) not in taken),
+                key=lambda port: (port in info.used_ports, port),
+            )
+            for node, info in known
         }
         self._used = {node: len(picture.supervisors[node].meta) - len(free) for node, free in self._free.items()}
 
@@ -181,8 +189,9 @@ class _Slots:
         able = [node for node, free in self._free.items() if free and node != without]
         if not able:
             return None
-        node = min(able, key=lambda each: (self._used[each], -len(self._free[each]), each))
-        return NodePort(node, self._free[node][0])
+        first = {node: NodePort(node, self._free[node][0]) for node in able}
+        node = min(able, key=lambda each: (first[each] in self._ending, self._used[each], -len(self._free[each]), each))
+        return first[node]
 
     def take(self, slot: NodePort) -> None:
         """Count a slot as taken."""

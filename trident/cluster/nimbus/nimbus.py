@@ -194,9 +194,11 @@ class Nimbus:
                 self.cluster.remove_worker_heartbeat(storm_id, *before.slot)
 
     def _set_failed(self, storm_id: str, reason: str) -> None:
-        self.cluster.update_storm(
-            storm_id, lambda base: replace(base, status=Status("failed", time.time(), reason=reason))
-        )
+        def failed(base: StormBase) -> StormBase:
+            done = base.status.kind == "failed"
+            return base if done else replace(base, status=Status("failed", time.time(), reason=reason))
+
+        self.cluster.update_storm(storm_id, failed)
         self.cluster.state.delete_node(f"/assignments/{storm_id}")
 
     def _forget(self, storm_id: str) -> None:

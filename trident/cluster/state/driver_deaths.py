@@ -52,9 +52,12 @@ def report_death(state: ClusterState, storm_id: str, death: DriverDeath) -> None
 
 
 def all_deaths(state: ClusterState) -> dict[str, list[DriverDeath]]:
-    """Return the deaths by topology, oldest first."""
+    """Return the deaths by topology, oldest first, without those that another version wrote in another form."""
     found = {name: state.get_data_below(f"{_DEATHS}/{name}") for name in state.get_children(_DEATHS)}
-    return {name: [_death(data) for _, data in sorted(below.items())] for name, below in found.items()}
+    return {
+        name: [death for _, data in sorted(below.items()) if (death := _death(data)) is not None]
+        for name, below in found.items()
+    }
 
 
 def forget_deaths(state: ClusterState, storm_id: str) -> None:
@@ -62,7 +65,11 @@ def forget_deaths(state: ClusterState, storm_id: str) -> None:
     state.delete_node(f"{_DEATHS}/{storm_id}")
 
 
-def _death(data: bytes) -> DriverDeath:
-    read = json.loads(data)
-    read.pop("version")
-    return DriverDeath(**read)
+def _death(data: bytes) -> DriverDeath | None:
+    """Return what a node holds; None if it cannot be read: Nimbus must look after all topologies the same."""
+    try:
+        read = json.loads(data)
+        read.pop("version")
+        return DriverDeath(**read)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None

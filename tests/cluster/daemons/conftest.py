@@ -1,0 +1,56 @@
+"""Clusters of processes: one that a whole module shares, and those that a test makes for itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness.cluster_machines import MachineCluster
+from tests.harness.servers import Server
+from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
+
+_roots = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster]:
+    """One machine and one Nimbus, for the tests of a module one after the other: each leaves it as it was."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with MachineCluster(folder, str(folder / "cluster")) as made:
+        made.up()
+        yield made
+
+
+@pytest.fixture
+def three_machines(tmp_path: Path) -> Iterator[MachineCluster]:
+    """Three machines and two Nimbuses, on an embedded state."""
+    with MachineCluster(tmp_path, str(tmp_path / "cluster")) as made:
+        made.up(machines=3, nimbuses=2)
+        yield made
+
+
+@pytest.fixture
+def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
+    """A ZooKeeper of three members, whose deaths are its test's own."""
+    made = start_zookeeper(tmp_path / "zookeeper", members=3)
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def on_zookeeper(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Iterator[MachineCluster]:
+    """Three machines and two Nimbuses on a ZooKeeper of three members."""
+    with MachineCluster(tmp_path, f"zookeeper://{ensemble.hosts}/faults{next(_roots)}") as made:
+        made.up(machines=3, nimbuses=2)
+        yield made
+
+
+@pytest.fixture
+def redis_url(redis_server: Server) -> str:
+    """An empty database."""
+    return f"redis://{redis_server.address}/0"

@@ -1,0 +1,75 @@
+"""Random faults in a row over two ledgers: exact at the end, and no driver has committed after its successor had claimed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.daemons.campaign import Campaign
+from tests.cluster.daemons.ledgers import LEDGERS, check_ledger, submit_ledger, write_ledgers
+from tests.cluster.daemons.log_watch import LogWatch
+from tests.harness.cluster_machines import MachineCluster
+from tests.harness.commands import until
+from tests.harness.zookeeper_servers import ZooKeeperEnsemble
+
+_FAULTS = int(os.environ.get("TRIDENT_FAULTS", "50"))
+_SEED = int(os.environ.get("TRIDENT_SEED", "15"))
+_MANY = 100  # the most that is possible: so many deaths in half an hour put a topology to rest
+
+
+def say(line: str) -> None:
+    print(line, flush=True)  # noqa: T201  the table of the campaign
+
+
+def ledgers_survive(
+    cluster: MachineCluster, redis_url: str, campaign: tuple[int, int], *ensemble: ZooKeeperEnsemble
+) -> None:
+    faults, seed = campaign
+    write_ledgers(cluster)
+    storms = {name: submit_ledger(cluster, name) for name in LEDGERS}
+    with ExitStack() as open_things:
+        watches = {name: open_things.enter_context(LogWatch(cluster, name)) for name in LEDGERS}
+        done = Campaign(cluster, seed, storms, say, *ensemble)
+        say(f"seed {seed}, {faults} faults, {cluster.address}")
+        done.both_commit()
+        done.run(faults)
+        for storm_id in storms.values():
+            cluster.client.kill(storm_id, 5)
+        until(lambda: not set(storms.values()) & set(cluster.state.active_storms()), "both are forgotten")
+        until(lambda: not list(cluster.left()), "every driver has ended")
+        for name, watch in watches.items():
+            batches = check_ledger(cluster, name, redis_url)
+            drivers = watch.check()
+            say(
+                f"{name}: {batches} batches, totals exact; {len(drivers)} drivers committed, {watch.looks} looks at its log"
+            )
+            say("\n".join(f"  {line}" for line in drivers))
+
+
+@pytest.mark.server
+def test_four_faults_in_a_row_leave_both_ledgers_exact(tmp_path: Path, redis_url: str) -> None:
+    address = str(tmp_path / "cluster")
+    with MachineCluster(tmp_path, address, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
+        cluster.up(machines=2, nimbuses=2)
+        ledgers_survive(cluster, redis_url, (4, 1))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_fifty_faults_on_an_embedded_state(tmp_path: Path, redis_url: str) -> None:
+    address = str(tmp_path / "cluster")
+    with MachineCluster(tmp_path, address, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
+        cluster.up(machines=3, nimbuses=2)
+        ledgers_survive(cluster, redis_url, (_FAULTS, _SEED))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_fifty_faults_on_zookeeper(tmp_path: Path, redis_url: str, ensemble: ZooKeeperEnsemble) -> None:
+    address = f"zookeeper://{ensemble.hosts}/campaign"
+    with MachineCluster(tmp_path, address, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
+        cluster.up(machines=3, nimbuses=2)
+        ledgers_survive(cluster, redis_url, (_FAULTS, _SEED), ensemble)
