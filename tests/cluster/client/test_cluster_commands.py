@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from tests.harness.cluster_machines import TOKEN, MachineCluster
 from tests.harness.commands import started, until, write_module
