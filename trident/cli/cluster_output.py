@@ -13,6 +13,7 @@ from rich.table import Table
 
 from trident.cli.console import is_wide, results, say, table
 from trident.cluster.client.topology_overviews import TopologyOverview
+from trident.redaction import shown_settings
 
 __all__ = ["duration", "first_line", "print_errors", "print_json", "print_list", "print_topology"]
 
@@ -66,7 +67,7 @@ def print_topology(found: TopologyOverview) -> None:
         "executors": ", ".join(f"{name} {count}" for name, count in base.component_executors.items()),
         "target": base.target,
         "code": f"{code}, generation {base.generation}",
-        "settings": ", ".join(f"{key}={value}" for key, value in base.conf.items()),
+        "settings": ", ".join(f"{key}={value}" for key, value in shown_settings(base.conf).items()),
         "submitted": f"{_utc(base.launch_time_secs)} UTC",
         "pages": found.heartbeat.pages if found.heartbeat else "",
     }

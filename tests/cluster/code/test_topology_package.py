@@ -154,6 +154,12 @@ def test_requirements_are_part_of_the_package(folder: Path) -> None:
     assert made.sha256 != make_package("counts.py:topology").sha256
 
 
+def test_requirements_that_are_not_installed_here_are_told(folder: Path) -> None:
+    write_files(folder, {"needed.txt": "surely_not_installed\n", "bad.py": "import surely_not_installed\n"})
+    with pytest.raises((BadPackage, NoSuchTarget), match="surely_not_installed.* install its requirements here too$"):
+        make_package("bad.py:topology", requirements=folder / "needed.txt")
+
+
 def test_trident_itself_is_not_packed(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     done = subprocess.run(

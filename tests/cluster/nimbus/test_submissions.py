@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from trident.cluster.cluster_errors import BadPackage, ClusterError, NameTaken, 
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts
 from trident.cluster.nimbus.submissions import Submission, Submissions
+from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, ErrorInfo, NodePort, Status
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -216,7 +218,7 @@ def test_a_topology_is_paused_and_goes_on(submissions: Submissions) -> None:
 def _fail(submissions: Submissions, reason: str) -> None:
     storm_id, _ = submissions.names.find("mine")
     status = Status("failed", 1.0, reason=reason)
-    submissions.cluster.update_storm(storm_id, lambda base: type(base)(**{**vars(base), "status": status}))
+    submissions.cluster.update_storm(storm_id, lambda base: replace(base, status=status))
 
 
 def test_a_topology_that_was_put_to_rest_is_woken_by_activate_and_by_an_upgrade(submissions: Submissions) -> None:
@@ -286,6 +288,18 @@ def test_an_upgrade_changes_the_code_once_and_keeps_what_can_be_returned_to(subm
         assert base.conf == {"max_spout_pending": "2"}
     base, _ = submissions.upgrade("mine", third, {})
     assert (base.code_hash, base.previous_code_hash, base.generation, base.conf) == (third, first, 3, {})
+
+
+def test_what_an_upgrade_replaced_comes_back_with_the_code(submissions: Submissions) -> None:
+    components = {"spout": ComponentFacts("spout", 2, 2)}
+    after = packed(submissions, "2", **{**BOLTS, "components": components, "target": "other.py:topology"})
+    storm_id = submissions.submit(Submission(packed(submissions, **BOLTS), "mine", conf={"debug": "true"}))
+    before = submissions.rebalance("mine", executors={"count": 3})
+    submissions.upgrade("mine", after, {})
+    submissions.upgrade("mine", packed(submissions, "3", **BOLTS), {"debug": "false"})
+    back = submissions.cluster.update_storm(storm_id, rolled_back)
+    assert back == replace(before, generation=4)
+    assert submissions.cluster.update_storm(storm_id, rolled_back) == back
 
 
 def test_an_upgrade_of_bolts_keeps_executors_that_were_rebalanced(submissions: Submissions) -> None:

@@ -417,6 +417,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "generation": 3,
         "submission": "submission",
         "previous-code-hash": "cd" * 32,
+        "previous": {},
     },
     "/assignments/a": {
         "version": 1,

@@ -11,6 +11,7 @@ from trident.cluster.client.nimbus_http import LEADER
 from trident.cluster.cluster_errors import NoSuchTopology
 from trident.cluster.state.cluster_records import Assignment, ErrorInfo, StormBase, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.redaction import shown_settings
 
 __all__ = ["TopologyOverview", "errors_of", "find_topology", "overview", "overviews"]
 
@@ -62,7 +63,7 @@ class TopologyOverview:
             "workers": base.num_workers,
             "executors": dict(base.component_executors),
             "target": base.target,
-            "conf": dict(base.conf),
+            "conf": shown_settings(base.conf),
             "codeHash": base.code_hash,
             "previousCodeHash": base.previous_code_hash,
             "generation": base.generation,

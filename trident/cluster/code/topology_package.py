@@ -81,7 +81,10 @@ def _described(folder: Path, target: str, requirements: str, files: Mapping[str,
             found = describe_package(copy, target, copy.parent / "answer.json")
         except (BadPackage, NoSuchTarget) as error:
             text = str(error).replace(str(copy), str(folder))
-            raise type(error)(f"{text}{_missing(text, folder, files)}") from None
+            hint = _missing(text, folder, files)
+            if requirements and not hint and ("No module named" in text or "there is no module" in text):
+                hint = ". The topology is loaded here before it is sent: install its requirements here too"
+            raise type(error)(f"{text}{hint}") from None
     return PackageManifest(
         target=target,
         kind=found["kind"],

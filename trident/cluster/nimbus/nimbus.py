@@ -12,6 +12,7 @@ from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
 from trident.cluster.nimbus.assigning import Assign, Decision, Forget, Picture, Rest, RollBack, decide
 from trident.cluster.nimbus.driver_health import DriverHealth
 from trident.cluster.nimbus.leadership import Leadership
+from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase, WorkerHeartbeat
 from trident.cluster.state.driver_deaths import all_deaths, forget_deaths
@@ -170,7 +171,7 @@ class Nimbus:
                 self._set_failed(storm_id, reason)
             case RollBack(storm_id, reason):
                 logger.error("topology %s goes back to the code before its upgrade: %s", storm_id, reason)
-                self.cluster.update_storm(storm_id, _rolled_back)
+                self.cluster.update_storm(storm_id, rolled_back)
             case Forget(storm_id):
                 self._forget(storm_id)
 
@@ -208,9 +209,3 @@ class Nimbus:
         self.cluster.teardown_topology_errors(storm_id)
         forget_deaths(self.cluster.state, storm_id)
         self._names.remove(storm_id)
-
-
-def _rolled_back(base: StormBase) -> StormBase:
-    if not base.previous_code_hash:
-        return base
-    return replace(base, code_hash=base.previous_code_hash, previous_code_hash="", generation=base.generation + 1)

@@ -6,12 +6,22 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.code.package_manifest import ComponentFacts, PackageManifest
 from trident.cluster.state.cluster_records import Status, StatusKind, StormBase
 
-__all__ = ["activated", "at_least_one", "deactivated", "killed", "rebalanced", "refuse_killed", "upgraded"]
+__all__ = [
+    "activated",
+    "at_least_one",
+    "deactivated",
+    "killed",
+    "rebalanced",
+    "refuse_killed",
+    "rolled_back",
+    "upgraded",
+]
 
 Components = Mapping[str, ComponentFacts]
 
@@ -82,6 +92,24 @@ def upgraded(
         status=_status("active") if base.status.kind == "failed" else base.status,
         # While the last upgrade has committed nothing, what can be returned to is still the code before that.
         previous_code_hash=base.previous_code_hash or base.code_hash,
+        previous=base.previous if base.previous_code_hash else _replaced(base),
+    )
+
+
+def rolled_back(base: StormBase) -> StormBase:
+    """Return to the code, the settings and the executors before the last upgrade; without one, change nothing."""
+    if not base.previous_code_hash:
+        return base
+    before = {**_replaced(base), **base.previous}
+    return replace(
+        base,
+        code_hash=base.previous_code_hash,
+        previous_code_hash="",
+        previous={},
+        target=before["target"],
+        conf=before["conf"],
+        component_executors=before["component->executors"],
+        generation=base.generation + 1,
     )
 
 
@@ -118,6 +146,12 @@ def _executors_after(base: StormBase, manifest: PackageManifest, before: Compone
         is_kept = declared is not None and runs is not None and runs != declared.executors
         after[name] = min(runs, facts.tasks) if is_kept and runs is not None else facts.executors
     return after
+
+
+def _replaced(base: StormBase) -> dict[str, Any]:
+    """Return what an upgrade replaces beside the package."""
+    executors = dict(base.component_executors)
+    return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
 
 
 def _status(kind: StatusKind) -> Status:

@@ -92,6 +92,8 @@ class StormBase:
         Chosen by the client, so that a submission that is sent twice is one.
     previous_code_hash
         The package before the last upgrade; "" if there is none, or the new one has committed a batch.
+    previous
+        What else that upgrade has replaced, for going back: `target`, `conf` and `component->executors`.
     """
 
     storm_name: str
@@ -106,6 +108,7 @@ class StormBase:
     generation: int = 1
     submission: str = ""
     previous_code_hash: str = ""
+    previous: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""
@@ -123,6 +126,7 @@ class StormBase:
                 "generation": self.generation,
                 "submission": self.submission,
                 "previous-code-hash": self.previous_code_hash,
+                "previous": dict(self.previous),
             }
         )
 
@@ -144,6 +148,7 @@ class StormBase:
                 read.get("generation", 1),
                 read.get("submission", ""),
                 read.get("previous-code-hash", ""),
+                read.get("previous", {}),
             )
 
 
