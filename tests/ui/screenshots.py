@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
+from tests.ui.chromium import PHONE, WIDE, open_browser
 from tests.ui.large_cluster import LargeCluster
 from tests.ui.page_servers import TOKEN, storm_server, trident_server, until
 from tests.ui.page_topologies import busy_bolts, orders
 from trident.ui.ui_server import UIServer
 
 FOLDER = Path(__file__).parents[2] / "build" / "screenshots"
-CHROMIUM = "/usr/bin/chromium"
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
-
-
-@contextmanager
-def open_browser() -> Iterator[Browser]:
-    """A headless Chromium; as root it has no sandbox of its own."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        try:
-            yield browser
-        finally:
-            browser.close()
 
 
 def tell(line: str) -> None:

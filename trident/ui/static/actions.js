@@ -28,15 +28,15 @@ export function Actions({ id, page, meta, alone }) {
 
 function Dialog({ id, name, action, bolts, components, close }) {
   const box = useRef(null);
-  const opener = useRef(document.activeElement);
   const [problem, setProblem] = useState(null);
   const [busy, setBusy] = useState(false);
   const [wantsToken, setWantsToken] = useState(!token.get());
   const [title, meaning] = TEXTS[action];
   const timed = action === "kill" || action === "rebalance";
   useEffect(() => {
-    box.current.showModal();
-    return () => opener.current?.focus?.();
+    const shown = box.current;
+    shown.showModal();
+    return () => shown.close(); // gives the focus back to the button
   }, []);
   const send = async (event) => {
     event.preventDefault();

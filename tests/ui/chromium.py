@@ -1,0 +1,59 @@
+"""A real browser: headless Chromium, and what a test asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+CHROMIUM = "/usr/bin/chromium"
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
+PATIENCE_MS = 20_000
+
+expect.set_options(timeout=PATIENCE_MS)
+
+
+@contextmanager
+def open_browser() -> Iterator[Browser]:
+    """A headless Chromium; as root it has no sandbox of its own."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def opened(browser: Browser, url: str, refused: int = 0, **options: Any) -> Iterator[Page]:
+    """Open an address in a window of its own; no dialog may open meanwhile, and no script may fail.
+
+    `refused`: how many requests the server may refuse; the browser notes each.
+    """
+    context = browser.new_context(**{"viewport": WIDE, **options})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    wrong: list[str] = []
+    page.on("dialog", lambda dialog: (wrong.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+    page.on("pageerror", lambda error: wrong.append(f"a script failed: {error}"))
+    page.on("console", lambda message: message.type == "error" and wrong.append(message.text))
+    try:
+        page.goto(url)
+        yield page
+        serious = [each for each in wrong if not each.startswith("Failed to load resource")]
+        assert serious == []
+        assert len(wrong) <= refused, wrong
+    finally:
+        context.close()
+
+
+def ask_now(page: Page) -> None:
+    """Let the page ask the server at once, instead of within two seconds."""
+    page.evaluate("dispatchEvent(new Event('trident-ask'))")
+
+
+def tile(page: Page, label: str) -> Any:
+    """The value of a tile."""
+    return page.locator(".tile", has=page.get_by_text(label, exact=True)).locator("dd").first

@@ -1,0 +1,353 @@
+"""The page in a real browser, over topologies that run."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from spouts import FixedBatchSpout
+from tests.storm.components import Split
+from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
+from tests.ui.large_cluster import LargeCluster
+from tests.ui.page_servers import NASTY, TOKEN, counting, storm_server, trident_server, until
+from tests.ui.page_topologies import orders
+from trident.runtime.driver.running import RunningTopology
+from trident.storm import StormTopology, TopologyBuilder, Tuple
+from trident.storm.testing import MockedSpout
+from trident.ui.one_topology import OneTopology
+from trident.ui.trident_pages import TridentPages
+from trident.ui.ui_server import UIServer
+
+pytestmark = pytest.mark.slow
+
+PACED: dict[str, Any] = {"batch_emit_interval_ms": 20}
+DRAWN = "svg.graph a.node"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with open_browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[RunningTopology, UIServer]]:
+    """Orders: two sources, three states, tuples that fail."""
+    with trident_server(orders(), conf={**PACED, "on_poison": "dead_letter"}) as found:
+        until(lambda: found[0].txid > 20)
+        yield found
+
+
+@pytest.fixture(scope="module")
+def orders_url(running: tuple[RunningTopology, UIServer]) -> str:
+    return running[1].url
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[UIServer]:
+    with UIServer(LargeCluster(5, 40), port=0) as server:
+        yield server
+
+
+# ---- looking ---------------------------------------------------------------------------------------------------------
+
+
+def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, cluster: UIServer) -> None:
+    with opened(browser, cluster.url) as page:
+        expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
+        page.get_by_role("link", name="topology-3").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("topology-3")
+        page.get_by_role("region", name="Bolts").get_by_role("link", name="component-7", exact=True).click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("component-7")
+        assert page.title() == "component-7 – Trident"
+        page.go_back()
+        expect(page.get_by_role("heading", level=1)).to_have_text("topology-3")
+        page.get_by_role("link", name="Trident").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("Cluster")
+
+
+def test_the_page_of_a_trident_topology_says_what_it_does(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url) as page:
+        expect(page.get_by_role("heading", level=1)).to_have_text("orders")
+        expect(page.get_by_label("How it does")).to_contain_text("dead letters wait")
+        expect(tile(page, "Throughput")).to_have_text(re.compile(r"^[\d.,]+ tuples/s$"))
+        expect(tile(page, "A batch takes")).to_have_text(re.compile(r"^[\d.,]+ (µs|ms|s)$"))
+        expect(page.locator(f"{DRAWN}.k-state", has_text="revenue")).to_be_visible()
+        expect(page.locator(".edge .rate").first).to_have_text(re.compile(r"^[\d.,]+K?/s$"))
+        states = page.get_by_role("region", name="States", exact=True)
+        expect(states.get_by_role("row", name="seen")).to_contain_text("exact")
+        assert page.locator(".batch").count() > 10
+
+
+def test_values_change_while_the_focus_the_text_and_the_place_stay(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url) as page:
+        key = page.locator("input[name=key]")
+        key.fill("Ly")
+        place, before = page.evaluate("scrollY"), tile(page, "Committed").inner_text()
+        assert place > 0
+        expect(tile(page, "Committed")).not_to_have_text(before)  # without being asked: it asks every two seconds
+        assert key.evaluate("input => document.activeElement === input")
+        page.keyboard.type("on")
+        assert (key.input_value(), page.evaluate("scrollY")) == ("Lyon", place)
+
+
+def test_a_key_is_looked_up(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url, refused=1) as page:
+        page.locator("input[name=key]").fill("Lyon")
+        page.keyboard.press("Enter")
+        expect(page.locator("output")).to_have_text(re.compile(r"^Lyon = \d+ after batch [\d,]+$"))
+        page.locator("input[name=key]").fill("nowhere")
+        page.get_by_role("button", name="Look up").click()
+        expect(page.locator("output")).to_contain_text("not there")
+        page.locator(".lookup select").select_option("returned")
+        page.get_by_role("button", name="Look up").click()
+        expect(page.locator("output")).to_have_text(re.compile(r"^\d+ after batch"))
+
+
+def test_an_error_shows_its_stack_trace_and_stays_open(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url) as page:
+        error = page.locator("details.error").first
+        error.locator("summary").click()
+        expect(error.locator("pre")).to_contain_text("Traceback (most recent call last)")
+        expect(error.locator("pre")).to_contain_text("has no price")
+        before = tile(page, "Committed").inner_text()
+        ask_now(page)
+        expect(tile(page, "Committed")).not_to_have_text(before)
+        expect(error.locator("pre")).to_be_visible()
+
+
+def test_the_log_comes_and_is_followed(browser: Browser) -> None:
+    with trident_server(counting(cycle=True), conf=PACED) as (_, server), opened(browser, server.url) as page:
+        page.get_by_role("region", name="Log").get_by_role("button").click()
+        log = page.get_by_role("log")
+        for number in range(200):
+            logging.getLogger("trident.tests").warning("line %d of %s", number, NASTY)
+        expect(log).to_contain_text(f"line 199 of {NASTY}")
+        assert log.evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 24")
+
+
+def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url) as page:
+        slider = page.get_by_label("Choose a batch")
+        slider.focus()
+        expect(page.locator(".chosenbatch")).to_contain_text("(the last)")
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator(".chosenbatch")).to_contain_text("follow the last")
+        page.get_by_role("button", name="follow the last").click()
+        expect(page.locator(".chosenbatch")).to_contain_text("(the last)")
+
+
+# ---- actions ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_action_needs_a_confirmation_and_the_token(browser: Browser) -> None:
+    with storm_server() as (running, server), opened(browser, server.url, refused=1) as page:
+        page.get_by_role("button", name="Deactivate").click()
+        dialog = page.get_by_role("dialog")
+        expect(dialog).to_contain_text("Deactivate bolts?")
+        dialog.get_by_role("button", name="Cancel").click()
+        expect(dialog).to_have_count(0)
+        assert running.status.active
+
+        page.get_by_role("button", name="Deactivate").click()
+        dialog.get_by_label("Token").fill("wrong")
+        dialog.get_by_role("button", name="Deactivate").click()
+        expect(dialog.get_by_role("alert")).to_have_text("the token is wrong")
+        assert running.status.active
+        dialog.get_by_label("Token").fill(TOKEN)
+        dialog.get_by_role("button", name="Deactivate").click()
+        expect(page.locator(".sub .status")).to_have_text("inactive")
+        assert not running.status.active
+
+        page.get_by_role("button", name="Activate").click()  # the token is known now
+        expect(dialog.get_by_label("Token")).to_have_count(0)
+        dialog.get_by_role("button", name="Activate").click()
+        expect(page.locator(".sub .status")).to_have_text("active")
+
+
+def test_where_nothing_can_be_changed_nothing_is_offered(browser: Browser) -> None:
+    with storm_server(token=None) as (_, server), opened(browser, server.url) as page:
+        expect(page.get_by_text("read only")).to_be_visible()
+        expect(page.get_by_role("heading", level=1)).to_have_text("bolts")
+        assert page.get_by_role("button", name="Kill").count() == 0
+
+
+def test_a_server_that_wants_its_token_for_all_is_told_it_once(browser: Browser) -> None:
+    with trident_server(token_for_all=True) as (_, server), opened(browser, server.url, refused=9) as page:
+        page.get_by_label("Token").fill(TOKEN)
+        page.get_by_role("button", name="Go on").click()
+        expect(page.get_by_role("heading", level=1)).to_have_text("word-count")
+
+
+# ---- who writes names ------------------------------------------------------------------------------------------------
+
+
+class Reporting(Split):
+    """Reports an error with a hostile text for each sentence."""
+
+    def execute(self, tuple: Tuple) -> None:
+        self.collector.report_error(ValueError(NASTY))
+        super().execute(tuple)
+
+
+def hostile() -> StormTopology:
+    builder = TopologyBuilder()
+    builder.set_spout(NASTY, MockedSpout("sentence: string", ["a"]))
+    builder.set_bolt(f"split {NASTY}", Reporting()).shuffle_grouping(NASTY)
+    return builder.create_topology()
+
+
+def assert_is_text(page: Page) -> None:
+    assert page.evaluate("document.querySelectorAll('main script, main img, main iframe').length") == 0
+    assert NASTY in page.locator("main").inner_text()
+
+
+def test_hostile_names_and_errors_are_text(browser: Browser) -> None:
+    with storm_server(hostile(), name=NASTY) as (running, server), opened(browser, server.url) as page:
+        until(lambda: len(running.errors) > 0)
+        expect(page.get_by_role("heading", level=1)).to_have_text(NASTY)
+        page.locator("details.error summary").first.click()
+        expect(page.locator("details.error pre").first).to_contain_text(NASTY)
+        assert_is_text(page)
+        page.get_by_role("region", name="Bolts").get_by_role("link").first.click()
+        expect(page.get_by_role("heading", level=1)).to_have_text(f"split {NASTY}")
+        assert_is_text(page)
+
+
+def test_a_hostile_key_value_and_failure_are_text(browser: Browser) -> None:
+    topology = counting(spout=FixedBatchSpout("line: string", 2, [NASTY.replace(" ", "_")]))
+    with trident_server(topology) as (running, server), opened(browser, server.url) as page:
+        running.process_all_available()
+        page.locator("input[name=key]").fill(NASTY.replace(" ", "_"))
+        page.keyboard.press("Enter")
+        expect(page.locator("output")).to_contain_text(f"{NASTY.replace(' ', '_')} = 1 after")
+        assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
+
+
+# ---- screens, keys ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/", "/#/topology/topology-1", "/#/topology/topology-1/component/component-9"])
+def test_a_narrow_window_needs_no_scrolling_to_the_side(browser: Browser, cluster: UIServer, path: str) -> None:
+    with opened(browser, cluster.url + path, viewport=PHONE) as page:
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        page.wait_for_selector("table tbody tr")
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
+
+
+def test_a_narrow_window_shows_a_trident_topology(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url, viewport=PHONE) as page:
+        page.wait_for_selector(DRAWN)
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_the_page_is_dark_where_people_want_it(browser: Browser, cluster: UIServer, scheme: str, dark: bool) -> None:
+    with opened(browser, cluster.url, color_scheme=scheme) as page:
+        page.wait_for_selector("h1")
+        colours = page.evaluate("['backgroundColor', 'color'].map(name => getComputedStyle(document.body)[name])")
+        ground, text = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
+        assert (ground < text) is dark
+        assert abs(ground - text) > 450
+
+
+def test_everything_can_be_done_with_the_keyboard(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url) as page:
+        page.wait_for_selector(DRAWN)
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.tagName") == "MAIN"
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Deactivate"
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("dialog")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.get_by_role("dialog")).to_have_count(0)
+        assert page.evaluate("document.activeElement.textContent") == "Deactivate"
+        page.get_by_label("10 min").focus()
+        page.keyboard.press("ArrowRight")
+        expect(page.get_by_label("3 h")).to_be_checked()
+        page.locator(f"{DRAWN}.k-state", has_text="revenue").focus()
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("heading", level=1)).to_have_text("revenue")
+
+
+def test_what_can_be_operated_has_a_name(browser: Browser, orders_url: str) -> None:
+    with opened(browser, orders_url) as page:
+        page.wait_for_selector(DRAWN)
+        nameless = page.evaluate(
+            """[...document.querySelectorAll('a, button, input, select, summary, [tabindex="0"]')].filter(each =>
+                !(each.textContent.trim() || each.getAttribute('aria-label') || each.labels?.length))
+              .map(each => each.outerHTML)"""
+        )
+        assert nameless == []
+
+
+# ---- the server ------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(browser: Browser) -> None:
+    with trident_server(counting(cycle=True), conf=PACED) as (running, server):
+        port, pages = server.port, OneTopology(running.name, TridentPages(running))
+        with opened(browser, server.url, refused=99) as page:
+            expect(page.locator(".live")).to_have_text("live")
+            server.close()
+            ask_now(page)
+            expect(page.locator(".away")).to_contain_text("The server does not answer")
+            before = tile(page, "Committed").inner_text()
+            assert before.startswith("batch ")  # what is known stays
+            with UIServer(pages, port=port):
+                ask_now(page)
+                expect(page.locator(".away")).to_be_hidden()
+                expect(tile(page, "Committed")).not_to_have_text(before)
+
+
+def test_a_topology_that_ends_with_an_error_says_so(browser: Browser) -> None:
+    with trident_server(orders(), conf={"max_batch_attempts": 1}) as (running, server):
+        until(lambda: running.exception() is not None)
+        with opened(browser, server.url) as page:
+            expect(page.locator(".sub .status")).to_have_text("failed")
+            expect(page.get_by_label("How it does")).to_contain_text("has no price")
+            expect(page.get_by_role("button", name="Kill")).to_have_count(0)
+
+
+# ---- size ------------------------------------------------------------------------------------------------------------
+
+MEASURED = """() => new Promise(drawn => {
+  const ready = () => document.querySelectorAll('svg.graph a.node').length === 500 && document.querySelector('tbody tr');
+  const look = () => ready() ? requestAnimationFrame(() => drawn(performance.now())) : requestAnimationFrame(look);
+  look();
+})"""
+
+
+def test_500_components_are_drawn_apart(browser: Browser, capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        UIServer(LargeCluster(1, 500), port=0) as server,
+        opened(browser, f"{server.url}/#/topology/topology-0") as page,
+    ):
+        took = page.evaluate(MEASURED)
+        with capsys.disabled():
+            sys.stdout.write(f"\n500 components: {took:.0f} ms from the navigation to the picture\n")
+        places = page.evaluate(
+            """[...document.querySelectorAll('svg.graph a.node')].map(node => {
+                  const at = node.transform.baseVal.consolidate().matrix; return [at.e, at.f]; })"""
+        )
+        columns: dict[float, list[float]] = {}
+        for x, y in places:
+            columns.setdefault(x, []).append(y)
+        assert len(columns) > 5
+        for column in columns.values():
+            ordered = sorted(column)
+            assert all(below - above >= 56 for above, below in pairwise(ordered))
+        page.get_by_role("button", name="Show all 480").click()
+        page.get_by_role("region", name="Bolts").locator("tbody tr").nth(479).wait_for()
+        page.get_by_label("Filter").last.fill("component-499")
+        expect(page.get_by_role("region", name="Bolts").locator("tbody tr")).to_have_count(1)
