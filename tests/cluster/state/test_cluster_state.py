@@ -30,6 +30,8 @@ def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) 
     assert state.get_versioned("/none") is None
     assert state.get_children("/none/at/all") == []
     assert state.get_data_below("/none") == {}
+    assert state.get_data_below_each(["/none"]) == {"/none": {}}
+    assert state.get_data_each(["/none"]) == [None]
     state.delete_node("/none")
 
 
@@ -45,6 +47,20 @@ def test_children_are_sorted(opened: Opened) -> None:
         opened.state.set_data(f"/all/{name}", name.encode())
     assert opened.state.get_children("/all") == ["10", "9", "Z", "a", "b", "é"]
     assert list(opened.state.get_data_below("/all")) == ["10", "9", "Z", "a", "b", "é"]
+
+
+def test_many_nodes_are_read_at_once_in_the_order_asked(opened: Opened) -> None:
+    state = opened.state
+    assert state.get_data_each([]) == []
+    assert state.get_data_below_each([]) == {}
+    for number in range(600):
+        state.set_data(f"/{number % 3}/{number}", b"%d" % number)
+    paths = [f"/{number % 3}/{number}" for number in range(610, 0, -1)]
+    assert state.get_data_each(paths) == [None] * 11 + [b"%d" % number for number in range(599, 0, -1)]
+    assert state.get_data_below_each(["/2", "/0"]) == {
+        path: dict(sorted((f"{number}", b"%d" % number) for number in range(int(path[1:]), 600, 3)))
+        for path in ("/2", "/0")
+    }
 
 
 def test_versions_count_from_zero_and_again_after_a_delete(opened: Opened) -> None:

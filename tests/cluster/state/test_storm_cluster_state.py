@@ -293,6 +293,24 @@ def test_all_heartbeats_are_those_of_each_topology(cluster: StormClusterState) -
     assert cluster.all_heartbeats([]) == {}
 
 
+def test_heartbeats_at_slots_are_those_of_the_slots_without_statistics(cluster: StormClusterState) -> None:
+    cluster.worker_heartbeat("a", "node-a", 6700, BEAT)
+    cluster.worker_heartbeat("a", "node-a", 6701, replace(BEAT, pid=1))
+    cluster.worker_heartbeat("b", "node-b", 6700, replace(BEAT, storm_id='","stats":{', stats={"stats": {"stats": []}}))
+    slots = {"a": NodePort("node-a", 6700), "b": NodePort("node-b", 6700), "c": NodePort("node-a", 6700)}
+    assert cluster.heartbeats_at(slots) == {
+        "a": replace(BEAT, stats={}),
+        "b": replace(BEAT, storm_id='","stats":{', stats={}),
+    }
+    assert cluster.heartbeats_at({}) == {}
+    other_order = dict(reversed(SHAPES["/workerbeats/a/node-a-6700"].items()))
+    cluster.state.set_data("/workerbeats/a/node-a-6700", json.dumps(other_order, separators=(",", ":")).encode())
+    assert cluster.heartbeats_at(slots)["a"] == replace(BEAT, stats={})
+    cluster.state.set_data("/workerbeats/a/node-a-6700", b'{"version":2,"stats":{}}')
+    with pytest.raises(ClusterError, match="/workerbeats/a/node-a-6700: a heartbeat is of version 2"):
+        cluster.heartbeats_at(slots)
+
+
 # ---- errors --------------------------------------------------------------------------------------------------------------
 
 

@@ -316,18 +316,33 @@ class WorkerHeartbeat:
         """Return the record that `to_bytes` gave."""
         with _Reading("heartbeat") as found:
             read = found(data)
-            return cls(
-                read["time-secs"],
-                read["uptime-secs"],
-                read["storm-id"],
-                read["hostname"],
-                read["pid"],
-                read["generation"],
-                read["start-time-secs"],
-                read["state"],
-                read["pages"],
-                read["stats"],
-            )
+            return cls._of(read, read["stats"])
+
+    @classmethod
+    def without_stats(cls, data: bytes) -> Self:
+        """Return the record with empty statistics, which are most of its bytes: several times as fast."""
+        # They are the last field; and a quotation mark within a text is never without a backslash.
+        head, found_stats, _ = data.partition(b',"stats":')
+        with _Reading("heartbeat") as found:
+            try:
+                return cls._of(found(head + b"}" if found_stats else data), {})
+            except (ValueError, KeyError):  # another program's, in another order
+                return cls._of(found(data), {})
+
+    @classmethod
+    def _of(cls, read: Mapping[str, Any], stats: Mapping[str, Any]) -> Self:
+        return cls(
+            read["time-secs"],
+            read["uptime-secs"],
+            read["storm-id"],
+            read["hostname"],
+            read["pid"],
+            read["generation"],
+            read["start-time-secs"],
+            read["state"],
+            read["pages"],
+            stats,
+        )
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,9 @@ class ClusterState(Protocol):
     def get_data(self, path: str, watch: bool = False) -> bytes | None:
         """Return a node's data, None if there is no node. `watch`: tell the callbacks once when that changes."""
 
+    def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return, for each path, what `get_data` returns, in as few requests as the implementation can."""
+
     def get_versioned(self, path: str) -> Versioned | None:
         """Return a node's data and version, None if there is no node."""
 

@@ -53,10 +53,10 @@ def report_death(state: ClusterState, storm_id: str, death: DriverDeath) -> None
 
 def all_deaths(state: ClusterState) -> dict[str, list[DriverDeath]]:
     """Return the deaths by topology, oldest first, without those that another version wrote in another form."""
-    found = {name: state.get_data_below(f"{_DEATHS}/{name}") for name in state.get_children(_DEATHS)}
+    paths = {f"{_DEATHS}/{name}": name for name in state.get_children(_DEATHS)}
     return {
-        name: [death for _, data in sorted(below.items()) if (death := _death(data)) is not None]
-        for name, below in found.items()
+        paths[path]: [death for _, data in sorted(below.items()) if (death := _death(data)) is not None]
+        for path, below in state.get_data_below_each(list(paths)).items()
     }
 
 

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state import sqlite_leases, sqlite_nodes
@@ -135,17 +135,18 @@ class SqliteClusterState:
         checked_path(path)
         return self._read(path, None, lambda db: dict(db.execute(query, (path,))))
 
+    def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the data of each node."""
+        found = dict(self._select("SELECT path, data FROM node WHERE path IN", paths))
+        return [found.get(path) for path in paths]
+
     def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
         """Return the data of all nodes directly below each path."""
-        found: dict[str, dict[str, bytes]] = {checked_path(path): {} for path in paths}
-        names = list(found)
-        with self._reader.reading() as db:
-            for start in range(0, len(names), _MAX_PARAMETERS):
-                some = names[start : start + _MAX_PARAMETERS]
-                marks = ", ".join("?" * len(some))
-                query = f"SELECT parent, name, data FROM node WHERE parent IN ({marks}) ORDER BY parent, name"
-                for parent, name, data in db.execute(query, some):
-                    found[parent][name] = data
+        found: dict[str, dict[str, bytes]] = {path: {} for path in paths}
+        for parent, name, data in sorted(
+            self._select("SELECT parent, name, data FROM node WHERE parent IN", list(found))
+        ):
+            found[parent][name] = data
         return found
 
     # ---- events and the session ----------------------------------------------------------------------------------------
@@ -184,6 +185,17 @@ class SqliteClusterState:
                 if sqlite_leases.is_open(db, self._session.id):
                     return act(db)
             self._session.begin_again()
+
+    def _select(self, query: str, paths: Sequence[str]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query that ends with `IN`, as they are at one moment."""
+        for path in paths:
+            checked_path(path)
+        rows: list[tuple[Any, ...]] = []
+        with self._reader.reading() as db:
+            for start in range(0, len(paths), _MAX_PARAMETERS):
+                some = paths[start : start + _MAX_PARAMETERS]
+                rows += db.execute(f"{query} ({', '.join('?' * len(some))})", some)
+        return rows
 
     def _read(
         self, path: str, watch: Callable[[str, int], None] | None, find: Callable[[sqlite3.Connection], _T]

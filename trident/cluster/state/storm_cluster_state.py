@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
-from urllib.parse import quote, unquote
 
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_records import (
@@ -21,6 +20,7 @@ from trident.cluster.state.cluster_records import (
     WorkerHeartbeat,
 )
 from trident.cluster.state.cluster_state import ClusterState
+from trident.cluster.state.node_names import node_at, text_of
 from trident.cluster.state.once_callbacks import OnceCallbacks, Told
 
 __all__ = ["StormClusterState"]
@@ -64,7 +64,7 @@ class StormClusterState:
 
     def assignment_info(self, storm_id: str, callback: Told | None = None) -> Assignment | None:
         """Return where a topology runs, None if it is not assigned."""
-        return self._record(Assignment, _node(_ASSIGNMENTS, storm_id), callback)
+        return self._record(Assignment, node_at(_ASSIGNMENTS, storm_id), callback)
 
     def all_assignments(self) -> dict[str, Assignment]:
         """Return all assignments by topology."""
@@ -72,11 +72,11 @@ class StormClusterState:
 
     def set_assignment(self, storm_id: str, info: Assignment) -> None:
         """Say where a topology runs from now on."""
-        self.state.set_data(_node(_ASSIGNMENTS, storm_id), info.to_bytes())
+        self.state.set_data(node_at(_ASSIGNMENTS, storm_id), info.to_bytes())
 
     def replace_assignment(self, storm_id: str, before: Assignment | None, info: Assignment) -> bool:
         """Assign a topology if it is still assigned as `before` says; returns whether it was done."""
-        path = _node(_ASSIGNMENTS, storm_id)
+        path = node_at(_ASSIGNMENTS, storm_id)
         found = self.state.get_versioned(path)
         if (None if found is None else Assignment.of_bytes(found.data)) != before:
             return False
@@ -90,7 +90,7 @@ class StormClusterState:
 
     def storm_base(self, storm_id: str, callback: Told | None = None) -> StormBase | None:
         """Return a topology's record, None if there is none."""
-        return self._record(StormBase, _node(_STORMS, storm_id), callback)
+        return self._record(StormBase, node_at(_STORMS, storm_id), callback)
 
     def all_bases(self, callback: Told | None = None) -> dict[str, StormBase]:
         """Return all topologies by id; the callback is told of new and removed ones."""
@@ -100,24 +100,24 @@ class StormClusterState:
 
     def activate_storm(self, storm_id: str, storm_base: StormBase) -> bool:
         """Add a topology; False, and nothing is done, if there is one of this id."""
-        return self.state.compare_and_set(_node(_STORMS, storm_id), storm_base.to_bytes(), None)
+        return self.state.compare_and_set(node_at(_STORMS, storm_id), storm_base.to_bytes(), None)
 
     def update_storm(self, storm_id: str, change: Callable[[StormBase], StormBase]) -> StormBase | None:
         """Replace a topology's record by `change` of it, whoever else changes it; None if there is no such topology."""
-        path = _node(_STORMS, storm_id)
+        path = node_at(_STORMS, storm_id)
         while (found := self.state.get_versioned(path)) is not None:
-            changed = change(_read(StormBase, path, found.data))
+            changed = change(_read(StormBase.of_bytes, path, found.data))
             if self.state.compare_and_set(path, changed.to_bytes(), found.version):
                 return changed
         return None
 
     def remove_storm_base(self, storm_id: str) -> None:
         """Forget a topology's record."""
-        self.state.delete_node(_node(_STORMS, storm_id))
+        self.state.delete_node(node_at(_STORMS, storm_id))
 
     def remove_storm(self, storm_id: str) -> None:
         """Forget a topology: its assignment, then its record."""
-        self.state.delete_node(_node(_ASSIGNMENTS, storm_id))
+        self.state.delete_node(node_at(_ASSIGNMENTS, storm_id))
         self.remove_storm_base(storm_id)
 
     # ---- supervisors --------------------------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ class StormClusterState:
 
     def supervisor_info(self, supervisor_id: str) -> SupervisorInfo | None:
         """Return what a supervisor says of itself, None if it is not there."""
-        return self._record(SupervisorInfo, _node(_SUPERVISORS, supervisor_id))
+        return self._record(SupervisorInfo, node_at(_SUPERVISORS, supervisor_id))
 
     def all_supervisor_info(self) -> dict[str, SupervisorInfo]:
         """Return what all supervisors say, by id."""
@@ -136,7 +136,7 @@ class StormClusterState:
 
     def supervisor_heartbeat(self, supervisor_id: str, info: SupervisorInfo) -> None:
         """Say that a supervisor is there; it is not any more when this session ends."""
-        self.state.set_ephemeral_node(_node(_SUPERVISORS, supervisor_id), info.to_bytes())
+        self.state.set_ephemeral_node(node_at(_SUPERVISORS, supervisor_id), info.to_bytes())
 
     # ---- heartbeats -----------------------------------------------------------------------------------------------------
 
@@ -146,8 +146,25 @@ class StormClusterState:
 
     def executor_beats(self, storm_id: str, executor_node_port: Mapping[str, NodePort]) -> dict[str, WorkerHeartbeat]:
         """Return the last heartbeat of each executor whose slot has sent one."""
-        slots = {slot: self.get_worker_heartbeat(storm_id, *slot) for slot in set(executor_node_port.values())}
-        return {name: beat for name, slot in executor_node_port.items() if (beat := slots[slot]) is not None}
+        paths = {slot: _beat(storm_id, *slot) for slot in executor_node_port.values()}
+        found = dict(zip(paths, self.state.get_data_each(list(paths.values())), strict=True))
+        beats = {
+            slot: _read(WorkerHeartbeat.of_bytes, paths[slot], data) for slot, data in found.items() if data is not None
+        }
+        return {name: beats[slot] for name, slot in executor_node_port.items() if slot in beats}
+
+    def heartbeats_at(self, slots: Mapping[str, NodePort]) -> dict[str, WorkerHeartbeat]:
+        """Return, by topology, the last heartbeat from its slot, without statistics: many in one request, cheaply.
+
+        A topology whose slot has sent none is not in the result.
+        """
+        paths = {storm_id: _beat(storm_id, *slot) for storm_id, slot in slots.items()}
+        found = zip(paths.items(), self.state.get_data_each(list(paths.values())), strict=True)
+        return {
+            storm_id: _read(WorkerHeartbeat.without_stats, path, data)
+            for (storm_id, path), data in found
+            if data is not None
+        }
 
     def all_heartbeats(self, storm_ids: Iterable[str] | None = None) -> dict[str, dict[str, WorkerHeartbeat]]:
         """Return the last heartbeats of topologies, each by `NODE-PORT`, in two requests; of all topologies if none is named.
@@ -155,19 +172,17 @@ class StormClusterState:
         A topology without heartbeats has none in the result.
         """
         ids = self.heartbeat_storms() if storm_ids is None else list(storm_ids)
-        paths = {_node(_WORKERBEATS, storm_id): storm_id for storm_id in ids}
-        return {
-            paths[path]: {_text(name): _read(WorkerHeartbeat, f"{path}/{name}", data) for name, data in beats.items()}
-            for path, beats in self.state.get_data_below_each(list(paths)).items()
-        }
+        paths = {node_at(_WORKERBEATS, storm_id): storm_id for storm_id in ids}
+        found = self.state.get_data_below_each(list(paths))
+        return {paths[path]: _read_all(WorkerHeartbeat, path, below) for path, below in found.items()}
 
     def setup_heartbeats(self, storm_id: str) -> None:
         """Make room for the heartbeats of a topology."""
-        self.state.mkdirs(_node(_WORKERBEATS, storm_id))
+        self.state.mkdirs(node_at(_WORKERBEATS, storm_id))
 
     def teardown_heartbeats(self, storm_id: str) -> None:
         """Remove all heartbeats of a topology."""
-        self.state.delete_node(_node(_WORKERBEATS, storm_id))
+        self.state.delete_node(node_at(_WORKERBEATS, storm_id))
 
     def heartbeat_storms(self) -> list[str]:
         """Return the ids of the topologies that have room for heartbeats."""
@@ -185,23 +200,21 @@ class StormClusterState:
 
     def report_error(self, storm_id: str, component: str, error: ErrorInfo) -> None:
         """Add an error of a component; the oldest ones beyond ten are removed, and what is beyond 50,000 characters."""
-        path = _node(_ERRORS, storm_id, component)
+        path = node_at(_ERRORS, storm_id, component)
         self.state.create_sequential(f"{path}/e", replace(error, error=error.error[:_MAX_ERROR]).to_bytes())
         for each in self.state.get_children(path)[:-_ERRORS_KEPT]:
             self.state.delete_node(f"{path}/{each}")
 
     def errors(self, storm_id: str, component: str) -> list[ErrorInfo]:
         """Return the last errors of a component, newest first."""
-        return _newest_first(self._records(ErrorInfo, _node(_ERRORS, storm_id, component)))
+        return _newest_first(self._records(ErrorInfo, node_at(_ERRORS, storm_id, component)))
 
     def all_errors(self, storm_id: str) -> dict[str, list[ErrorInfo]]:
         """Return the last errors of a topology by component."""
-        above = _node(_ERRORS, storm_id)
-        paths = {f"{above}/{name}": _text(name) for name in self.state.get_children(above)}
-        return {
-            paths[path]: _newest_first({name: _read(ErrorInfo, f"{path}/{name}", data) for name, data in below.items()})
-            for path, below in self.state.get_data_below_each(list(paths)).items()
-        }
+        above = node_at(_ERRORS, storm_id)
+        paths = {f"{above}/{name}": text_of(name) for name in self.state.get_children(above)}
+        found = self.state.get_data_below_each(list(paths))
+        return {paths[path]: _newest_first(_read_all(ErrorInfo, path, below)) for path, below in found.items()}
 
     def error_topologies(self) -> list[str]:
         """Return the ids of the topologies that have errors."""
@@ -209,7 +222,7 @@ class StormClusterState:
 
     def teardown_topology_errors(self, storm_id: str) -> None:
         """Remove all errors of a topology."""
-        self.state.delete_node(_node(_ERRORS, storm_id))
+        self.state.delete_node(node_at(_ERRORS, storm_id))
 
     # ---- the session --------------------------------------------------------------------------------------------------
 
@@ -220,23 +233,26 @@ class StormClusterState:
 
     def _children(self, path: str, callback: Told | None = None) -> list[str]:
         self._once.add(path, callback)
-        return [_text(name) for name in self.state.get_children(path, watch=callback is not None)]
+        return [text_of(name) for name in self.state.get_children(path, watch=callback is not None)]
 
     def _record(self, kind: _Kind[_Record], path: str, callback: Told | None = None) -> _Record | None:
         self._once.add(path, callback)
         data = self.state.get_data(path, watch=callback is not None)
-        return None if data is None else _read(kind, path, data)
+        return None if data is None else _read(kind.of_bytes, path, data)
 
     def _records(self, kind: _Kind[_Record], path: str) -> dict[str, _Record]:
-        below = self.state.get_data_below(path)
-        return {_text(name): _read(kind, f"{path}/{name}", data) for name, data in below.items()}
+        return _read_all(kind, path, self.state.get_data_below(path))
 
 
-def _read(kind: _Kind[_Record], path: str, data: bytes) -> _Record:
+def _read(of_bytes: Callable[[bytes], _Record], path: str, data: bytes) -> _Record:
     try:
-        return kind.of_bytes(data)
+        return of_bytes(data)
     except ClusterError as error:
         raise ClusterError(f"{path}: {error}") from error
+
+
+def _read_all(kind: _Kind[_Record], path: str, below: Mapping[str, bytes]) -> dict[str, _Record]:
+    return {text_of(name): _read(kind.of_bytes, f"{path}/{name}", data) for name, data in below.items()}
 
 
 def _newest_first(found: Mapping[str, ErrorInfo]) -> list[ErrorInfo]:
@@ -244,19 +260,4 @@ def _newest_first(found: Mapping[str, ErrorInfo]) -> list[ErrorInfo]:
 
 
 def _beat(storm_id: str, node: str, port: int) -> str:
-    return _node(_WORKERBEATS, storm_id, f"{node}-{port}")
-
-
-def _node(root: str, *names: str) -> str:
-    return "/".join((root, *map(_name, names)))
-
-
-def _name(text: str) -> str:
-    """Return a text as the name of a node."""
-    # `.` and `..` are no names, and are not escaped in addresses.
-    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")
-
-
-def _text(name: str) -> str:
-    """Return the text that `_name` made a name of."""
-    return unquote(name)
+    return node_at(_WORKERBEATS, storm_id, f"{node}-{port}")

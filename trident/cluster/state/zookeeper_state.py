@@ -108,6 +108,10 @@ class ZooKeeperClusterState:
         found = self._read(path, watch)
         return None if found is None else found.data
 
+    def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
+        """Return the data of each node."""
+        return zookeeper_requests.data_of_each(self._session, [self._at(path) for path in paths])
+
     def get_versioned(self, path: str) -> Versioned | None:
         """Return a node's data and version."""
         return self._read(path, watch=False)
