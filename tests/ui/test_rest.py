@@ -106,6 +106,25 @@ def test_the_page_of_a_trident_topology_agrees_with_it(trident: tuple[RunningTop
     }
 
 
+def test_operations_have_their_figures(trident: tuple[RunningTopology, UIServer]) -> None:
+    running, server = trident
+    page = get(server, f"{WC}?window=600")
+    assert [each["spoutId"] for each in page["spouts"]] == ["lines"]
+    assert {each["boltId"]: each["executed"] for each in page["bolts"]} == {
+        id_: each.figures.executed
+        for id_, each in running.statistics.over(600).operations.items()
+        if each.operation.kind != "spout"
+    }
+    assert page["topologyStats"][-1]["tuples"] == 3
+    assert page["states"][0]["commits"] == running.status["batches"]
+    drawn = get(server, f"{WC}/visualization?window=600")
+    bolt = page["bolts"][0]["boltId"]
+    (node,) = [each for each in drawn["nodes"] if each["id"] == bolt]
+    assert node["executed"] == page["bolts"][0]["executed"]
+    assert node["capacity"] > 0
+    assert get(server, f"{WC}/component/{quote(bolt, safe='')}?window=600")["boltStats"][-1]["executed"] == 3
+
+
 def test_the_last_batches_have_their_phases(server: UIServer) -> None:
     batches = get(server, f"{WC}/batches")["batches"]
     assert [each["batchId"] for each in batches] == list(range(1, len(batches) + 1))

@@ -19,7 +19,7 @@ from trident.ui.batch_figures import BatchFigures
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ending import end_later
 from trident.ui.recent_errors import RecentErrors
-from trident.ui.trident_picture import Picture
+from trident.ui.trident_picture import Picture, with_counts
 from trident.ui.trident_states import states_of
 
 if TYPE_CHECKING:
@@ -52,7 +52,9 @@ class TridentPages:
         running, status, figures = self._running, self._running.status, self._figures()
         uptime_s = time.monotonic() - self._began
         sources = figures.sources(status["sources"])
+        counted = running.pages.topology(window_s)
         return {
+            **counted,
             "id": self._id,
             "name": running.name,
             "kind": "trident",
@@ -72,7 +74,7 @@ class TridentPages:
             "sources": sources,
             "lags": [each["lag"] for each in sources if each["lag"] is not None],
             "health": self._health(status),
-            "states": states_of(running, self._descriptions),
+            "states": _with_figures(states_of(running, self._descriptions), counted["states"]),
             "errors": self._errors.entries(),
             "workersTotal": 1,
             "executorsTotal": self._picture.steps,
@@ -86,7 +88,9 @@ class TridentPages:
         nodes = {node["id"]: node for node in drawn["nodes"]}
         if component not in nodes:
             raise KeyError(f"topology {self._id!r} has no component {component!r}; it has {', '.join(nodes)}")
+        operation = self._running.pages.component(component, window_s) if not nodes[component].get("isState") else {}
         return {
+            **operation,
             "id": component,
             "topologyId": self._id,
             "componentType": nodes[component]["kind"],
@@ -98,7 +102,8 @@ class TridentPages:
 
     def visualization(self, window_s: int = 0) -> Page:
         """Return the plan: steps in their stages, states beside them, edges with rates."""
-        return self._picture.draw(states_of(self._running, self._descriptions), self._figures())
+        drawn = self._picture.draw(states_of(self._running, self._descriptions), self._figures())
+        return with_counts(drawn, self._running.pages.visualization(window_s))
 
     def batches(self) -> Sequence[Page]:
         """Return the last committed batches, oldest first."""
@@ -158,6 +163,15 @@ class TridentPages:
             "fenced": isinstance(error, FencedError),
             "error": None if error is None else describe(error),
         }
+
+
+_OF_STATE = ("component", "keysUpdated", "commits", "commitLatencyMs", "keysRead", "keysCached", "keysWritten")
+
+
+def _with_figures(states: Sequence[Page], counted: Sequence[Page]) -> list[Page]:
+    """Add what was counted of states."""
+    figures = {each["state"]: {key: each[key] for key in _OF_STATE} for each in counted}
+    return [{**each, **figures[each["state"]]} for each in states]
 
 
 def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:

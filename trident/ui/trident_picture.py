@@ -12,7 +12,7 @@ from trident.planner import make_plan
 from trident.ui.batch_figures import BatchFigures
 from trident.ui.cluster_pages import Page
 
-__all__ = ["Picture", "kind_of"]
+__all__ = ["Picture", "kind_of", "with_counts"]
 
 _KIND = "Node"
 
@@ -39,6 +39,26 @@ class Picture:
             ],
             "edges": list(_edges(self._graph, figures)),
         }
+
+
+_COUNTED = ("emitted", "executed", "failed", "capacity", "latencyMs", "tasks")
+
+
+def with_counts(drawn: Page, counted: Page) -> Page:
+    """Add what operations counted within a window to a picture; a rate that the last batches tell is newer, and stays."""
+    operations = {node["id"]: node for node in counted["nodes"]}
+    rates = {(edge["source"], edge["target"]): edge["tuplesPerSecond"] for edge in counted["edges"]}
+    seconds = max(counted["windowSeconds"], 1e-3)
+    for node in drawn["nodes"]:
+        found = operations.get(node["id"])
+        if found is not None:
+            node.update({key: found[key] for key in _COUNTED})
+            if node["perSecond"] is None:
+                node["perSecond"] = found["executed"] / seconds
+    for edge in drawn["edges"]:
+        if edge["tuplesPerSecond"] is None:
+            edge["tuplesPerSecond"] = rates.get((edge["source"], edge["target"]))
+    return {**drawn, "window": counted["window"], "windowSeconds": counted["windowSeconds"]}
 
 
 def _stages(graph: Graph) -> tuple[dict[str, int], list[Page]]:
@@ -85,6 +105,7 @@ def _state(state: Mapping[str, Any], figures: BatchFigures) -> Page:
         "stage": None,
         "perSecond": figures.per_second(figures.keys.get(state["state"], 0)),
         "unit": "keys",
+        "isState": True,
     }
 
 

@@ -24,6 +24,7 @@ from trident.statistics.rolling_totals import Difference, Windows
 
 __all__ = ["OperationTotals"]
 
+_LONGEST_S = 1.0
 _MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
 
 _Waiting = tuple[bool, Figures, Figures, Mapping[str, int], BatchCommitted]
@@ -49,6 +50,7 @@ class OperationTotals:
         self._placed = self._of(place(plan, in_executors).fragments) if in_executors else {}
         self._windows: Windows[Key] = Windows(now)
         self._waiting: list[_Waiting] = []
+        self._first = now
         self._lock = threading.Lock()
 
     def _of(self, fragments: Mapping[str, Fragment]) -> dict[str, Meanings]:
@@ -64,7 +66,13 @@ class OperationTotals:
         in_executors
             Whether tasks committed states, so that their fragments were those of the executors.
         """
-        waiting = self._waiting
+        waiting, at = self._waiting, event.recorded_at
+        if not waiting:
+            self._first = at
+        elif at - self._first > _LONGEST_S:
+            with self._lock:  # before this one, which is of another time
+                self._add_up()
+            self._first = at
         waiting.append((in_executors, output.figures, committed.figures, committed.took_ns, event))
         rare = event.tries > 1 or output.put_back or committed.put_back
         if rare or len(waiting) >= _MOST_WAITING:
