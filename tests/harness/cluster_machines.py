@@ -247,9 +247,10 @@ class MachineCluster:
         return next(each for each in self.machines if each.id == assignment.slot.node)
 
     def driver_of(self, storm_id: str) -> psutil.Process:
-        """Return the process that runs a topology."""
+        """Return the process that runs a topology; wait for its first heartbeat."""
+        until(lambda: self.beat(storm_id) is not None, f"the driver of {storm_id} has sent a heartbeat")
         beat = self.beat(storm_id)
-        assert beat is not None, "its driver has sent no heartbeat"
+        assert beat is not None, "it was moved just now"
         return psutil.Process(beat.pid)
 
     def __enter__(self) -> MachineCluster:

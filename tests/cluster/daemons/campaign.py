@@ -75,7 +75,14 @@ class Campaign:
     def both_commit(self) -> None:
         """Wait until both topologies have committed two more batches."""
         wanted = {name: committed(self.cluster, name) + 2 for name in self.storms}
-        until(lambda: all(committed(self.cluster, name) >= batch for name, batch in wanted.items()), f"all of {wanted}")
+        until(lambda: self._have_committed(wanted), f"all of {wanted}")
+
+    def _have_committed(self, wanted: dict[str, int]) -> bool:
+        for each in [*self.cluster.machines, *self.cluster.nimbuses]:
+            code = each.process.poll()
+            if code is not None and code > 0:  # it found no ZooKeeper when it started; systemd starts it again
+                each.start()
+        return all(committed(self.cluster, name) >= batch for name, batch in wanted.items())
 
     def driver_killed(self) -> str:
         """Kill a driver."""

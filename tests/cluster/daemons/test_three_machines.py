@@ -48,6 +48,9 @@ def trio(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def storm_id(trio: MachineCluster) -> Iterator[str]:
     """The counting topology, which has begun to commit; at the end nobody has committed that should not have."""
+    for left in trio.state.active_storms():  # by a test that failed
+        trio.client.kill(left, 0)
+    until(lambda: not trio.state.active_storms(), "nothing runs")
     found = trio.submit()
     goes_on(trio)
     with LogWatch(trio, "counting") as watch:
@@ -94,7 +97,7 @@ def test_the_topology_of_a_lost_machine_is_moved(trio: MachineCluster, storm_id:
     stop_and_check(trio, storm_id)
 
 
-def test_a_frozen_machine_is_replaced_and_its_driver_is_fenced_when_it_wakes(
+def test_a_frozen_machine_is_replaced_and_its_driver_ends_by_itself_when_it_wakes(
     trio: MachineCluster, storm_id: str
 ) -> None:
     frozen, old = trio.machine_of(storm_id), trio.driver_of(storm_id)
@@ -105,7 +108,8 @@ def test_a_frozen_machine_is_replaced_and_its_driver_is_fenced_when_it_wakes(
     assert "FencedError" not in log.read_text(encoding="utf-8")
     old.resume()  # the driver first: its supervisor is not there to end it
     until(lambda: is_gone(old), "the old driver has ended by itself")
-    assert "FencedError" in log.read_text(encoding="utf-8")
+    said = log.read_text(encoding="utf-8")
+    assert "FencedError" in said or "ends: moved" in said  # by what it came to first: its next commit, or its orders
     for each in stopped:
         if not is_gone(each):
             each.resume()

@@ -1,0 +1,167 @@
+"""How fast a cluster gets over deaths, and what heartbeats cost: `python -m tests.benchmarks.cluster [deaths] [heartbeats]`.
+
+Prints one JSON line for each measurement. `deaths`: seconds from the SIGKILL of a driver to the first commit of the next
+one, in process and with a Spark of its own; and from the loss of a machine, whose driver is silent for `--timeout` seconds
+before it is moved. `heartbeats`: the share of a core that a Nimbus uses while `--workers` drivers, each of another topology,
+write a heartbeat of 4 kB each second; `idle` is that of the same Nimbus before them. Embedded, and on a ZooKeeper.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from tests.benchmarks._cluster_beats import beat_all, beat_bytes, write_topologies
+from tests.harness.cluster_machines import Machine, MachineCluster
+from tests.harness.commands import until
+from tests.harness.zookeeper_servers import start_zookeeper
+from trident.cluster.nimbus.leadership import leader_of
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print."""
+    options = _options(argv)
+    if "deaths" in options.what:
+        for engine in ("in_process", "spark"):
+            _deaths(engine, options)
+    if "heartbeats" in options.what:
+        for state in ("embedded", "zookeeper"):
+            _heartbeats(state, options)
+    return 0
+
+
+def _options(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="*", default=["deaths", "heartbeats"], help="deaths, heartbeats")
+    parser.add_argument("--times", type=int, default=5, help="deaths of each kind")
+    parser.add_argument("--timeout", type=float, default=4.0, help="driver timeout of Nimbus")
+    parser.add_argument("--workers", type=int, default=1000)
+    parser.add_argument("--seconds", type=float, default=20.0, help="for which heartbeats are measured")
+    return parser.parse_args(argv)
+
+
+def _say(**values: object) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")
+    sys.stdout.flush()
+
+
+@contextmanager
+def _cluster(state: str, timeout_s: float) -> Iterator[MachineCluster]:
+    with tempfile.TemporaryDirectory() as work:
+        folder = Path(work)
+        if state == "embedded":
+            with MachineCluster(folder, str(folder / "cluster"), timeout_s) as made:
+                yield made
+            return
+        ensemble = start_zookeeper(folder / "zookeeper")
+        try:
+            with MachineCluster(folder, f"zookeeper://{ensemble.hosts}/measured", timeout_s) as made:
+                yield made
+        finally:
+            ensemble.stop()
+
+
+def _deaths(engine: str, options: argparse.Namespace) -> None:
+    with _cluster("embedded", options.timeout) as cluster:
+        cluster.up(machines=2)
+        storm_id = cluster.submit(engine=engine, **({"master": "local[1]"} if engine == "spark" else {}))
+        restarted = [_seconds(cluster, storm_id, _kill_driver) for _ in range(options.times)]
+        _say(what="driver killed", engine=engine, **_figures(restarted))
+        moved = [_seconds(cluster, storm_id, _lose_machine) for _ in range(options.times)]
+        _say(what="machine lost", engine=engine, driver_timeout_s=options.timeout, **_figures(moved))
+        cluster.client.kill(storm_id, 5)
+        until(lambda: not cluster.state.active_storms(), "it is forgotten")
+
+
+def _figures(seconds: list[float]) -> dict[str, object]:
+    rounded = [round(each, 2) for each in seconds]
+    return {"median_s": statistics.median(rounded), "seconds": rounded}
+
+
+def _seconds(
+    cluster: MachineCluster, storm_id: str, kill: Callable[[MachineCluster, str], Callable[[], None]]
+) -> float:
+    """Return how long it takes from a death to the first commit of the next driver."""
+    _await_commits(cluster, storm_id)
+    reader = cluster.log("counting")
+    repair = kill(cluster, storm_id)
+    began = time.monotonic()
+    before = reader.refresh().txid
+    until(lambda: reader.refresh().txid > before, "the next driver commits")
+    took = time.monotonic() - began
+    repair()
+    return took
+
+
+def _await_commits(cluster: MachineCluster, storm_id: str) -> None:
+    reader = cluster.log("counting")
+    until(lambda: (beat := cluster.beat(storm_id)) is not None and beat.state == "active", "its driver runs")
+    until(reader.is_there, "there is a log")
+    wanted = reader.refresh().txid + 5
+    until(lambda: reader.refresh().txid >= wanted, "it commits")
+    until(lambda: len(cluster.state.supervisors()) == len(cluster.machines), "all machines are there")
+
+
+def _kill_driver(cluster: MachineCluster, storm_id: str) -> Callable[[], None]:
+    cluster.driver_of(storm_id).kill()
+    return lambda: None
+
+
+def _lose_machine(cluster: MachineCluster, storm_id: str) -> Callable[[], None]:
+    lost: Machine = cluster.machine_of(storm_id)
+    lost.lose()
+    return lost.start
+
+
+def _heartbeats(state: str, options: argparse.Namespace) -> None:
+    with _cluster(state, 600.0) as cluster:
+        cluster.nimbus()
+        until(lambda: leader_of(cluster.state.state) is not None, "a Nimbus leads")
+        nimbus = psutil.Process(cluster.nimbuses[0].process.pid)
+        idle = _share(nimbus, options.seconds / 4)
+        write_topologies(cluster.state, options.workers)
+        context = multiprocessing.get_context("spawn")
+        halves = [range(0, options.workers // 2), range(options.workers // 2, options.workers)]
+        beating = [context.Process(target=beat_all, args=(cluster.address, half), daemon=True) for half in halves]
+        for each in beating:
+            each.start()
+        until(lambda: len(cluster.state.heartbeat_storms()) >= options.workers, "all of them beat")
+        _share(nimbus, 3.0)  # warm
+        first = _newest(cluster)
+        share = _share(nimbus, options.seconds)
+        written = (_newest(cluster) - first) / options.seconds
+        for each in beating:
+            each.terminate()
+            each.join()
+        _say(
+            what="heartbeats", state=state, workers=options.workers, bytes=beat_bytes(), idle_percent=idle,
+            nimbus_percent=share, beats_each_per_s=round(written, 2),
+        )  # fmt: skip
+
+
+def _newest(cluster: MachineCluster) -> float:
+    """Return the mean of how often each driver has beaten."""
+    beats = cluster.state.all_heartbeats()
+    return statistics.fmean(beat.uptime_secs for each in beats.values() for beat in each.values())
+
+
+def _share(process: psutil.Process, seconds: float) -> float:
+    """Return the share of a core that a process uses, in per cent."""
+    before, began = process.cpu_times(), time.monotonic()
+    time.sleep(seconds)
+    after, took = process.cpu_times(), time.monotonic() - began
+    return round(100 * (after.user + after.system - before.user - before.system) / took, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
