@@ -8,6 +8,7 @@ from pathlib import Path
 
 from trident.cli.console import json_line, say
 from trident.cli.signals import Signals, ending_signals
+from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
 from trident.cluster.nimbus.nimbus import NimbusSettings
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
@@ -33,6 +34,7 @@ def run_nimbus(
 ) -> int:
     """Run a Nimbus until a signal; returns the exit code."""
     _tell_what_daemons_do()
+    _check_host(host)
     address = address or default_address()
     folder = folder_of(address) if is_embedded(address) else None
     secret = own_token(token, folder)
@@ -58,6 +60,7 @@ def run_supervisor(
 ) -> int:
     """Run a supervisor until a signal; returns the exit code."""
     _tell_what_daemons_do()
+    _check_host(host)
     address = address or default_address()
     embedded = folder_of(address) if is_embedded(address) else None
     secret = own_token(token, embedded)
@@ -102,6 +105,14 @@ def run_up(address: str | None, token: str | None, port: int, slots: int, as_jso
         finally:
             daemon.close(end_drivers=True)
     return exit_code
+
+
+def _check_host(host: str) -> None:
+    if host in ("0.0.0.0", "::", ""):
+        raise ClusterError(
+            f"--host {host!r} is no name under which other machines reach this one; give its name or its address. The daemon "
+            "listens there, and tells it to the others"
+        )
 
 
 def _tell_what_daemons_do() -> None:
