@@ -6,18 +6,15 @@ have a ZooKeeper, there is no such file.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import psutil
 
 from trident.cluster.state.cluster_address import folder_of, is_embedded
+from trident.cluster.state.file_holders import writers_of
 
 __all__ = ["freeze"]
-
-_LOCK = re.compile(r"POSIX\s+\S+\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)")
 
 
 def freeze(processes: Sequence[psutil.Process], address: str) -> None:
@@ -27,7 +24,9 @@ def freeze(processes: Sequence[psutil.Process], address: str) -> None:
             each.suspend()
         for each in processes:
             _await_stop(each)
-        if not is_embedded(address) or not _writers(folder_of(address)) & {each.pid for each in processes}:
+        if not is_embedded(address) or not writers_of(folder_of(address) / "cluster.db") & {
+            each.pid for each in processes
+        }:
             return
         for each in processes:
             each.resume()
@@ -38,9 +37,3 @@ def _await_stop(process: psutil.Process) -> None:
     deadline = time.monotonic() + 10
     while process.status() != psutil.STATUS_STOPPED and time.monotonic() < deadline:
         time.sleep(0.001)
-
-
-def _writers(folder: Path) -> set[int]:
-    files = {each.stat().st_ino for each in folder.glob("cluster.db*")}
-    locks = Path("/proc/locks").read_text(encoding="ascii")
-    return {int(pid) for pid, inode in _LOCK.findall(locks) if int(inode) in files}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
+from trident.cluster.state.file_holders import holders_text
 
 __all__ = ["SqliteFile", "prepare"]
 
@@ -169,7 +170,8 @@ def _clear(error: sqlite3.Error, path: Path, busy_s: float) -> ClusterError:
     match name:
         case "BUSY" | "LOCKED":
             return ClusterUnreachable(
-                f"the state of the cluster in {path} was held by another process for {busy_s:g} s; is one stopped or very slow?"
+                f"the state of the cluster in {path} was held by another process for {busy_s:g} s; is one stopped or very "
+                f"slow?{holders_text(path)}"
             )
         case "FULL":
             return ClusterError(f"the disk of {path}, the state of the cluster, is full; nothing was changed")
