@@ -1,6 +1,6 @@
 """OperationTotals: what the operations of a topology did in its committed batches, in windows.
 
-What some batches counted is put aside and then added up together, because adding up one batch after the other, by name, would
+What some batches counted is kept and then added up together, because adding up one batch after the other, by name, would
 take longer than some steps do.
 """
 
