@@ -100,7 +100,7 @@ LAYERS = (
         deferred=("trident.explain", "trident.monitoring", "trident.runtime.driver.running", "states.memory"),
     ),
     Layer(("trident.statistics",), ("trident.errors",)),
-    Layer(("trident.monitoring",), INTERFACES, deferred=("prometheus_client",)),
+    Layer(("trident.monitoring",), ("trident.statistics", *INTERFACES), deferred=("prometheus_client",)),
     Layer(("trident.coordination",), ("msgpack", *INTERFACES), deferred=("kazoo",)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(

@@ -25,6 +25,8 @@ from trident.monitoring.open_metrics import BOUNDS_S, OTHER, Metrics
 from trident.operations import Count, Function
 from trident.runtime.driver.running import RunningTopology
 from trident.state.key_counts import KeyCounts
+from trident.statistics.operation_statistics import BatchFigures, OperationsStatistics, OperationWindow
+from trident.statistics.rolling_totals import WINDOWS_S
 from trident.tuples import TridentCollector, TridentTuple
 
 openmetrics: Any = openmetrics_parser.text_string_to_metric_families
@@ -119,6 +121,9 @@ def test_the_page_explains_every_metric() -> None:
     explained = dict(re.findall(r"^\| `(trident_\w+)` \| (\w+) \|", page, re.MULTILINE))
     metrics = Metrics("t", lambda: [{"name": "L", "dropped": 1, "errors": 0}])
     metrics.take(batch(1, 0.1, {}))
+    metrics.operations = lambda: OperationsStatistics(
+        tuple(OperationWindow(window_s, 1.0, BatchFigures(), {}, ()) for window_s in (*WINDOWS_S, 0))
+    )
     there = {family.name + ("_total" if family.type == "counter" else ""): family.type for family in metrics.collect()}
     assert explained == there
 
@@ -262,3 +267,18 @@ def test_counters_with_ever_new_names_do_not_become_ever_more_metrics() -> None:
     found = [key for key in told(metrics) if key[0] == "trident_operation_count_total"]
     assert len(found) == 201
     assert told(metrics)["trident_operation_count_total", OTHER] == 800
+
+
+def test_a_scrape_tells_what_each_operation_did() -> None:
+    topology = TridentTopology("t")
+    words = topology.new_stream("s", FixedBatchSpout("word: string", 2, ["a"], ["b"], ["a"]))
+    words.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+    with topology.start(engine="in_process", metrics_port=0) as running:
+        running.process_all_available()
+        found = samples(scrape(running))
+        state = frozenset({("operation", "s/aggregate")})
+        assert found["trident_operation_emitted_total", frozenset({("operation", "s")})] == 3
+        assert found["trident_operation_executed_total", state] == 3
+        assert found["trident_operation_failed_total", state] == 0
+        assert found["trident_operation_busy_seconds_total", state] > 0
+        assert 0 < found["trident_operation_capacity_ratio", state] < 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.monitoring.delivery import Delivery
@@ -14,6 +14,7 @@ from trident.monitoring.events import TopologyEvent
 from trident.monitoring.listener import TopologyListener
 from trident.monitoring.metrics_server import MetricsServer
 from trident.monitoring.open_metrics import Metrics
+from trident.statistics.operation_statistics import OperationsStatistics
 
 __all__ = ["Monitoring"]
 
@@ -61,6 +62,11 @@ class Monitoring:
     def metrics_url(self) -> str | None:
         """Where metrics are served, None if they are not."""
         return None if self._server is None else self._server.url
+
+    def count_operations(self, statistics: Callable[[], OperationsStatistics]) -> None:
+        """Serve what operations do, too."""
+        if self._metrics is not None:
+            self._metrics.operations = statistics
 
     def publish(self, event: TopologyEvent) -> None:
         """Tell of an event."""

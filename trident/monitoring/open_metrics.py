@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from trident.monitoring.batch_committed import BatchCommitted
 from trident.monitoring.events import AttemptFailed, TopologyEvent
+from trident.monitoring.operation_metrics import operation_metrics
+from trident.statistics.operation_statistics import OperationsStatistics
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -47,6 +49,11 @@ class Metrics:
         The value of the label `topology`, which every metric has.
     listeners
         Returns the figures of the listeners.
+
+    Attributes
+    ----------
+    operations
+        Returns the statistics of the operations; None before the topology is open.
     """
 
     def __init__(self, topology: str, listeners: Callable[[], Sequence[Mapping[str, Any]]] = list) -> None:
@@ -57,6 +64,7 @@ class Metrics:
         self._keys: dict[tuple[str, str], int] = {}
         self._counters: dict[str, int] = {}
         self._times: dict[str, _Times] = {}
+        self.operations: Callable[[], OperationsStatistics] | None = None
         self._txid = 0
         self._last: BatchCommitted | None = None
 
@@ -95,6 +103,8 @@ class Metrics:
         with self._lock:
             families = [*self._of_batches(), *self._of_data(), *self._of_now()]
         yield from (*families, *self._of_listeners())
+        if self.operations is not None:
+            yield from operation_metrics(self._topology, self.operations())
 
     def _of_batches(self) -> Iterator[Metric]:
         totals = self._totals

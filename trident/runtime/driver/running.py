@@ -68,6 +68,7 @@ class RunningTopology:
         kept = self.config.progress_kept
         self._progress = Progress(self.name, kept, self.run_id, placements, monitoring.publish, self._totals)
         self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self._message)
+        monitoring.count_operations(lambda: self.statistics)
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._drpc: LocalDRPC | None = None
