@@ -87,9 +87,11 @@ def print_errors(found: Sequence[Mapping[str, Any]]) -> None:
 
 
 def first_line(error: str) -> str:
-    """Return what an error says, without its stack trace: its first line, or the last one of a trace."""
+    """Return what an error says in a line: its first one, the last one of a stack trace, both where a list follows."""
     lines = error.strip().splitlines() or [""]
-    return lines[-1] if "Traceback" in lines[0] else lines[0]
+    if lines[0].startswith("Traceback"):
+        return lines[-1]
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
 
 
 def duration(seconds: float) -> str:

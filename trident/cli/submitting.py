@@ -106,18 +106,18 @@ def _upload(package: TopologyPackage, as_json: bool) -> Iterator[Callable[[int],
 
 def _await_active(client: ClusterClient, storm_id: str, wait_s: float, left: str) -> None:
     """Wait until the driver of the newest generation is active, and say what happens meanwhile."""
-    until, since, said = time.monotonic() + wait_s, time.time(), {""}
+    until, said = time.monotonic() + wait_s, {""}
     try:
         while not _runs(found := client.show(storm_id)):
             if found.base.status.kind in ("failed", "killed"):
                 reason = found.base.status.reason or "see `trident errors`"
                 raise ClusterError(f"topology {found.base.storm_name!r} is {found.base.status.kind}: {reason}")
-            for line in _told(found, since):
+            for line in _told(found):
                 if line not in said:
                     said.add(line)
                     say(f"{found.base.storm_name}: {line}", console=problems())
             if time.monotonic() > until:
-                now = next(iter(_told(found, since)))
+                now = next(iter(_told(found)))
                 raise WaitedTooLong(
                     f"topology {found.base.storm_name!r} does not run after {wait_s:g} s ({now}); {left}"
                 )
@@ -131,10 +131,10 @@ def _runs(found: TopologyOverview) -> bool:
     return found.driver == ("inactive" if found.base.status.kind == "inactive" else "active")
 
 
-def _told(found: TopologyOverview, since: float) -> Iterator[str]:
+def _told(found: TopologyOverview) -> Iterator[str]:
     if found.assignment is None:
         yield f"waiting for a slot: {found.why_waiting}"
-    else:
-        yield f"its driver is {found.driver} on {found.assignment.slot}"
-    if found.last_error is not None and found.last_error.time_secs > since:
+        return
+    yield f"its driver is {found.driver} on {found.assignment.slot}"
+    if found.last_error is not None and found.last_error.time_secs >= found.assignment.start_time_secs:
         yield f"its driver ended, and is started again: {first_line(found.last_error.error)}"

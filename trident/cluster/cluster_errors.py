@@ -12,6 +12,7 @@ __all__ = [
     "NoLeader",
     "NoSuchTopology",
     "NotAllowed",
+    "RequirementsFailed",
     "UpgradeRefused",
 ]
 
@@ -38,6 +39,10 @@ class NameTaken(ClusterError):
 
 class BadPackage(ClusterError):
     """A package of code is damaged, was made by another version, or does not hold the topology."""
+
+
+class RequirementsFailed(ClusterError):
+    """The requirements of a package cannot be installed on this machine just now."""
 
 
 class UpgradeRefused(ClusterError):

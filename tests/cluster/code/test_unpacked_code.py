@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.code.archives import archive_by_hand, package_of
 from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, write_files
-from trident.cluster.cluster_errors import BadPackage
+from trident.cluster.cluster_errors import BadPackage, RequirementsFailed
 from trident.cluster.code.package_loading import load_package
 from trident.cluster.code.package_manifest import MANIFEST
 from trident.cluster.code.topology_package import make_package
@@ -183,7 +183,7 @@ def test_requirements_are_installed_once_and_importable(tmp_path: Path, monkeypa
     assert cache.unpacked(sha256) == code  # pip is not asked again
     sha256, data = package_of({"a.py": b"1"}, requirements="words_of_a_wheel==2.0\n")
     with pytest.raises(
-        BadPackage, match=r"cannot be installed \(words_of_a_wheel==2.0\); pip said:\n(.*\n)*.*No matching"
+        RequirementsFailed, match=r"cannot be installed \(words_of_a_wheel==2.0\); pip said:\n(.*\n)*.*No matching"
     ):
         CodeCache(tmp_path / "cache", lambda _: data).unpacked(sha256)
     left = [path.name for path in (tmp_path / "cache" / "requirements").iterdir() if path.name.startswith("installing")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,8 +42,8 @@ COUNT = {
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[StormClusterState]:
-    made = StormClusterState(open_cluster_state(tmp_path / "cluster"))
+def cluster(address: str) -> Iterator[StormClusterState]:
+    made = StormClusterState(open_cluster_state(address))
     yield made
     made.disconnect()
 
@@ -125,9 +126,9 @@ from trident.cluster.code.code_store import CodeStore
 from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
-folder, sha256, number = sys.argv[1:]
-cluster = StormClusterState(open_cluster_state(folder + "/cluster"))
-submissions = Submissions(cluster, CodeStore(Path(folder + "/code")))
+address, folder, sha256, number = sys.argv[1:]
+cluster = StormClusterState(open_cluster_state(address))
+submissions = Submissions(cluster, CodeStore(Path(folder)))
 print("ready", flush=True)
 sys.stdin.readline()
 for name in range(20):
@@ -140,9 +141,9 @@ cluster.disconnect()
 
 
 @pytest.mark.slow
-def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submissions, tmp_path: Path) -> None:
+def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submissions, address: str) -> None:
     sha256 = packed(submissions)
-    command = [sys.executable, "-c", _SUBMITTER, str(tmp_path), sha256]
+    command = [sys.executable, "-c", _SUBMITTER, address, str(submissions.code.folder), sha256]
     running = [
         subprocess.Popen([*command, str(number)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for number in range(4)
@@ -160,6 +161,38 @@ def test_of_several_processes_that_submit_one_name_one_wins(submissions: Submiss
         assert won == [submissions.names.find(f"n{name}")[0]]
     assert len(submissions.cluster.active_storms()) == 20
     assert len({storm_id.rsplit("-", 2)[1] for storm_id in submissions.cluster.active_storms()}) == 20
+
+
+_ENDLESS = _SUBMITTER.replace("for name in range(20):", "import itertools\nfor name in itertools.count():")
+
+
+@pytest.mark.slow
+def test_submitters_that_are_killed_leave_names_and_topologies_that_belong_together(
+    submissions: Submissions, address: str
+) -> None:
+    sha256 = packed(submissions)
+    command = [sys.executable, "-c", _ENDLESS, address, str(submissions.code.folder), sha256]
+    for seed in range(4):
+        with subprocess.Popen(
+            [*command, str(seed)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as running:
+            assert running.stdout is not None
+            assert running.stdin is not None
+            assert running.stdout.readline() == "ready\n"
+            running.stdin.write("go\n")
+            running.stdin.flush()
+            for _ in range(10 * seed + random.Random(seed).randrange(10) + 5):
+                running.stdout.readline()
+            running.kill()
+    submissions.names.complete_all()
+    bases = submissions.cluster.all_bases()
+    assert len(bases) >= 35
+    assert sorted(base.storm_name for base in bases.values()) == sorted(
+        submissions.cluster.state.get_children("/names")
+    )
+    for storm_id, base in bases.items():
+        assert submissions.names.find(base.storm_name) == (storm_id, base)
+        assert submissions.submit(Submission(sha256, base.storm_name, base.submission)) == storm_id
 
 
 def test_a_submission_that_was_interrupted_behind_its_name_is_completed(submissions: Submissions) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from trident.cluster.cluster_errors import BadPackage, ClusterError
+from trident.cluster.cluster_errors import RequirementsFailed
 from trident.cluster.code.package_manifest import PYTHON
 
 __all__ = ["install_requirements"]
@@ -35,10 +35,8 @@ def install_requirements(requirements: str, folder: Path, timeout_s: float = 180
 
     Raises
     ------
-    BadPackage
-        pip could not install them; the message has its last lines.
-    ClusterError
-        There is no pip, and none could be made.
+    RequirementsFailed
+        pip could not install them, and the message has its last lines; or there is no pip, and none could be made.
     """
     pins = _pins()
     name = hashlib.sha256("\0".join([PYTHON, requirements, pins]).encode()).hexdigest()
@@ -81,12 +79,12 @@ def _run(command: Sequence[str], requirements: str, timeout_s: float) -> None:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise BadPackage(
+        raise RequirementsFailed(
             f"the requirements were not installed within {timeout_s:.0f} seconds: {_listed(requirements)}"
         ) from None
     if done.returncode:
         last = "\n".join(f"  {line}" for line in (done.stdout + done.stderr).strip().splitlines()[-_LINES_TOLD:])
-        raise BadPackage(f"the requirements cannot be installed ({_listed(requirements)}); pip said:\n{last}")
+        raise RequirementsFailed(f"the requirements cannot be installed ({_listed(requirements)}); pip said:\n{last}")
 
 
 def _listed(requirements: str) -> str:
@@ -112,7 +110,7 @@ def _make_pip(home: Path) -> None:
         [sys.executable, "-m", "venv", str(made)], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        raise ClusterError(
+        raise RequirementsFailed(
             f"the requirements of a package need pip, and {sys.executable} has none; `python -m venv` could not make one: "
             f"{(done.stdout + done.stderr).strip()}. Install pip for this Python"
         )

@@ -57,8 +57,9 @@ class CodeCache:
         Raises
         ------
         BadPackage
-            It is not what its hash says, was made to do harm, was made by other versions, or its requirements cannot
-            be installed.
+            It is not what its hash says, was made to do harm, or was made by other versions.
+        RequirementsFailed
+            Its requirements cannot be installed; they may be another time.
         ClusterError
             It cannot be fetched, or this machine cannot write it.
         """

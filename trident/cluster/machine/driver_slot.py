@@ -10,7 +10,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import NamedTuple
 
-from trident.cluster.cluster_errors import BadPackage, ClusterError
+from trident.cluster.cluster_errors import BadPackage, ClusterError, RequirementsFailed
 from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
 from trident.cluster.machine.driver_processes import DriverProcess, adopt, start_driver
 from trident.cluster.machine.machine_folder import MachineFolder
@@ -145,6 +145,10 @@ class DriverSlot:
         except BadPackage as error:
             self._pause(now, 0.0)
             self._tell_death(wanted, str(error), fatal=True)
+        except RequirementsFailed as error:
+            # Perhaps an index does not answer: another time, or another machine, may do.
+            self._pause(now, 0.0)
+            self._tell_death(wanted, str(error), fatal=False)
         except (ClusterError, OSError) as error:
             self._pause(now, 0.0)
             logger.warning("slot %d: %s cannot be started yet: %s", self.port, wanted.storm_id, error)
