@@ -49,6 +49,7 @@ class ZooKeeperConnection:
         self._on_session: Callable[[], None] | None = None
         self._stopping_since = math.inf
         self._closed = False
+        self.says_waiting = False
         self._pid = os.getpid()
         self._client.add_listener(self._changed)
         self._client.start_async()
@@ -167,6 +168,7 @@ class ZooKeeperConnection:
         if self._closed:
             raise LogError(f"the connection to {self.address} is closed")
         if now - since > self.patience_s or now - max(since, self._stopping_since) > _STOP_S:
+            self.says_waiting = False
             raise LogError(f"no answer from ZooKeeper at {self.address.hosts} for {now - since:.0f} seconds")
 
 
@@ -178,12 +180,13 @@ class _Waiting:
 
     def check(self) -> None:
         self._connection.check_waiting(self._since)
-        if not self._told and time.monotonic() - self._since > 1:
-            self._told = True
+        if not self._connection.says_waiting and time.monotonic() - self._since > 1:
+            self._told = self._connection.says_waiting = True  # several threads may wait
             logger.warning("no answer from ZooKeeper for %s; waiting until there is one", self._connection.address)
 
     def ended(self) -> None:
         if self._told:
+            self._connection.says_waiting = False
             seconds = time.monotonic() - self._since
             logger.warning("ZooKeeper answers again for %s, after %.1f seconds", self._connection.address, seconds)
 

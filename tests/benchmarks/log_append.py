@@ -1,0 +1,124 @@
+"""What the transaction log costs, in files and in ZooKeeper: `python -m tests.benchmarks.log_append`.
+
+Prints one JSON line for each kind of ZooKeeper (one server, with `--members 3` also an ensemble). Both logs take turns, round
+by round, on the same disk, so a ratio is that of one run: the median time in ZooKeeper by the median time in files.
+
+`append`: one durable record. `batch`: what a batch of an opaque topology does: three looks at the claim, a definition that
+need not be durable, the record of the commit. `topology`: a whole batch of 100 words in this process, counted in memory.
+`cpu`: the processor time of this process instead of the wall clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from spouts import FixedBatchSpout
+from states.memory import MemoryMapState
+from tests.harness.zookeeper_servers import start_zookeeper
+from trident import TridentTopology
+from trident.coordination.log_address import open_log
+from trident.coordination.records import CommitRecord, DefineRecord
+from trident.operations import Count
+
+_WORDS = [(f"word{number % 37}",) for number in range(100)]
+_DEFINITION = {"offsets": [[partition, 1_000_000, 1_001_000] for partition in range(8)]}
+
+
+class _Log:
+    """One of the logs that take turns."""
+
+    def __init__(self, address: str) -> None:
+        self.address, self.log = address, open_log(address, "log-append")
+        self._topologies = count(1)
+
+    def append(self) -> None:
+        txid = self.log.state.txid + 1
+        self.log.append(
+            CommitRecord(txid, 1 << 20, {"lines": _DEFINITION}, {"counts": [0, 1, 2, 3]}, {"tuples": 1000}, 0)
+        )
+
+    def batch(self) -> None:
+        self.log.append(DefineRecord(self.log.state.txid + 1, "lines", _DEFINITION), durable=False)
+        for _ in range(3):
+            self.log.check_owner()
+        self.append()
+
+    def topology(self, batches: int) -> float:
+        """Return the seconds of a batch of a whole topology."""
+        name = f"log-append-{next(self._topologies)}"
+        topology = TridentTopology(name)
+        stream = topology.new_stream("words", FixedBatchSpout("word", len(_WORDS), *(_WORDS * batches)))
+        stream.group_by("word").persistent_aggregate(MemoryMapState(), Count(), "count")
+        with topology.start(engine="in_process", log_dir=f"{self.address}-{name}", poll_interval_ms=1) as running:
+            running.process_all_available()
+            assert running.txid == batches
+            return running.seconds / batches
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure and print."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--rounds", type=int, default=40, help="turns of each log")
+    options.add_argument("--records", type=int, default=25, help="records a turn")
+    options.add_argument("--members", type=int, choices=(1, 3), default=1, help="servers of the ZooKeeper")
+    given = options.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="trident-bench-") as work:
+        found = _measure(Path(work), given)
+    sys.stdout.write(json.dumps(found) + "\n")
+    return 0
+
+
+def _measure(work: Path, given: argparse.Namespace) -> dict[str, Any]:
+    zookeeper = start_zookeeper(work / "zookeeper", given.members)
+    try:
+        with ExitStack() as stack:
+            logs = {"files": _Log(str(work / "log")), "zookeeper": _Log(f"zookeeper://{zookeeper.hosts}/bench/log")}
+            for log in logs.values():
+                stack.enter_context(closing(log.log))
+            found: dict[str, Any] = {"members": given.members}
+            for what in ("append", "batch"):
+                acts = {name: getattr(log, what) for name, log in logs.items()}
+                found[what] = _in_turn(acts, given.rounds, given.records)
+            seconds: dict[str, list[float]] = {name: [] for name in logs}
+            for _ in range(max(3, given.rounds // 8)):
+                for name, log in logs.items():
+                    seconds[name].append(log.topology(4 * given.records))
+            found["topology"] = _compared({name: statistics.median(each) for name, each in seconds.items()})
+            return found
+    finally:
+        zookeeper.stop()
+
+
+def _in_turn(acts: dict[str, Callable[[], None]], rounds: int, records: int) -> dict[str, Any]:
+    wall: dict[str, list[float]] = {name: [] for name in acts}
+    cpu: dict[str, list[float]] = {name: [] for name in acts}
+    for at in range(rounds + 1):
+        for name, act in acts.items():
+            since, used = time.perf_counter(), time.process_time()
+            for _ in range(records):
+                act()
+            if at:  # the first turn warms up
+                wall[name].append((time.perf_counter() - since) / records)
+                cpu[name].append((time.process_time() - used) / records)
+    medians = {name: statistics.median(each) for name, each in wall.items()}
+    used_ms = {name: round(1000 * statistics.median(each), 3) for name, each in cpu.items()}
+    return {**_compared(medians), "cpu_ms": used_ms}
+
+
+def _compared(medians: dict[str, float]) -> dict[str, Any]:
+    ms = {name: round(1000 * seconds, 3) for name, seconds in medians.items()}
+    return {"ms": ms, "ratio": round(medians["zookeeper"] / medians["files"], 2)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
