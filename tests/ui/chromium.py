@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, expect, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
@@ -36,9 +36,18 @@ def opened(browser: Browser, url: str, refused: int = 0, **options: Any) -> Iter
     page = context.new_page()
     page.set_default_timeout(PATIENCE_MS)
     wrong: list[str] = []
-    page.on("dialog", lambda dialog: (wrong.append(f"a dialog: {dialog.message}"), dialog.dismiss()))
+
+    def dismiss(dialog: Dialog) -> None:
+        wrong.append(f"a dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def note(message: ConsoleMessage) -> None:
+        if message.type == "error":
+            wrong.append(message.text)
+
+    page.on("dialog", dismiss)
     page.on("pageerror", lambda error: wrong.append(f"a script failed: {error}"))
-    page.on("console", lambda message: message.type == "error" and wrong.append(message.text))
+    page.on("console", note)
     try:
         page.goto(url)
         yield page

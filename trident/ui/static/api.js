@@ -71,9 +71,15 @@ export const post = (path, body, seconds) => ask("POST", path, body, 60_000 + 10
 
 // Asks again and again; keeps what came last, so that nothing flickers. A tab that is not seen does not ask.
 export function useLive(path, every = EVERY_MS) {
+  const { data, error } = useLives(path === null ? [] : [path], every);
+  return { data: data?.[0] ?? null, error };
+}
+
+// The same for several addresses: drawn once, when all have come. The first must come; another that fails is null.
+export function useLives(paths, every = EVERY_MS) {
   const [state, setState] = useState({ data: null, error: null });
   useEffect(() => {
-    if (path === null) return undefined;
+    if (!paths.length) return undefined;
     let over = false;
     let timer = 0;
     let asking = false;
@@ -83,7 +89,8 @@ export function useLive(path, every = EVERY_MS) {
       if (!document.hidden) {
         asking = true;
         try {
-          const data = await get(path);
+          const [first, ...others] = paths.map(get);
+          const data = await Promise.all([first, ...others.map((each) => each.catch(() => null))]);
           if (!over) setState({ data, error: null });
         } catch (error) {
           if (!over) setState((before) => ({ data: before.data, error }));
@@ -101,7 +108,7 @@ export function useLive(path, every = EVERY_MS) {
       document.removeEventListener("visibilitychange", round);
       removeEventListener("trident-ask", round);
     };
-  }, [path]);
+  }, [paths.join(" ")]);
   return state;
 }
 

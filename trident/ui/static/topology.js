@@ -1,7 +1,7 @@
 // One topology: how it does, then everything in detail.
 
 import { html, useState } from "./vendor/preact-htm.js";
-import { useLive } from "./api.js";
+import { useLives } from "./api.js";
 import { count, duration, is, ms, NONE, percent, plural, rate, windowName } from "./format.js";
 import { Actions } from "./actions.js";
 import { Batches, Phases } from "./batches.js";
@@ -49,9 +49,8 @@ const WORKERS = [
 export function Topology({ id, meta, alone }) {
   const [window, choose] = useState(600);
   const path = pathOf(id);
-  const { data: page, error } = useLive(`${path}?window=${window}`);
-  const { data: drawn } = useLive(`${path}/visualization?window=${window}`);
-  const { data: told } = useLive(page?.kind === "trident" ? `${path}/batches` : null);
+  const { data, error } = useLives([`${path}?window=${window}`, `${path}/visualization?window=${window}`, `${path}/batches`]);
+  const [page, drawn, told] = data ?? [];
   const at = page && `${page.uptimeSeconds} ${page.txid ?? ""} ${page.rates?.tuplesPerSecond}`;
   const rates = useHistory({ of: page?.rates?.tuplesPerSecond, at });
   const lags = useHistory({ of: page?.lags?.reduce((sum, each) => sum + each.amount, 0), at });
