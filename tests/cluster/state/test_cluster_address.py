@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_address import default_address, folder_of, is_embedded, open_cluster_state
+from trident.errors import EnvironmentProblem
 
 
 @pytest.mark.parametrize("address", ["cluster", "./a/b", "/a/b", "~/cluster", "a b", "größe", Path("cluster"), "a:b"])
@@ -86,6 +88,12 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
 def test_a_timeout_is_more_than_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="session_timeout_s is 0; it must be more than 0"):
         open_cluster_state(tmp_path, 0)
+
+
+def test_without_kazoo_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "kazoo.client", None)
+    with pytest.raises(EnvironmentProblem, match=r"kazoo; install it with: pip install 'trident-spark\[zookeeper\]'"):
+        open_cluster_state("zookeeper://localhost")
 
 
 @pytest.mark.parametrize("root", ["", "/"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -241,6 +242,26 @@ def test_a_database_that_is_a_folder_is_an_error(folder: Path) -> None:
     (folder / "cluster.db").mkdir(parents=True)
     with pytest.raises(ClusterError, match="cluster.db, the state of the cluster, cannot be written"):
         open_cluster_state(folder)
+
+
+def test_a_file_that_is_removed_while_it_is_open_is_an_error(folder: Path) -> None:
+    with opened(folder, 1.0) as one:
+        shutil.rmtree(folder)
+        with pytest.raises(
+            ClusterError, match="cluster.db, the state of the cluster, was removed or replaced while it was"
+        ):
+            one.state.set_data("/a", b"1")
+        with opened(folder) as other:  # another cluster, in the same place
+            other.state.set_data("/a", b"2")
+            with pytest.raises(ClusterError, match="was removed or replaced"):
+                one.state.set_data("/a", b"1")
+            assert other.state.get_data("/a") == b"2"
+        one.told(("suspended", ""))
+
+
+def test_a_folder_that_is_made_is_for_its_user_alone(folder: Path) -> None:
+    with opened(folder):
+        assert folder.stat().st_mode & 0o777 == 0o700
 
 
 # ---- this process --------------------------------------------------------------------------------------------------------

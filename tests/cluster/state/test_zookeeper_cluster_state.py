@@ -319,6 +319,20 @@ def test_a_server_that_takes_connections_and_is_silent_is_an_error_within_the_ti
         assert time.monotonic() - began < 10.0
 
 
+def test_a_machine_that_is_gone_does_not_keep_a_session_from_the_others(
+    zookeeper_server: ZooKeeperEnsemble, root: str
+) -> None:
+    with contextlib.ExitStack() as stack:
+        gone = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        # A full queue: whoever connects now hears nothing at all, as of a machine without power.
+        waiting = stack.enter_context(socket.socket())
+        waiting.connect(gone.getsockname())
+        hosts = f"127.0.0.1:{gone.getsockname()[1]},{zookeeper_server.hosts}"
+        for _ in range(6):  # which is asked first is drawn
+            with opened(hosts, root, 1.0) as one:
+                one.state.set_data("/a", b"1")
+
+
 def test_a_dead_server_among_the_living_does_not_matter(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:
     with opened(f"127.0.0.1:1,{zookeeper_server.hosts},no-such-host.invalid:2181", root) as one:
         one.state.set_data("/a", b"1")

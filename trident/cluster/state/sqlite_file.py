@@ -54,6 +54,7 @@ class SqliteFile:
         with self._errors():
             # Autocommit: transactions are begun where they are needed.
             self._db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False)
+        self._inode = _inode(path)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -64,6 +65,10 @@ class SqliteFile:
     @contextlib.contextmanager
     def writing(self, durable: bool) -> Iterator[sqlite3.Connection]:
         """Change the file, all or nothing. `durable`: it is on disk afterwards, whatever happens to the machine."""
+        if _inode(self.path) != self._inode:
+            raise ClusterError(
+                f"{self.path}, the state of the cluster, was removed or replaced while it was open; start this process again"
+            )
         with self._transaction("BEGIN IMMEDIATE", "FULL" if durable else "NORMAL") as db:
             yield db
 
@@ -127,7 +132,7 @@ class SqliteFile:
 def prepare(path: Path, busy_s: float) -> None:
     """Make the file if there is none; one of another program or version is an error."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # settings of topologies are nobody else's to read
     except OSError as error:
         raise ClusterError(f"the folder {path.parent} of the cluster cannot be made: {error.strerror}") from error
     file = SqliteFile(path, busy_s)
@@ -163,6 +168,13 @@ def _in_wal_mode(file: SqliteFile, deadline: float) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
+
+
+def _inode(path: Path) -> int:
+    try:
+        return path.stat().st_ino
+    except OSError:
+        return -1
 
 
 def _clear(error: sqlite3.Error, path: Path, busy_s: float) -> ClusterError:

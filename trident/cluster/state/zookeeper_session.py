@@ -179,13 +179,20 @@ def together(results: Sequence[Result], *expected: type[Exception]) -> Result:
 def _client(hosts: str, timeout_s: float) -> KazooClient:
     try:
         from kazoo.client import KazooClient
+        from kazoo.handlers.threading import SequentialThreadingHandler
         from kazoo.retry import KazooRetry
     except ImportError as error:
         raise EnvironmentProblem(
             "a cluster's state in ZooKeeper needs the package kazoo; install it with: pip install 'trident-spark[zookeeper]'"
         ) from error
+
+    class Patient(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+        def create_connection(self, *words: Any, timeout: float, **names: Any) -> Any:
+            # kazoo would wait for one machine that is gone until the session is over, while the others are there.
+            return super().create_connection(*words, timeout=timeout / (1 + hosts.count(",")), **names)
+
     retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=min(1.0, timeout_s / 4))
-    return KazooClient(hosts, timeout_s, connection_retry=retry, logger=_quiet())
+    return KazooClient(hosts, timeout_s, handler=Patient(), connection_retry=retry, logger=_quiet())
 
 
 def _quiet() -> logging.Logger:
