@@ -373,6 +373,40 @@ def test_nodes_are_where_any_client_finds_them(zookeeper_server: ZooKeeperEnsemb
         client.close()
 
 
+def test_nodes_are_for_the_user_of_the_cluster_alone(
+    zookeeper_server: ZooKeeperEnsemble, root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = threading.active_count()
+    with opened(zookeeper_server.hosts, root) as stranger:
+        monkeypatch.setenv("TRIDENT_ZOOKEEPER_AUTH", "digest:trident:se:cret")
+        with opened(zookeeper_server.hosts, root) as one, opened(zookeeper_server.hosts, root) as other:
+            one.state.set_data("/all/a", b"1")
+            one.state.set_ephemeral_node("/all/b", b"1")
+            other.state.set_ephemeral_node("/all/b", b"2")
+            calls: list[Callable[[], object]] = [
+                lambda: stranger.state.get_data("/all/a"),
+                lambda: stranger.state.get_children("/all", watch=True),
+                lambda: stranger.state.get_data_below("/all"),
+                lambda: stranger.state.get_data_each(["/all/a"]),
+                lambda: stranger.state.set_data("/all/a", b"2"),
+                lambda: stranger.state.set_data("/all/c", b"2"),
+                lambda: stranger.state.compare_and_set("/all/a", b"2", 0),
+                lambda: stranger.state.set_ephemeral_node("/all/b", b"3"),
+                lambda: stranger.state.create_sequential("/all/c", b"2"),
+                lambda: stranger.state.delete_node("/all/a"),
+                lambda: stranger.state.mkdirs("/all/c/d"),
+            ]
+            expected = "refuses access to the cluster: give TRIDENT_ZOOKEEPER_AUTH=digest:USER:PASSWORD"
+            for call in calls:
+                with pytest.raises(ClusterError, match=expected):
+                    call()
+            assert one.state.get_data_below("/all") == {"a": b"1", "b": b"2"}
+            monkeypatch.delenv("TRIDENT_ZOOKEEPER_AUTH")
+            with pytest.raises(ClusterError, match=expected):
+                open_cluster_state(f"zookeeper://{zookeeper_server.hosts}{root}/all/below")
+    assert threading.active_count() == threads
+
+
 def test_a_forked_child_is_refused_and_the_parent_goes_on(direct: Opened) -> None:
     direct.state.set_ephemeral_node("/a", b"1")
     pid = os.fork()

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster.state.node_paths import checked_path
 from trident.cluster.state.sqlite_state import SqliteClusterState
 from trident.cluster.state.zookeeper_state import ZooKeeperClusterState
+from trident.errors import ConfigError
+from trident.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
 __all__ = ["default_address", "folder_of", "is_embedded", "open_cluster_state", "with_root"]
 
 _FILE = "cluster.db"
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
-_SCHEME = "zookeeper://"
-_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/,@\[\]]+)(?::(\d{1,5}))?")
+_EXPECTED = f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}"
 
 
 def default_address() -> str:
@@ -31,13 +30,12 @@ def is_embedded(address: str | Path) -> bool:
     if isinstance(address, Path):
         return True
     if not address.strip():
-        raise ClusterError(f"an empty text is no address of a cluster; {_expected()}")
-    scheme, found, _ = address.partition("://")
-    if found and f"{scheme}://" != _SCHEME:
-        raise ClusterError(f"{address!r} is no address of a cluster; {_expected()}")
-    if not found and address.startswith("zookeeper:"):
-        raise ClusterError(f"{address!r} is no address of a cluster; {_expected()}")
-    return not found
+        raise ClusterError(f"an empty text is no address of a cluster; {_EXPECTED}")
+    if is_zookeeper(address):
+        return False
+    if "://" in address or address.lower().startswith("zookeeper:"):
+        raise ClusterError(f"{address!r} is no address of a cluster; {_EXPECTED}")
+    return True
 
 
 def folder_of(address: str | Path) -> Path:
@@ -49,8 +47,7 @@ def folder_of(address: str | Path) -> Path:
 
 def with_root(address: str) -> str:
     """Return the address of a cluster in ZooKeeper with its ports and its root, also if these are the usual ones."""
-    hosts, root = _servers(address)
-    return f"{_SCHEME}{hosts}{root}"
+    return str(_zookeeper(address))
 
 
 def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> ClusterState:
@@ -74,23 +71,19 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> 
     if session_timeout_s <= 0:
         raise ValueError(f"session_timeout_s is {session_timeout_s}; it must be more than 0")
     if not is_embedded(address):
-        hosts, root = _servers(str(address))
-        return ZooKeeperClusterState(hosts, root, session_timeout_s)
+        found = _zookeeper(str(address))
+        return ZooKeeperClusterState(found.hosts, found.path, session_timeout_s)
     folder = folder_of(address)
     if folder.exists() and not folder.is_dir():
-        raise ClusterError(f"{folder} is a file; {_expected()}")
+        raise ClusterError(f"{folder} is a file; {_EXPECTED}")
     return SqliteClusterState(folder / _FILE, session_timeout_s)
 
 
-def _servers(address: str) -> tuple[str, str]:
-    hosts, slash, root = address.removeprefix(_SCHEME).partition("/")
-    found = [_HOST.fullmatch(each) for each in hosts.split(",")]
-    ports = [int(each[2] or 2181) for each in found if each is not None]
-    if len(ports) < len(found) or not all(0 < port < 65536 for port in ports):
-        raise ClusterError(f"{address!r} is no address of a cluster; {_expected()}")
-    root = checked_path(slash + root.rstrip("/")) if root.strip("/") else _ROOT
-    return ",".join(f"{each[1]}:{port}" for each, port in zip(found, ports, strict=True) if each is not None), root
-
-
-def _expected() -> str:
-    return f"expected is a folder, or {_SCHEME}host:2181,host:2181{_ROOT}"
+def _zookeeper(address: str) -> ZooKeeperAddress:
+    servers, slash, root = address.partition("://")[2].partition("/")
+    if servers and not root.strip("/"):
+        address = f"{address.removesuffix(slash + root)}{_ROOT}"
+    try:
+        return ZooKeeperAddress.of(address, "cluster")
+    except ConfigError as error:
+        raise ClusterError(f"{error}; {_EXPECTED}") from error

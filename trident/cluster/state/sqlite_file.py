@@ -132,7 +132,7 @@ class SqliteFile:
 def prepare(path: Path, busy_s: float) -> None:
     """Make the file if there is none; one of another program or version is an error."""
     try:
-        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # settings of topologies are nobody else's to read
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)  # settings of topologies may tell secrets
     except OSError as error:
         raise ClusterError(f"the folder {path.parent} of the cluster cannot be made: {error.strerror}") from error
     file = SqliteFile(path, busy_s)

@@ -93,7 +93,7 @@ def compare_and_set(session: ZooKeeperSession, at: str, data: bytes, version: in
 
 def replace(session: ZooKeeperSession, at: str, data: bytes) -> bool:
     """Set a node of this session, or make it one; False if another client changed it in between: try again."""
-    from kazoo.exceptions import NoNodeError, NotEmptyError
+    from kazoo.exceptions import NoAuthError, NoNodeError, NotEmptyError
 
     stat = session.call(lambda client: client.exists_async(at)).value
     if stat is None:
@@ -111,6 +111,8 @@ def replace(session: ZooKeeperSession, at: str, data: bytes) -> bool:
     results = session.call(ask).value
     if any(isinstance(each, NotEmptyError) for each in results):
         raise ClusterError(f"the node {at!r} has nodes below it; it cannot become one that vanishes with a session")
+    if any(isinstance(each, NoAuthError) for each in results):
+        raise session.refused()
     return not any(isinstance(each, Exception) for each in results)
 
 

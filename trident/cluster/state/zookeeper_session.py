@@ -21,6 +21,7 @@ __all__ = ["Answer", "Result", "SessionChange", "ZooKeeperSession", "lost_errors
 _log = logging.getLogger(__name__)
 
 _PAUSE_S = 0.05
+_AUTH = "TRIDENT_ZOOKEEPER_AUTH"
 
 SessionChange = Literal["suspended", "connected", "expired"]
 
@@ -91,6 +92,8 @@ class ZooKeeperSession:
 
     def call(self, request: Callable[[KazooClient], Result], *expected: type[Exception]) -> Answer:
         """Ask until there is an answer, or the time is over. The errors `expected` are answers."""
+        from kazoo.exceptions import NoAuthError
+
         lost = lost_errors()
         deadline = time.monotonic() + self._timeout_s
         repeated = False
@@ -104,11 +107,20 @@ class ZooKeeperSession:
                 )
             except expected as error:
                 return Answer(None, error, repeated)
+            except NoAuthError as error:
+                raise self.refused() from error
             except lost:
                 repeated = True
                 time.sleep(_PAUSE_S)  # kazoo tells of the loss a moment after its requests have failed
             except self._client.handler.timeout_exception as error:
                 raise self._unreachable() from error
+
+    def refused(self) -> ClusterError:
+        """Return the error of a request that needs other rights."""
+        return ClusterError(
+            f"the ZooKeeper at {self.hosts} refuses access to the cluster: give {_AUTH}=digest:USER:PASSWORD, of the user who "
+            "made its nodes, to every daemon and client"
+        )
 
     def close(self) -> None:
         """End it."""
@@ -181,6 +193,7 @@ def _client(hosts: str, timeout_s: float) -> KazooClient:
         from kazoo.client import KazooClient
         from kazoo.handlers.threading import SequentialThreadingHandler
         from kazoo.retry import KazooRetry
+        from kazoo.security import CREATOR_ALL_ACL
     except ImportError as error:
         raise EnvironmentProblem(
             "a cluster's state in ZooKeeper needs the package kazoo; install it with: pip install 'trident-spark[zookeeper]'"
@@ -192,7 +205,16 @@ def _client(hosts: str, timeout_s: float) -> KazooClient:
             return super().create_connection(*words, timeout=timeout / (1 + hosts.count(",")), **names)
 
     retry = KazooRetry(max_tries=-1, delay=0.05, max_delay=min(1.0, timeout_s / 4))
-    return KazooClient(hosts, timeout_s, handler=Patient(), connection_retry=retry, logger=_quiet())
+    auth = os.environ.get(_AUTH, "")
+    return KazooClient(
+        hosts,
+        timeout_s,
+        handler=Patient(),
+        connection_retry=retry,
+        logger=_quiet(),
+        auth_data=[tuple(auth.split(":", 1))] if auth else None,
+        default_acl=CREATOR_ALL_ACL if auth else None,
+    )
 
 
 def _quiet() -> logging.Logger:

@@ -52,9 +52,13 @@ class ZooKeeperClusterState:
         self._watches = ZooKeeperWatches(root, self._teller)
         try:
             self._session = ZooKeeperSession(hosts, session_timeout_s, self._changed)
-            self._session.call(lambda client: client.ensure_path_async(root))
         except BaseException:
             self._teller.close()
+            raise
+        try:
+            self._session.call(lambda client: client.ensure_path_async(root))
+        except BaseException:
+            self.close()
             raise
 
     # ---- nodes -------------------------------------------------------------------------------------------------------
