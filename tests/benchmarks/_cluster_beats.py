@@ -19,8 +19,8 @@ __all__ = ["beat_all", "beat_bytes", "write_topologies"]
 
 _START, _SLOTS = 1000.0, 100
 _STATISTICS = {
-    "rates": {f"operation-{number}": [number * 1.5, number * 2.5, number * 3.5] for number in range(40)},
-    "components": [{"id": f"step-{number}", "emitted": 10**6, "executeLatency": "1.234"} for number in range(28)],
+    "rates": {f"operation-{number}": [number * 1.5, number * 2.5, number * 3.5] for number in range(56)},
+    "components": [{"id": f"step-{number}", "emitted": 10**6, "executeLatency": "1.234"} for number in range(38)],
 }
 
 

@@ -3,7 +3,8 @@
 Prints one JSON line for each measurement. `deaths`: seconds from the SIGKILL of a driver to the first commit of the next
 one, in process and with a Spark of its own; and from the loss of a machine, whose driver is silent for `--timeout` seconds
 before it is moved. `heartbeats`: the share of a core that a Nimbus uses while `--workers` drivers, each of another topology,
-write a heartbeat of 4 kB each second; `idle` is that of the same Nimbus before them. Embedded, and on a ZooKeeper.
+write a heartbeat of 4 kB each second; `idle` is that of the same Nimbus before them, `forgets_after_s` how long it takes to
+forget one of them that is killed, which shows that it keeps up. Embedded, and on a ZooKeeper.
 """
 
 from __future__ import annotations
@@ -131,21 +132,25 @@ def _heartbeats(state: str, options: argparse.Namespace) -> None:
         idle = _share(nimbus, options.seconds / 4)
         write_topologies(cluster.state, options.workers)
         context = multiprocessing.get_context("spawn")
-        halves = [range(0, options.workers // 2), range(options.workers // 2, options.workers)]
-        beating = [context.Process(target=beat_all, args=(cluster.address, half), daemon=True) for half in halves]
+        parts = [range(first, options.workers, 4) for first in range(4)]
+        beating = [context.Process(target=beat_all, args=(cluster.address, part), daemon=True) for part in parts]
         for each in beating:
             each.start()
-        until(lambda: len(cluster.state.heartbeat_storms()) >= options.workers, "all of them beat")
+        until(lambda: sum(map(len, cluster.state.all_heartbeats().values())) >= options.workers, "all of them beat")
         _share(nimbus, 3.0)  # warm
         first = _newest(cluster)
         share = _share(nimbus, options.seconds)
         written = (_newest(cluster) - first) / options.seconds
+        began = time.monotonic()
+        cluster.client.kill("measured-0-1", 0)
+        until(lambda: "measured-0-1" not in cluster.state.active_storms(), "a killed topology is forgotten")
+        answered = round(time.monotonic() - began, 2)
         for each in beating:
             each.terminate()
             each.join()
         _say(
             what="heartbeats", state=state, workers=options.workers, bytes=beat_bytes(), idle_percent=idle,
-            nimbus_percent=share, beats_each_per_s=round(written, 2),
+            nimbus_percent=share, beats_each_per_s=round(written, 2), forgets_after_s=answered,
         )  # fmt: skip
 
 

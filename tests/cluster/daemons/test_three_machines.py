@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from tests.cluster.daemons.counted import committed, goes_on, is_gone, stop_and_check
 from tests.cluster.daemons.log_watch import LogWatch
 from tests.harness.cluster_machines import TOKEN, Machine, MachineCluster
 from tests.harness.commands import until
+from tests.harness.freezing import freeze
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster.nimbus.leadership import leader_of
 
@@ -149,8 +151,7 @@ def test_the_next_nimbus_goes_on_when_the_leader_dies(trio: MachineCluster, stor
 
 
 def test_a_leader_killed_between_assignment_and_start_has_assigned_once(trio: MachineCluster, storm_id: str) -> None:
-    for machine in trio.machines:
-        machine.signal(signal.SIGSTOP)  # none of them starts a driver
+    freeze([psutil.Process(each.process.pid) for each in trio.machines], trio.address)  # none of them starts a driver
     other = trio.submit("other", "counting.py:other")
     until(lambda: trio.state.assignment_info(other) is not None, "the assignment is written")
     leader = trio.leader()
@@ -161,13 +162,12 @@ def test_a_leader_killed_between_assignment_and_start_has_assigned_once(trio: Ma
         machine.signal(signal.SIGCONT)
     until(lambda: committed(trio, "other") > 1, "it runs")
     goes_on(trio, name="other")
-    if before is not None and before.slot.node in trio.state.supervisors():
-        after = trio.state.assignment_info(other)
-        assert after is not None
-        assert sum(machine.id == after.slot.node for machine in trio.machines) == 1
+    after = trio.state.assignment_info(other)
+    assert after is not None
+    # One whose supervisor's session had ended before a driver was there is assigned again, elsewhere; never twice at a time.
+    assert after == before or f"{other} is assigned to {after.slot}" in "".join(each.said for each in trio.nimbuses)
     leader.start()
-    running = [each for each in trio.left() if other in " ".join(each.cmdline()) or each == trio.driver_of(other)]
-    assert len(running) == 1
+    until(lambda: len(list(trio.left())) == 2, "each topology has one driver")
     stop_and_check(trio, other, "other")
     stop_and_check(trio, storm_id)
 
