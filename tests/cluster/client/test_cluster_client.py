@@ -32,6 +32,7 @@ from trident.cluster.code.package_archive import read_manifest
 from trident.cluster.code.package_manifest import ComponentFacts
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
 from trident.errors import ConfigError
 
@@ -165,6 +166,9 @@ def test_where_no_cluster_is_it_is_told(tmp_path: Path) -> None:
     with pytest.raises(ClusterUnreachable, match="there is no cluster in .*none. Start one there \\(`trident up`\\)"):
         ClusterClient(str(tmp_path / "none"))
     assert not (tmp_path / "none").exists()
+    with pytest.raises(ClusterUnreachable, match="there is no cluster in"):
+        ClusterClient(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_leader_topologies_are_seen_and_not_changed(address: str, tmp_path: Path) -> None:
@@ -195,7 +199,7 @@ def test_a_nimbus_that_is_gone_and_one_of_another_version_are_told(address: str,
 
 
 def test_a_client_waits_for_the_next_leader(address: str, tmp_path: Path) -> None:
-    Path(address).mkdir()
+    open_cluster_state(address).close()
     with ClusterClient(address, TOKEN, patience_s=20.0) as client, ThreadPoolExecutor(1) as threads:
         submitted = threads.submit(client.submit, packed())
         with NimbusDaemon(address, TOKEN, tmp_path / "code"):

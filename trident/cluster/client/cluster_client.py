@@ -12,7 +12,7 @@ from trident.cluster.client.nimbus_http import NimbusHttp
 from trident.cluster.client.topology_overviews import TopologyOverview, errors_of, find_topology, overview, overviews
 from trident.cluster.cluster_errors import ClusterUnreachable
 from trident.cluster.code.topology_package import TopologyPackage
-from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
+from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["ClusterClient"]
@@ -44,7 +44,7 @@ class ClusterClient:
 
     def __init__(self, address: str, token: str | None = None, patience_s: float = 20.0) -> None:
         folder = folder_of(address) if is_embedded(address) else None
-        if folder is not None and not folder.is_dir():
+        if folder is not None and not (folder / STATE_FILE).is_file():
             raise ClusterUnreachable(
                 f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
                 "TRIDENT_CLUSTER"

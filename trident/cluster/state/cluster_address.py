@@ -12,9 +12,10 @@ from trident.cluster.state.zookeeper_state import ZooKeeperClusterState
 from trident.errors import ConfigError
 from trident.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
-__all__ = ["default_address", "folder_of", "is_embedded", "open_cluster_state", "with_root"]
+__all__ = ["STATE_FILE", "default_address", "folder_of", "is_embedded", "open_cluster_state", "with_root"]
 
-_FILE = "cluster.db"
+STATE_FILE = "cluster.db"
+"""The file of a cluster on this machine, in its folder."""
 _FOLDER = "trident-cluster"
 _ROOT = "/storm"
 _EXPECTED = f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}"
@@ -76,7 +77,7 @@ def open_cluster_state(address: str | Path, session_timeout_s: float = 10.0) -> 
     folder = folder_of(address)
     if folder.exists() and not folder.is_dir():
         raise ClusterError(f"{folder} is a file; {_EXPECTED}")
-    return SqliteClusterState(folder / _FILE, session_timeout_s)
+    return SqliteClusterState(folder / STATE_FILE, session_timeout_s)
 
 
 def _zookeeper(address: str) -> ZooKeeperAddress:
