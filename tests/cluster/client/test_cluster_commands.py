@@ -16,7 +16,7 @@ from trident.cli.app import app
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
-QUICK = ("--conf", "engine=in_process", "--conf", "batch_emit_interval_ms=50")
+QUICK = ("--conf", "engine=in_process", "--conf", "batch_emit_interval_ms=500")
 WAIT = ("--wait", "--timeout", "30")
 
 
@@ -56,7 +56,7 @@ def test_a_topology_is_submitted_looked_at_steered_and_killed(cluster: MachineCl
     [found] = json.loads(invoke(cluster, "list", "--json").stdout)
     assert (found["id"], found["driver"], found["conf"]["engine"]) == (storm_id, "active", "in_process")
     shown = invoke(cluster, "show", storm_id).stdout
-    assert "settings   engine=in_process, batch_emit_interval_ms=50" in shown
+    assert "settings   batch_emit_interval_ms=500, engine=in_process" in shown
     assert f"topology {storm_id} runs" in invoke(cluster, "logs", "words").stdout
     assert invoke(cluster, "errors", "words").stdout == "no errors\n"
     assert invoke(cluster, "deactivate", "words").stdout == "words is inactive: what has begun is finished\n"
