@@ -1,10 +1,14 @@
 """How fast a cluster gets over deaths, and what heartbeats cost: `python -m tests.benchmarks.cluster [deaths] [heartbeats]`.
 
-Prints one JSON line for each measurement. `deaths`: seconds from the SIGKILL of a driver to the first commit of the next
-one, in process and with a Spark of its own; and from the loss of a machine, whose driver is silent for `--timeout` seconds
-before it is moved. `heartbeats`: the share of a core that a Nimbus uses while `--workers` drivers, each of another topology,
-write a heartbeat of 4 kB each second; `idle` is that of the same Nimbus before them, `forgets_after_s` how long it takes to
-forget one of them that is killed, which shows that it keeps up. Embedded, and on a ZooKeeper.
+Prints one JSON line for each measurement.
+
+`deaths`: seconds from the SIGKILL of a driver to the first commit of the next one, in process and with a Spark of its own; and
+from the loss of a machine, whose driver is silent for `--timeout` seconds before it is moved. `driver_cpu_s` is the CPU time of
+the next driver, with Spark's, until then: what a busy machine stretches.
+
+`heartbeats`: the share of a core that a Nimbus uses while `--workers` drivers, each of another topology, write a heartbeat of
+4 kB each second; `idle_percent` is that of the same Nimbus before them, `forgets_after_s` how long it takes to forget one of
+them that is killed, which shows that it keeps up. Embedded, and on a ZooKeeper.
 """
 
 from __future__ import annotations
@@ -76,23 +80,23 @@ def _deaths(engine: str, options: argparse.Namespace) -> None:
     with _cluster("embedded", options.timeout) as cluster:
         cluster.up(machines=2)
         storm_id = cluster.submit(engine=engine, **({"master": "local[1]"} if engine == "spark" else {}))
-        restarted = [_seconds(cluster, storm_id, _kill_driver) for _ in range(options.times)]
+        restarted = [_got_over(cluster, storm_id, _kill_driver) for _ in range(options.times)]
         _say(what="driver killed", engine=engine, **_figures(restarted))
-        moved = [_seconds(cluster, storm_id, _lose_machine) for _ in range(options.times)]
+        moved = [_got_over(cluster, storm_id, _lose_machine) for _ in range(options.times)]
         _say(what="machine lost", engine=engine, driver_timeout_s=options.timeout, **_figures(moved))
         cluster.client.kill(storm_id, 5)
         until(lambda: not cluster.state.active_storms(), "it is forgotten")
 
 
-def _figures(seconds: list[float]) -> dict[str, object]:
-    rounded = [round(each, 2) for each in seconds]
-    return {"median_s": statistics.median(rounded), "seconds": rounded}
+def _figures(measured: list[tuple[float, float]]) -> dict[str, object]:
+    seconds, cpu = ([round(each[which], 2) for each in measured] for which in (0, 1))
+    return {"median_s": statistics.median(seconds), "seconds": seconds, "driver_cpu_s": statistics.median(cpu)}
 
 
-def _seconds(
+def _got_over(
     cluster: MachineCluster, storm_id: str, kill: Callable[[MachineCluster, str], Callable[[], None]]
-) -> float:
-    """Return how long it takes from a death to the first commit of the next driver."""
+) -> tuple[float, float]:
+    """Return how long it takes from a death to the first commit of the next driver, and what CPU time that one has used."""
     _await_commits(cluster, storm_id)
     reader = cluster.log("counting")
     repair = kill(cluster, storm_id)
@@ -100,8 +104,10 @@ def _seconds(
     before = reader.refresh().txid
     until(lambda: reader.refresh().txid > before, "the next driver commits")
     took = time.monotonic() - began
+    driver = cluster.driver_of(storm_id)
+    used = sum(sum(each.cpu_times()[:2]) for each in [driver, *driver.children(recursive=True)])
     repair()
-    return took
+    return took, used
 
 
 def _await_commits(cluster: MachineCluster, storm_id: str) -> None:
