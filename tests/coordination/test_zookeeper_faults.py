@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import builtins
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +18,7 @@ from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
 from tests.coordination.log_homes import ZooKeeperHome, read, reopened
+from tests.coordination.log_processes import Driver
 from tests.coordination.log_samples import TOPOLOGY, commit, without_epoch
 from tests.harness.proxy import Proxy
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
@@ -310,6 +313,26 @@ def test_a_session_that_is_renewed_after_a_takeover_changes_nothing(home: ZooKee
             first.append(commit(1))
         second.append(commit(1))
         assert alive(home) == [second._claim.name.node]
+
+
+@pytest.mark.soak
+@pytest.mark.slow
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_driver_that_is_paused_for_longer_than_its_session_goes_on_unless_it_was_replaced(
+    home: ZooKeeperHome, replaced: bool
+) -> None:
+    with Driver(home) as driver:
+        driver.says()
+        assert driver.append() == "1"
+        os.kill(driver.process.pid, signal.SIGSTOP)
+        until(lambda: alive(home) == [])
+        if replaced:  # no takeover is needed: its session has ended
+            with closing(home.open()) as second:
+                second.append(commit(2, 2 << 20))
+        os.kill(driver.process.pid, signal.SIGCONT)
+        said = driver.append()
+        assert said.startswith("FencedError ") if replaced else said == "2"
+    assert (read(home).txid, read(home).winners.winner(2)) == (2, 2 << 20 if replaced else 1 << 20)
 
 
 def of_another_machine(home: ZooKeeperHome, log: ZooKeeperLog) -> None:
