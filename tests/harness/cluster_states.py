@@ -11,7 +11,7 @@ from trident.cluster.state.cluster_state import ClusterEvent, ClusterState
 
 __all__ = ["Opened", "Opening"]
 
-_LIMIT_S = 20.0
+_LIMIT_S = 60.0
 
 
 class Opened:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -17,11 +18,11 @@ BINARY = bytes(range(256))
 # ---- nodes ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", [b"", b"x", BINARY, "Größe 大小 🙂".encode(), b"z" * 1_000_000])
-def test_data_is_read_as_it_was_set(opened: Opened, data: bytes) -> None:
-    opened.state.set_data("/a", data)
-    assert opened.state.get_data("/a") == data
-    assert opened.state.get_data_below("/") == {"a": data}
+def test_data_is_read_as_it_was_set(opened: Opened) -> None:
+    for data in (b"", b"x", BINARY, "Größe 大小 🙂".encode(), b"z" * 1_000_000):
+        opened.state.set_data("/a", data)
+        assert opened.state.get_data("/a") == data
+        assert opened.state.get_data_below("/") == {"a": data}
 
 
 def test_a_node_that_is_not_there_is_none_and_has_nothing_below(opened: Opened) -> None:
@@ -127,27 +128,31 @@ def test_a_name_that_is_only_a_number(opened: Opened) -> None:
     assert opened.state.get_data(made) == b"1"
 
 
-@pytest.mark.parametrize(
-    "path", ["", "a", "a/b", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0b", "/a\nb", "/a\ud800", "/🙂"]
-)
-def test_what_is_no_path_is_refused(opened: Opened, path: str) -> None:
+NO_PATHS = ("", "a", "a/b", "//", "/a/", "/a//b", "/a/./b", "/..", "/a\0b", "/a\nb", "/a\ud800", "/🙂")
+
+
+def test_what_is_no_path_is_refused(opened: Opened) -> None:
     state = opened.state
-    for call in (
-        lambda: state.set_data(path, b""),
-        lambda: state.set_ephemeral_node(path, b""),
-        lambda: state.create_ephemeral_node(path, b""),
-        lambda: state.compare_and_set(path, b"", None),
-        lambda: state.get_data(path),
-        lambda: state.get_versioned(path),
-        lambda: state.get_children(path),
-        lambda: state.get_data_below(path),
-        lambda: state.delete_node(path),
-        lambda: state.mkdirs(path),
-    ):
-        with pytest.raises(ClusterError, match="path"):
-            call()
-    with pytest.raises(ClusterError, match="path"):
-        state.create_sequential(f"{path}\0", b"")
+    calls: list[Callable[[str], object]] = [
+        lambda path: state.set_data(path, b""),
+        lambda path: state.set_ephemeral_node(path, b""),
+        lambda path: state.create_ephemeral_node(path, b""),
+        lambda path: state.create_sequential(f"{path}\0", b""),
+        lambda path: state.compare_and_set(path, b"", None),
+        state.get_data,
+        state.get_versioned,
+        state.get_children,
+        state.get_data_below,
+        lambda path: state.get_data_below_each([path]),
+        lambda path: state.get_data_each([path]),
+        state.delete_node,
+        state.mkdirs,
+    ]
+    for path in NO_PATHS:
+        for call in calls:
+            with pytest.raises(ClusterError, match="path"):
+                call(path)
+    assert state.get_children("/") == []
 
 
 def test_the_root_cannot_be_written(opened: Opened) -> None:
@@ -163,14 +168,15 @@ def test_too_much_data_is_refused_and_the_session_goes_on(opened: Opened) -> Non
     assert opened.state.get_data("/a") is None
 
 
-@pytest.mark.parametrize("name", ["Größe", "大小", "a b", "a%2Fb", "e'; DROP TABLE node; --", "%", "_", "*"])
-def test_names_are_of_any_language(opened: Opened, name: str) -> None:
+def test_names_are_of_any_language(opened: Opened) -> None:
     state = opened.state
-    state.set_data(f"/all/{name}/below", b"1")
     state.set_data("/all/other", b"2")
-    assert name in state.get_children("/all")
-    state.delete_node(f"/all/{name}")
-    assert state.get_children("/all") == ["other"]
+    for name in ("Größe", "大小", "a b", "a%2Fb", "e'; DROP TABLE node; --", "%", "_", "*"):
+        state.set_data(f"/all/{name}/below", b"1")
+        assert name in state.get_children("/all")
+        assert state.get_data_below(f"/all/{name}") == {"below": b"1"}
+        state.delete_node(f"/all/{name}")
+        assert state.get_children("/all") == ["other"]
 
 
 # ---- watches -------------------------------------------------------------------------------------------------------------
@@ -380,7 +386,7 @@ def test_a_session_outlasts_its_timeout_while_its_process_is_well(opening: Openi
     one, other = opening(1.0), opening(1.0)
     one.state.set_ephemeral_node("/a", b"1")
     other.state.get_data("/a", watch=True)
-    deadline = time.monotonic() + 2.5
+    deadline = time.monotonic() + 1.5
     while time.monotonic() < deadline:
         assert other.state.get_data("/a") == b"1"
     assert other.settled() == []

@@ -398,22 +398,29 @@ def test_a_callback_that_fails_keeps_no_other_from_its_call(
     assert "no use" in caplog.text
 
 
-@pytest.mark.parametrize("name", ODD)
-def test_names_come_back_as_they_were(cluster: StormClusterState, name: str) -> None:
-    cluster.activate_storm(name, BASE)
-    cluster.set_assignment(name, ASSIGNMENT)
-    cluster.supervisor_heartbeat(name, SUPERVISOR)
-    cluster.worker_heartbeat(name, name, 6700, BEAT)
-    cluster.report_error(name, name, ERROR)
-    assert cluster.active_storms() == cluster.assignments() == cluster.supervisors() == [name]
-    assert cluster.heartbeat_storms() == cluster.error_topologies() == [name]
-    assert list(cluster.all_bases()) == list(cluster.all_assignments()) == list(cluster.all_supervisor_info()) == [name]
-    assert cluster.all_heartbeats() == {name: {f"{name}-6700": BEAT}}
-    assert cluster.get_worker_heartbeat(name, name, 6700) == BEAT
-    assert cluster.all_errors(name) == {name: [ERROR]}
-    cluster.remove_storm(name)
-    cluster.teardown_heartbeats(name)
-    cluster.teardown_topology_errors(name)
+def test_names_come_back_as_they_were(cluster: StormClusterState) -> None:
+    for name in ODD:
+        cluster.activate_storm(name, BASE)
+        cluster.set_assignment(name, ASSIGNMENT)
+        cluster.supervisor_heartbeat(name, SUPERVISOR)
+        cluster.worker_heartbeat(name, name, 6700, BEAT)
+        cluster.report_error(name, name, ERROR)
+        assert cluster.get_worker_heartbeat(name, name, 6700) == BEAT
+        assert cluster.all_errors(name) == {name: [ERROR]}
+    odd = sorted(ODD)
+    assert sorted(cluster.active_storms()) == sorted(cluster.assignments()) == sorted(cluster.supervisors()) == odd
+    assert sorted(cluster.heartbeat_storms()) == sorted(cluster.error_topologies()) == odd
+    assert (
+        sorted(cluster.all_bases()) == sorted(cluster.all_assignments()) == sorted(cluster.all_supervisor_info()) == odd
+    )
+    assert cluster.all_heartbeats() == {name: {f"{name}-6700": BEAT} for name in odd}
+    assert cluster.heartbeats_at({name: NodePort(name, 6700) for name in odd}) == dict.fromkeys(
+        odd, replace(BEAT, stats={})
+    )
+    for name in ODD:
+        cluster.remove_storm(name)
+        cluster.teardown_heartbeats(name)
+        cluster.teardown_topology_errors(name)
     assert cluster.active_storms() == cluster.assignments() == cluster.heartbeat_storms() == []
     assert cluster.error_topologies() == []
 
@@ -496,39 +503,42 @@ READS: dict[str, Callable[[StormClusterState], object]] = {
 }
 
 
-@pytest.mark.parametrize("path", SHAPES)
-def test_records_are_json_with_storms_names(cluster: StormClusterState, raw: Opened, path: str) -> None:
+def test_records_are_json_with_storms_names(cluster: StormClusterState, raw: Opened) -> None:
     filled(cluster)
-    data = raw.state.get_data(path)
+    found = dict(zip(SHAPES, map(_loaded, raw.state.get_data_each(list(SHAPES))), strict=True))
+    assert found == SHAPES
+
+
+def _loaded(data: bytes | None) -> object:
     assert data is not None
-    assert json.loads(data) == SHAPES[path]
+    return json.loads(data)
 
 
-@pytest.mark.parametrize("path", READS)
-def test_a_record_of_another_version_is_an_error_that_names_both(cluster: StormClusterState, path: str) -> None:
+def test_a_record_of_another_version_is_an_error_that_names_both(cluster: StormClusterState) -> None:
     filled(cluster)
-    cluster.state.set_data(path, json.dumps({**SHAPES[path], "version": 2}).encode())
-    with pytest.raises(ClusterError, match=f"{path}: .* is of version 2; this version of the software reads 1"):
-        READS[path](cluster)
+    for path, read in READS.items():
+        cluster.state.set_data(path, json.dumps({**SHAPES[path], "version": 2}).encode())
+        with pytest.raises(ClusterError, match=f"{path}: .* is of version 2; this version of the software reads 1"):
+            read(cluster)
 
 
-@pytest.mark.parametrize("path", READS)
-def test_what_is_no_record_is_an_error_that_names_the_node(cluster: StormClusterState, path: str) -> None:
+def test_what_is_no_record_is_an_error_that_names_the_node(cluster: StormClusterState) -> None:
     filled(cluster)
-    for data in (
-        b"",
-        b"\xff",
-        b"{",
-        b"[]",
-        b'"text"',
-        b"1",
-        b"null",
-        b'{"version": 1}',
-        b'{"version": 1, "status": 3}',
-    ):
-        cluster.state.set_data(path, data)
-        with pytest.raises(ClusterError, match=f"{path}: the .* cannot be read"):
-            READS[path](cluster)
+    for path, read in READS.items():
+        for data in (
+            b"",
+            b"\xff",
+            b"{",
+            b"[]",
+            b'"text"',
+            b"1",
+            b"null",
+            b'{"version": 1}',
+            b'{"version":1,"status":3}',
+        ):
+            cluster.state.set_data(path, data)
+            with pytest.raises(ClusterError, match=f"{path}: the .* cannot be read"):
+                read(cluster)
 
 
 def test_a_list_where_names_are_expected_is_an_error(cluster: StormClusterState) -> None:

@@ -54,7 +54,12 @@ class EventTeller:
 
     def _run(self) -> None:
         while (item := self._events.get()) is not None:
-            for event in [item] if isinstance(item, ClusterEvent) else item():
+            try:
+                events = [item] if isinstance(item, ClusterEvent) else item()
+            except Exception:  # noqa: BLE001  or no event would ever be told again
+                _log.exception("what was missed could not be found out")
+                continue
+            for event in events:
                 self._tell_all(event)
 
     def _tell_all(self, event: ClusterEvent) -> None:
