@@ -6,13 +6,13 @@ import { count, duration, is, ms, NONE, percent, plural, rate, windowName } from
 import { Actions } from "./actions.js";
 import { Batches, Phases } from "./batches.js";
 import { lagText } from "./cluster.js";
-import { Components } from "./component.js";
+import { componentLink, Components } from "./component.js";
 import { Errors } from "./errors.js";
 import { Log } from "./log.js";
 import { Picture } from "./picture.js";
 import { Card, Problem, Sparkline, Status, Table, Tile, useHistory, Windows } from "./pieces.js";
 import { States } from "./states.js";
-import { verdict } from "./verdict.js";
+import { recentFailures, verdict } from "./verdict.js";
 
 export const pathOf = (id) => `topology/${encodeURIComponent(id)}`;
 const FIGURES = [
@@ -31,8 +31,8 @@ const TRIDENT_FIGURES = [
   ["Retries", (row) => html`<span class=${row.retries ? "warn" : ""}>${count(row.retries)}</span>`, null, "num"],
   ["Dead letters", (row) => html`<span class=${row.deadLetters ? "warn" : ""}>${count(row.deadLetters)}</span>`, null, "num"],
 ];
-const SOURCES = [
-  ["Source", (row) => row.source],
+const sources = (id) => [
+  ["Source", (row) => componentLink(id, row.source)],
   ["Rows", (row) => plural(row.tuples, "rows"), null, "num"],
   ["Rate", (row) => rate(row.tuplesPerSecond, "rows"), null, "num"],
   ["Lag", (row) => (row.lag ? plural(row.lag.amount, row.lag.unit) : "not known"), null, "num"],
@@ -72,7 +72,7 @@ export function Topology({ id, meta, alone }) {
     <${Windows} window=${window} choose=${choose} />
     ${drawn?.nodes?.length > 0 && html`<${Picture} id=${id} drawn=${drawn} />`}
     ${trident && html`<div class="columns">
-      <${Card} title="Sources" id="sources"><${Table} caption="Sources" columns=${SOURCES} rows=${page.sources ?? []} keyOf=${(row) => row.source} empty="No batch was committed yet." />
+      <${Card} title="Sources" id="sources"><${Table} caption="Sources" columns=${sources(id)} rows=${page.sources ?? []} keyOf=${(row) => row.source} empty="No batch was committed yet." />
         ${is(page.share) && page.share < 1 && html`<p class="warn">The states cannot keep up, so sources may use ${percent(page.share)} of their limits.</p>`}<//>
       <${Phases} phases=${page.phases} />
     </div>`}
@@ -102,7 +102,7 @@ function Tiles({ page, batches, rates }) {
     ${trident && html`<${Tile} label="Committed" value=${`batch ${count(page.txid)}`} note=${`${plural(page.tuples ?? 0, "tuples")} in this run`} />`}
     ${!trident && html`<${Tile} label="A message takes" value=${slowest ? ms(slowest) : NONE} note="from its spout to the last ack" />`}
     ${!trident && html`<${Tile} label="Pending" value=${plural(page.pending, "messages")} note="not answered yet" />`}
-    <${Tile} label=${trident ? "Failed attempts" : "Failed messages"} value=${count(health.failures)} tone=${health.failures ? "warn" : ""} note=${health.failures ? (trident ? "tried again" : "told to their spouts") : "none"} />
+    <${Tile} label=${trident ? "Failed attempts" : "Failed messages"} value=${count(health.failures)} tone=${recentFailures(page) ? "warn" : ""} note=${health.failures ? (trident ? "tried again" : "told to their spouts") : "none"} />
     ${trident ? html`<${Tile} label="Dead letters" value=${count(health.deadLetters)} tone=${health.deadLetters ? "warn" : ""} note=${health.deadLetters ? "wait to be put back" : "none wait"} />`
       : is(health.workerDeaths) && html`<${Tile} label="Deaths of workers" value=${count(health.workerDeaths)} tone=${health.workerDeaths ? "warn" : ""} note=${health.workerDeaths ? "started again" : "none"} />`}
     ${!trident && html`<${Tile} label="Runs in" value=${plural(page.executorsTotal, "executors")} note=${`${plural(page.tasksTotal, "tasks")}, ${plural(page.workersTotal, "workers")}`} />`}

@@ -3,6 +3,7 @@
 import { cut, is, percent, plural } from "./format.js";
 
 const FULL = 0.9;
+const RECENT_S = 600;
 const ORDER = ["good", "quiet", "warn", "bad"];
 
 export function verdict(page, drawn, lags) {
@@ -15,7 +16,7 @@ export function verdict(page, drawn, lags) {
 function calm(page) {
   if (page.status === "STARTING") return ["quiet", "It starts."];
   if (page.status !== "ACTIVE") return ["quiet", "Nothing is processed now."];
-  return ["good", page.kind === "trident" ? "All is well: no failures, no dead letters." : "All is well: no failures."];
+  return ["good", recentFailures(page) === 0 && page.health?.failures ? "All is well now." : "All is well: no failures."];
 }
 
 function* ended(page) {
@@ -29,15 +30,26 @@ function* ended(page) {
   if (page.status === "WAITING") yield ["warn", "It waits for a free slot. Start a supervisor, or free a slot."];
 }
 
+// What failed within ten minutes: what failed long ago is told, but is no alarm any more.
+export function recentFailures(page) {
+  const recent = page.topologyStats?.find((each) => each.window === "600");
+  return recent?.retries ?? recent?.failed ?? page.health?.failures ?? 0;
+}
+
 function* unwell(page) {
   const health = page.health ?? {};
+  const recent = recentFailures(page);
+  const since = recent ? "" : " None of them within ten minutes.";
+  const tone = recent ? "warn" : "quiet";
   if (health.failures && page.kind === "trident") {
-    const last = health.lastFailure ? `; the last: ${cut(String(health.lastFailure), 300)}` : "";
-    yield ["warn", `${plural(health.failures, "attempts")} failed and were tried again${last}`];
-  } else if (health.failures) yield ["warn", `${plural(health.failures, "messages")} failed or timed out; their spouts were told.`];
+    const last = health.lastFailure ? `; the last: ${cut(String(health.lastFailure), 300)}.` : ".";
+    yield [tone, `${plural(health.failures, "attempts")} failed and were tried again${last}${since}`];
+  } else if (health.failures) yield [tone, `${plural(health.failures, "messages")} failed or timed out; their spouts were told.${since}`];
   if (health.deadLetters) yield ["warn", `${plural(health.deadLetters, "dead letters")} wait: tuples that were left out. “trident dead-letters” shows them and puts them back.`];
-  if (health.workerDeaths) yield ["warn", `Workers have died ${health.workerDeaths === 1 ? "once" : `${health.workerDeaths} times`} and were started again.`];
+  if (health.workerDeaths) yield [isRecent(page) ? "warn" : "quiet", `Workers have died ${health.workerDeaths === 1 ? "once" : `${health.workerDeaths} times`} and were started again.`];
 }
+
+const isRecent = (page) => page.uptimeSeconds < RECENT_S || (page.errors ?? []).some((each) => each.errorLapsedSecs < RECENT_S);
 
 function* busy(drawn) {
   const full = (drawn?.nodes ?? []).filter((node) => node.kind !== "spout" && is(node.capacity) && node.capacity >= FULL);
