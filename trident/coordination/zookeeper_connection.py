@@ -232,14 +232,19 @@ def _client_of(address: ZooKeeperAddress) -> Any:
         raise EnvironmentProblem(
             f"a log in ZooKeeper needs the package kazoo ({error}); pip install 'trident-spark[zookeeper]'"
         ) from error
-    handler, auth = SequentialThreadingHandler(), os.environ.get(AUTH, "")
-    scheme, _, credentials = auth.partition(":")
+
+    class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
+        def create_connection(self, *words: Any, timeout: float, **names: Any) -> Any:
+            # So that one machine that is gone does not take all the time there is: a session's, or that of the start.
+            return super().create_connection(*words, timeout=timeout / (1 + address.hosts.count(",")), **names)
+
+    handler, (scheme, _, credentials) = Handler(), os.environ.get(AUTH, "").partition(":")
     return KazooClient(
         address.hosts,
         timeout=SESSION_S,
         handler=handler,
         logger=_client_logger,
         connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.5, sleep_func=handler.sleep_func),
-        auth_data=[(scheme, credentials)] if auth else None,
-        default_acl=CREATOR_ALL_ACL if auth else None,
+        auth_data=[(scheme, credentials)] if scheme else None,
+        default_acl=CREATOR_ALL_ACL if scheme else None,
     )
