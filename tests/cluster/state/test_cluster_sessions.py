@@ -171,6 +171,24 @@ def test_every_state_of_a_node_is_seen_by_who_watches_it_again_or_a_later_one(
     assert writer.result() is None
 
 
+def test_what_a_killed_process_was_told_is_there_and_at_most_one_change_more(
+    opening: Opening, processes: Processes
+) -> None:
+    looks = opening()
+    for life in range(3):
+        writer = processes()
+        writer.begin(f"[state.set_data('/a{life}', b'%d' % n) or print(n, flush=True) for n in range(10**9)]")
+        told = [writer.result() for _ in range(20)]
+        writer.process.kill()
+        assert writer.process.stdout is not None
+        told += [int(line) for line in writer.process.stdout if line.endswith("\n")]
+        assert told == list(range(len(told)))
+        found = looks.state.get_versioned(f"/a{life}")
+        assert found in (Versioned(b"%d" % (len(told) - 1), len(told) - 1), Versioned(b"%d" % len(told), len(told)))
+    looks.state.set_data("/a0", b"goes on")
+    assert looks.state.get_data("/a0") == b"goes on"
+
+
 def test_a_process_ends_quietly_and_its_nodes_with_it(opening: Opening, processes: Processes) -> None:
     looks, one = opening(), processes()
     one.ask("state.set_ephemeral_node('/a', b'1')")
