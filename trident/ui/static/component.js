@@ -55,7 +55,7 @@ const figures = (title, without = "") => [
   ["Failed", (row) => count(row.failed), null, "num"],
 ].filter(([name]) => !without.includes(name));
 const EDGES = [["Edge", named], ["Grouping", (row) => row.grouping || NONE], ["Rate", (row) => rate(row.tuplesPerSecond, row.unit ?? "tuples"), null, "num"]];
-const EXECUTORS = [["Executor", (row) => row.id.replace(/^\[(\d+)-\1\]$/, "task $1").replace(/^\[(\d+)-(\d+)\]$/, "tasks $1 to $2")], ["Worker", (row) => `worker ${row.worker}`], ...figures("").slice(1), ["Capacity", (row) => html`<${Capacity} value=${capacity(row)} />`, capacity, "num"]];
+const EXECUTORS = [["Executor", (row) => row.id.replace(/^\[(\d+)-\1\]$/, "task $1").replace(/^\[(\d+)-(\d+)\]$/, "tasks $1 to $2")], ["Worker", (row) => `worker ${row.worker}`], ...figures("Executor").slice(1), ["Capacity", (row) => html`<${Capacity} value=${capacity(row)} />`, capacity, "num"]];
 
 export function Component({ id, component }) {
   const [window, choose] = useState(600);
