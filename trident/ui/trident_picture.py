@@ -45,7 +45,7 @@ _COUNTED = ("emitted", "executed", "failed", "capacity", "latencyMs", "tasks")
 
 
 def with_counts(drawn: Page, counted: Page) -> Page:
-    """Add what operations counted within a window to a picture; a rate that the last batches tell is newer, and stays."""
+    """Add what operations counted within a window to a picture; only the keys of states are those of the last batches."""
     operations = {node["id"]: node for node in counted["nodes"]}
     rates = {(edge["source"], edge["target"]): edge["tuplesPerSecond"] for edge in counted["edges"]}
     seconds = max(counted["windowSeconds"], 1e-3)
@@ -53,11 +53,10 @@ def with_counts(drawn: Page, counted: Page) -> Page:
         found = operations.get(node["id"])
         if found is not None:
             node.update({key: found[key] for key in _COUNTED})
-            if node["perSecond"] is None:
-                node["perSecond"] = found["executed"] / seconds
+            counts = found["emitted"] if node["kind"] == "spout" else found["executed"]
+            node["perSecond"] = counts / seconds
     for edge in drawn["edges"]:
-        if edge["tuplesPerSecond"] is None:
-            edge["tuplesPerSecond"] = rates.get((edge["source"], edge["target"]))
+        edge["tuplesPerSecond"] = rates.get((edge["source"], edge["target"]), edge["tuplesPerSecond"])
     return {**drawn, "window": counted["window"], "windowSeconds": counted["windowSeconds"]}
 
 

@@ -64,7 +64,7 @@ export function Cluster({ cluster: first }) {
       <${Tile} label="Throughput" value=${rate(total)} note="of all topologies" />
       <${Tile} label="Slots" value=${`${count(cluster.slotsUsed)} of ${count(cluster.slotsTotal)} used`} note=${`${count(cluster.slotsFree)} free`}
         tone=${of("WAITING") && !cluster.slotsFree ? "warn" : ""} />
-      <${Tile} label="Supervisors" value=${plural(cluster.supervisors, "supervisors")} note=${`${count(cluster.executorsTotal)} executors, ${count(cluster.tasksTotal)} tasks`} />
+      <${Tile} label="Supervisors" value=${plural(cluster.supervisors, "supervisors")} note=${`${plural(cluster.executorsTotal ?? 0, "executors")}, ${plural(cluster.tasksTotal ?? 0, "tasks")}`} />
     </dl>
     <${Card} title="Topologies" id="topologies" wide>
       <${Table} caption="Topologies" columns=${TOPOLOGIES} rows=${rows} keyOf=${(row) => row.id} filter=${(row) => row.name}

@@ -1,6 +1,6 @@
 // The topology as a picture: what feeds what, how much of it, and where it is full.
 
-import { html, useEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState } from "./vendor/preact-htm.js";
 import { count, cut, is, ms, percent, rate, shortRate } from "./format.js";
 import { HEIGHT, layOut, WIDTH } from "./layout.js";
 import { Card } from "./pieces.js";
@@ -23,6 +23,13 @@ export function Picture({ id, drawn }) {
   }, []);
   const fit = Math.max(0.1, Math.min(1, room / laid.size.width));
   const scale = zoom ?? Math.max(fit, 0.72);
+  const before = useRef(scale);
+  useLayoutEffect(() => { // what is in the middle stays there
+    const [at, grown] = [box.current, scale / before.current];
+    at.scrollLeft = (at.scrollLeft + at.clientWidth / 2) * grown - at.clientWidth / 2;
+    at.scrollTop = (at.scrollTop + at.clientHeight / 2) * grown - at.clientHeight / 2;
+    before.current = scale;
+  }, [scale]);
   const kinds = KINDS.filter(([kind]) => drawn.nodes.some((node) => kindOf(node) === kind));
   const tools = html`<div class="tools" role="group" aria-label="Size of the picture">
     <button class="button" aria-label="Smaller" onClick=${() => setZoom(Math.max(0.1, scale / 1.3))}>−</button>
@@ -38,7 +45,7 @@ export function Picture({ id, drawn }) {
         ${drawn.nodes.map((node) => html`<${Node} key=${node.id} id=${id} node=${node} at=${laid.places.get(node.id)} />`)}
       </svg>
     </div>
-    <p class="keys muted" id="after-picture" tabindex="-1">${kinds.map(([kind, name]) => html`<span key=${kind}><i class="key k-${kind}" aria-hidden="true"></i>${name}</span>`)}<span>arrows: tuples per second; to a state: keys per second</span></p>
+    <p class="keys muted" id="after-picture" tabindex="-1">${kinds.map(([kind, name]) => html`<span key=${kind}><i class="key k-${kind}" aria-hidden="true"></i>${name}</span>`)}<span>arrows: tuples per second, of the window above${drawn.nodes.some((node) => node.kind === "state") ? "; to a state: keys per second, just now" : ""}</span></p>
   <//>`;
 }
 
@@ -74,7 +81,7 @@ function Node({ id, node, at }) {
     <rect class="body" width=${WIDTH} height=${HEIGHT} rx=${kind === "state" ? 16 : 8} />
     <rect class="mark" width="5" x="0" y="10" height=${HEIGHT - 20} rx="2.5" />
     <text class="name" x="15" y="23">${cut(node.label, 19)}</text>
-    <text class="more" x="15" y="40">${cut(second, 25)}</text>
+    <text class="more" x="15" y="40">${cut(second, 24)}</text>
     ${full !== null && html`<rect class="gauge" x="15" y=${HEIGHT - 9} width=${WIDTH - 30} height="3" rx="1.5" /><rect class="gauge fill ${tone}" x="15" y=${HEIGHT - 9} width=${(WIDTH - 30) * full} height="3" rx="1.5" />`}
   </a>`;
 }
