@@ -36,6 +36,7 @@ from trident.errors import (
     LogError,
     LogHeldError,
 )
+from trident.zookeeper_address import ZooKeeperAddress
 
 WAIT_S = 30
 
@@ -463,6 +464,23 @@ def test_a_reader_follows_a_log_that_was_removed_and_begun_again(home: ZooKeeper
 
 
 # ---- wrong addresses, missing programs, no access --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("address", "read_as"),
+    [
+        ("zookeeper://host/a/b", "zookeeper://host:2181/a/b"),
+        ("zookeeper://one, two:2182,10.0.0.1/log/", "zookeeper://one:2181,two:2182,10.0.0.1:2181/log"),
+        ("zookeeper://[::1]:2183/log", "zookeeper://[::1]:2183/log"),
+        (str(Path("zookeeper://host:1/log")), "zookeeper://host:1/log"),  # a path has lost a slash
+        ("ZooKeeper://host/word count", "zookeeper://host:2181/word count"),
+    ],
+)
+def test_addresses_are_read(address: str, read_as: str) -> None:
+    assert str(ZooKeeperAddress.of(address)) == read_as
+    assert Config(log_dir=address).log_folder("t") == address
+    assert Config(log_dir=address).dead_letter_folder("t") == str(Path("trident-log", "t", "dead_letters"))
+    assert Config(log_dir=address, dead_letter_dir="letters").dead_letter_folder("t") == "letters"
 
 
 @pytest.mark.parametrize(
