@@ -73,6 +73,17 @@ def test_what_is_unused_is_removed_when_it_is_old(store: CodeStore) -> None:
     assert sorted(path.name for path in store.folder.iterdir()) == sorted([f"{used}.zip", f"{new}.zip"])
 
 
+def test_a_package_that_is_asked_for_is_not_removed_before_it_is_used(store: CodeStore) -> None:
+    sha256, data = package_of({"a.py": b"1"})
+    assert not store.is_there(sha256)
+    store.put(sha256, data)
+    os.utime(store.path(sha256), (time.time() - 7200,) * 2)
+    assert store.is_there(sha256)
+    assert store.remove_unused(()) == []
+    store.path(sha256).write_bytes(b"damaged")
+    assert not store.is_there(sha256)
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "code").write_text("a file")
     with pytest.raises(ClusterError, match="packages of code cannot be kept in"):

@@ -112,6 +112,15 @@ class CodeStore:
             raise
         return source
 
+    def is_there(self, sha256: str) -> bool:
+        """Whether a package is there and whole. Then it counts as new again, for `remove_unused`: it is about to be used."""
+        try:
+            self.open(sha256).close()
+            os.utime(self.path(sha256))
+        except (BadPackage, FileNotFoundError):
+            return False
+        return True
+
     def manifest(self, sha256: str) -> PackageManifest:
         """Return the manifest of a package."""
         with self.open(sha256) as source:

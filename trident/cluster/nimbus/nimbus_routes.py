@@ -21,7 +21,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.ui.answers import PageError, answer, problem
 
@@ -69,12 +68,9 @@ class _Routes:
 
     def has_code(self, request: Request) -> Response:  # not async: it runs in a thread
         try:
-            self._submissions.code.open(request.query_params.get("has", "")).close()
-        except BadPackage:
-            return answer({"has": False})
+            return answer({"has": self._submissions.code.is_there(request.query_params.get("has", ""))})
         except Exception as error:  # noqa: BLE001  as above
             return problem(request, error)
-        return answer({"has": True})
 
     def get_code(self, request: Request) -> Response:
         try:
