@@ -279,7 +279,7 @@ def test_a_topology_that_is_killed_changes_no_more_but_for_its_wait(submissions:
     ):
         with pytest.raises(ClusterError, match="is being killed; it cannot be"):
             change()
-    with pytest.raises(NameTaken):
+    with pytest.raises(NameTaken, match="is being killed, and has its name until it has ended: within 5 s"):
         submissions.submit(Submission(sha256, "mine"))
 
 

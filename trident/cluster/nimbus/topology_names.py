@@ -115,16 +115,27 @@ class TopologyNames:
         self._complete(claim)
         theirs = claim.base
         if not base.submission or base.submission != theirs.submission:
-            since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(theirs.launch_time_secs))
-            raise NameTaken(
-                f"the cluster has a topology {base.storm_name!r}, submitted at {since} (id {claim.storm_id}). "
-                f"Give another name, kill it first (`trident kill {base.storm_name}`), or give it new code (`trident upgrade`)"
-            )
+            raise NameTaken(self._who_has_it(claim))
         if base.code_hash != theirs.code_hash:
             raise NameTaken(
                 f"the submission {base.submission} of {claim.storm_id} was of another package; choose another id for it"
             )
         return claim.storm_id
+
+    def _who_has_it(self, claim: _Claim) -> str:
+        """Say which topology has a name, and what to do."""
+        name, now = claim.base.storm_name, self._cluster.storm_base(claim.storm_id)
+        if now is not None and now.status.kind == "killed":
+            return (
+                f"topology {name!r} (id {claim.storm_id}) is being killed, and has its name until it has ended: within "
+                f"{now.status.wait_secs:g} s and what its driver needs to end. Submit it again then, or hurry it: "
+                f"`trident kill {name} -w 0`"
+            )
+        since = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(claim.base.launch_time_secs))
+        return (
+            f"the cluster has a topology {name!r}, submitted at {since} (id {claim.storm_id}). Give another name, kill it "
+            f"first (`trident kill {name}`), or give it new code (`trident upgrade`)"
+        )
 
     def _complete(self, claim: _Claim) -> None:
         """Add the record of a topology that has its name, if it is missing."""
