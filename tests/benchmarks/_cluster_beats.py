@@ -15,7 +15,7 @@ from trident.cluster.state.cluster_records import (
 )
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
-__all__ = ["beat_all", "beat_bytes", "write_topologies"]
+__all__ = ["beat_all", "beat_bytes", "killed_topology", "write_topologies"]
 
 _START, _SLOTS = 1000.0, 100
 _STATISTICS = {
@@ -32,7 +32,7 @@ def write_topologies(cluster: StormClusterState, count: int) -> None:
         cluster.supervisor_heartbeat(f"supervisor-{number}", info)
     for number in range(count):
         name, slot = _name(number), _slot(number)
-        base = StormBase(name, _START + number, Status("active", _START), 1, {}, "trident", "m:t", "0" * 64)
+        base = _base(name, Status("active", _START))
         driver = Assignment.DRIVER
         given = Assignment("code", {slot.node: "127.0.0.1"}, {driver: slot}, {driver: _START}, "0" * 64, 1)
         cluster.setup_heartbeats(name)
@@ -55,6 +55,15 @@ def beat_all(address: str, numbers: range) -> None:
 def beat_bytes() -> int:
     """Return how large a heartbeat is."""
     return len(_beat(1, 1).to_bytes())
+
+
+def killed_topology(name: str) -> StormBase:
+    """Return the record of a topology that was killed and has no driver."""
+    return _base(name, Status("killed", _START))
+
+
+def _base(name: str, status: Status) -> StormBase:
+    return StormBase(name, _START, status, 1, {}, "trident", "m:t", "0" * 64)
 
 
 def _beat(number: int, beats: int) -> WorkerHeartbeat:
