@@ -27,6 +27,8 @@ from trident.coordination.memory_log import TransactionLogReader
 __all__ = ["COUNTING", "DaemonProcess", "Machine", "MachineCluster"]
 
 TOKEN = "a-token-of-tests"
+MOVED_AFTER_S = 4.0
+"""How long a driver may be silent in tests that wait for it to be moved. A busy machine may take longer to start one."""
 
 # In a batch every word of `LINES` is counted once, so the batches that are committed say what every count must be.
 COUNTING = """
@@ -164,7 +166,7 @@ class MachineCluster:
     """
 
     def __init__(
-        self, folder: Path, address: str, driver_timeout_s: float = 4.0, max_deaths: int = 20, **variables: str
+        self, folder: Path, address: str, driver_timeout_s: float = 20.0, max_deaths: int = 20, **variables: str
     ) -> None:
         self.folder, self.address = folder, address
         self._timeout, self._max_deaths = driver_timeout_s, max_deaths

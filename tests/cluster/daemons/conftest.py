@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness.cluster_machines import MachineCluster
+from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.servers import Server
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 
@@ -27,7 +27,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster
 @pytest.fixture
 def three_machines(tmp_path: Path) -> Iterator[MachineCluster]:
     """Three machines and two Nimbuses, on an embedded state."""
-    with MachineCluster(tmp_path, str(tmp_path / "cluster")) as made:
+    with MachineCluster(tmp_path, str(tmp_path / "cluster"), MOVED_AFTER_S) as made:
         made.up(machines=3, nimbuses=2)
         yield made
 
@@ -45,7 +45,7 @@ def ensemble(tmp_path: Path) -> Iterator[ZooKeeperEnsemble]:
 @pytest.fixture
 def on_zookeeper(tmp_path: Path, ensemble: ZooKeeperEnsemble) -> Iterator[MachineCluster]:
     """Three machines and two Nimbuses on a ZooKeeper of three members."""
-    with MachineCluster(tmp_path, f"zookeeper://{ensemble.hosts}/faults{next(_roots)}") as made:
+    with MachineCluster(tmp_path, f"zookeeper://{ensemble.hosts}/faults{next(_roots)}", MOVED_AFTER_S) as made:
         made.up(machines=3, nimbuses=2)
         yield made
 

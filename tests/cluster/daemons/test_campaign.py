@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.daemons.campaign import Campaign
 from tests.cluster.daemons.ledgers import LEDGERS, check_ledger, submit_ledger, write_ledgers
 from tests.cluster.daemons.log_watch import LogWatch
-from tests.harness.cluster_machines import MachineCluster
+from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 
@@ -52,7 +52,7 @@ def ledgers_survive(
 @pytest.mark.server
 def test_four_faults_in_a_row_leave_both_ledgers_exact(tmp_path: Path, redis_url: str) -> None:
     address = str(tmp_path / "cluster")
-    with MachineCluster(tmp_path, address, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
+    with MachineCluster(tmp_path, address, MOVED_AFTER_S, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
         cluster.up(machines=2, nimbuses=2)
         ledgers_survive(cluster, redis_url, (4, 1))
 
@@ -61,7 +61,7 @@ def test_four_faults_in_a_row_leave_both_ledgers_exact(tmp_path: Path, redis_url
 @pytest.mark.timeout(3600)
 def test_fifty_faults_on_an_embedded_state(tmp_path: Path, redis_url: str) -> None:
     address = str(tmp_path / "cluster")
-    with MachineCluster(tmp_path, address, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
+    with MachineCluster(tmp_path, address, MOVED_AFTER_S, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
         cluster.up(machines=3, nimbuses=2)
         ledgers_survive(cluster, redis_url, (_FAULTS, _SEED))
 
@@ -70,6 +70,6 @@ def test_fifty_faults_on_an_embedded_state(tmp_path: Path, redis_url: str) -> No
 @pytest.mark.timeout(3600)
 def test_fifty_faults_on_zookeeper(tmp_path: Path, redis_url: str, ensemble: ZooKeeperEnsemble) -> None:
     address = f"zookeeper://{ensemble.hosts}/campaign"
-    with MachineCluster(tmp_path, address, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
+    with MachineCluster(tmp_path, address, MOVED_AFTER_S, max_deaths=_MANY, LEDGER_REDIS=redis_url) as cluster:
         cluster.up(machines=3, nimbuses=2)
         ledgers_survive(cluster, redis_url, (_FAULTS, _SEED), ensemble)

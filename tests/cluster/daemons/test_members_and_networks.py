@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.daemons.counted import committed, counts, expected, goes_on, is_gone, stop_and_check
 from tests.cluster.daemons.cut_network import CutNetwork
 from tests.cluster.daemons.log_watch import LogWatch
-from tests.harness.cluster_machines import MachineCluster
+from tests.harness.cluster_machines import MOVED_AFTER_S, MachineCluster
 from tests.harness.commands import last_txid, until
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 
@@ -88,7 +88,7 @@ def test_a_driver_behind_a_cut_network_is_fenced(tmp_path: Path, ensemble: ZooKe
     networks = [CutNetwork(member.port) for member in ensemble.members]
     behind = ",".join(f"127.0.0.1:{each.port}" for each in networks)
     conf = {"log_dir": str(tmp_path / "file-log")} if log == "file" else {}
-    with MachineCluster(tmp_path, f"zookeeper://{ensemble.hosts}/cut") as cluster:
+    with MachineCluster(tmp_path, f"zookeeper://{ensemble.hosts}/cut", MOVED_AFTER_S) as cluster:
         cluster.nimbus()
         cut_off = cluster.machine(address=f"zookeeper://{behind}/cut")
         until(lambda: len(cluster.state.supervisors()) == 1, "the machine is known")

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cluster.daemons.counted import committed, goes_on, is_gone, stop_and_check
 from tests.cluster.daemons.log_watch import LogWatch
-from tests.harness.cluster_machines import TOKEN, Machine, MachineCluster
+from tests.harness.cluster_machines import MOVED_AFTER_S, TOKEN, Machine, MachineCluster
 from tests.harness.commands import until
 from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster.nimbus.leadership import leader_of
@@ -39,7 +39,7 @@ def trio(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     address = str(folder / "cluster")
     if request.param == "zookeeper":
         address = f"zookeeper://{request.getfixturevalue('members').hosts}/trio"
-    with MachineCluster(folder, address) as made:
+    with MachineCluster(folder, address, MOVED_AFTER_S) as made:
         made.up(machines=3, nimbuses=2)
         yield made
 
@@ -191,7 +191,7 @@ def test_a_supervisor_and_its_driver_killed_apart_lose_nothing(trio: MachineClus
 
 
 def test_a_driver_that_keeps_dying_is_moved_then_put_to_rest_with_its_error(tmp_path: Path) -> None:
-    with MachineCluster(tmp_path, str(tmp_path / "cluster"), max_deaths=8) as cluster:
+    with MachineCluster(tmp_path, str(tmp_path / "cluster"), MOVED_AFTER_S, max_deaths=8) as cluster:
         cluster.up(machines=2)
         (tmp_path / "dying.py").write_text(
             "from counting import made\nimport os, signal\ntopology = made('dying')\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.cluster.nimbus.pictures import assignment
 from trident.cluster.nimbus.driver_health import DriverHealth
+from trident.cluster.nimbus.nimbus import _MAX_PAUSE_S
 from trident.cluster.state.cluster_records import Assignment, WorkerHeartbeat
 
 _START = 7.0
@@ -73,3 +74,12 @@ def test_after_forget_every_driver_has_the_whole_timeout_again() -> None:
     looks.health.forget()
     assert looks.look(beat(1.0), 5) == "alive"
     assert looks.look(beat(1.0), 1) == "stale"
+
+
+def test_a_silent_driver_is_stale_although_rounds_are_as_far_apart_as_they_may_be() -> None:
+    looks = Looks()
+    found = [looks.look(beat(1.0), 1)]
+    for _ in range(2):
+        looks.now += _MAX_PAUSE_S
+        found.append(looks.look(beat(1.0), 1))
+    assert found == ["alive", "stale", "stale"]

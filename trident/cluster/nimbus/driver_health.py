@@ -32,9 +32,10 @@ class DriverHealth:
         How long it may take to the first one.
     gap_s
         If rounds are further apart than this, this process was paused, or could not read: then that time does not count.
+        Longer than the longest pause between rounds.
     """
 
-    def __init__(self, timeout_s: float, launch_s: float, gap_s: float = 3.0) -> None:
+    def __init__(self, timeout_s: float, launch_s: float, gap_s: float = 10.0) -> None:
         self._timeout_s, self._launch_s, self._gap_s = timeout_s, launch_s, gap_s
         self._seen: dict[str, _Seen] = {}
         self._observed: float | None = None
