@@ -71,11 +71,29 @@ class LargeCluster:
         }  # fmt: skip
 
 
+class CyclicTopology(LargeCluster):
+    """`ClusterPages` of one topology whose bolts feed each other, and one itself."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 4)
+
+    def of_topology(self, topology_id: str) -> LargeTopology:
+        found = super().of_topology(topology_id)
+        pairs = [(0, 1), (1, 2), (2, 3), (3, 1), (2, 2)]
+        found.edges = [
+            {"source": f"component-{source}", "target": f"component-{target}", "stream": "default", "grouping": "shuffle",
+             "kind": "tuples", "tuples": 1, "tuplesPerSecond": 1.0}
+            for source, target in pairs
+        ]  # fmt: skip
+        return found
+
+
 class LargeTopology:
     """One of them: spouts that feed bolts in layers."""
 
     def __init__(self, name: str, components: int, step: int) -> None:
         self._name, self._step = name, step
+        self.edges: list[Page] | None = None
         self._of = [f"component-{number}" for number in range(components)]
         self._spouts = max(1, components // 25)
 
@@ -115,7 +133,7 @@ class LargeTopology:
              "capacity": (n * 37 + self._step) % 100 / 100, "latencyMs": 1.5, "executors": 2, "tasks": 2, "perSecond": 3.0}
             for n, each in enumerate(self._of)
         ]  # fmt: skip
-        return {"stages": [], "nodes": nodes, "edges": edges}
+        return {"stages": [], "nodes": nodes, "edges": edges if self.edges is None else self.edges}
 
     def batches(self) -> Sequence[Page]:
         return []

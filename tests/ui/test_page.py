@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 from spouts import FixedBatchSpout
 from tests.storm.components import Split
 from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
-from tests.ui.large_cluster import LargeCluster
+from tests.ui.large_cluster import CyclicTopology, LargeCluster
 from tests.ui.page_servers import NASTY, TOKEN, counting, storm_server, trident_server, until
 from tests.ui.page_topologies import orders
 from trident.runtime.driver.running import RunningTopology
@@ -320,6 +320,14 @@ def test_a_topology_that_ends_with_an_error_says_so(browser: Browser) -> None:
 
 
 # ---- size ------------------------------------------------------------------------------------------------------------
+
+
+def test_bolts_that_feed_each_other_are_drawn(browser: Browser) -> None:
+    with UIServer(CyclicTopology(), port=0) as server, opened(browser, f"{server.url}/#/topology/topology-0") as page:
+        expect(page.locator(DRAWN)).to_have_count(4)
+        expect(page.locator("svg.graph .edge")).to_have_count(5)
+        assert page.locator("svg.graph .edge path").evaluate_all("all => all.every(each => each.getTotalLength() > 20)")
+
 
 MEASURED = """() => new Promise(drawn => {
   const ready = () => document.querySelectorAll('svg.graph a.node').length === 500 && document.querySelector('tbody tr');

@@ -91,7 +91,7 @@ class BoundedServer(uvicorn.Server):
                     self._refuse(connection)
                     await asyncio.sleep(0)  # an accept that need not wait does not let others run
             except OSError as error:  # most often: no descriptor is free; who asks waits in the kernel's queue
-                logger.warning("DRPC cannot accept a connection: %s", error)
+                logger.warning("a server cannot accept a connection: %s", error)
                 await asyncio.sleep(_NO_DESCRIPTOR_S)
 
     def _connection(self) -> _Connection:

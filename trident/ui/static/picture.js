@@ -8,7 +8,8 @@ import { Card } from "./pieces.js";
 const KINDS = [["spout", "source"], ["bolt", "bolt"], ["step", "step"], ["exchange", "exchange"], ["state", "state"], ["query", "query"], ["persist", "update of a state"]];
 const STEPS = new Set(["spout", "bolt", "exchange", "state", "query", "persist", "static", "acker"]);
 const kindOf = (node) => (STEPS.has(node.kind) ? node.kind : "step");
-const MOST_LABELS = 300;
+const MOST_LABELS = 300; // of a larger picture they are drawn when it is near, because there they can be read
+const NEAR = 0.9;
 
 export function Picture({ id, drawn }) {
   const [zoom, setZoom] = useState(null); // null: as wide as the card
@@ -41,7 +42,7 @@ export function Picture({ id, drawn }) {
       <svg class="graph ${scale < 0.45 ? "far" : ""}" width=${laid.size.width * scale} height=${laid.size.height * scale} viewBox=${`0 0 ${laid.size.width} ${laid.size.height}`} role="group" aria-label=${`${count(drawn.nodes.length)} components, ${count(laid.edges.length)} connections`}>
         <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" markerUnits="userSpaceOnUse" orient="auto"><path d="M0,0.5 L8,4 L0,7.5 z" /></marker></defs>
         ${laid.bands.map((band) => html`<g key=${band.stage} class="band"><rect x=${band.x} y=${band.y} width=${band.width} height=${band.height} rx="10" /><text x=${band.x + 12} y="24">${cut(stageTitle(drawn.stages, band.stage), Math.floor(band.width / 6.2))}<title>${stageTitle(drawn.stages, band.stage)}</title></text></g>`)}
-        <${Edges} drawn=${drawn} laid=${laid} />
+        <${Edges} drawn=${drawn} laid=${laid} near=${scale >= NEAR} />
         ${drawn.nodes.map((node) => html`<${Node} key=${node.id} id=${id} node=${node} at=${laid.places.get(node.id)} />`)}
       </svg>
     </div>
@@ -51,10 +52,10 @@ export function Picture({ id, drawn }) {
 
 const stageTitle = (stages, number) => (stages ?? []).map((each, index) => (typeof each === "string" ? { number: index, title: each } : each)).find((each) => each.number === number)?.title ?? `stage ${number}`;
 
-function Edges({ drawn, laid }) {
+function Edges({ drawn, laid, near }) {
   const byIndex = drawn.edges;
   const fastest = Math.max(1e-9, ...byIndex.map((edge) => edge.tuplesPerSecond ?? 0));
-  const labels = laid.edges.length <= MOST_LABELS;
+  const labels = near || laid.edges.length <= MOST_LABELS;
   return laid.edges.map((edge, at) => {
     const told = byIndex[edge.index];
     const speed = told.tuplesPerSecond;
