@@ -64,7 +64,7 @@ function Dialog({ id, name, action, bolts, components, close }) {
       ${timed && html`<label>What is pending may take (seconds) <input type="number" name="wait" min="0" max="86400" step="any" value="30" required /></label>`}
       ${action === "rebalance" && html`<label>Workers (empty: as now) <input type="number" name="workers" min="1" /></label>`}
       ${action === "rebalance" && bolts && components.length <= 30 && components.map((each) => { const component = each.spoutId ?? each.boltId; return html`<label key=${component}>Executors of ${component} (now ${each.executors}, at most ${each.tasks}) <input type="number" name="executors" min="1" max=${each.tasks} /></label>`; })}
-      ${wantsToken && html`<label>Token <input type="password" name="token" required autocomplete="off" /></label><p class="muted small">The command that serves this page has printed it. It is kept in this tab until you close it.</p>`}
+      ${wantsToken && html`<label>Token <input type="password" name="token" required autocomplete="off" /></label><p class="muted small">The command that serves this page has printed it, or the file that has it. It is kept in this tab until you close it.</p>`}
       ${problem && html`<p class="problem" role="alert">${problem}</p>`}
       <div class="buttons"><button type="button" class="button" onClick=${() => close()}>Cancel</button>
         <button class="button ${action === "kill" ? "danger solid" : "primary"}" disabled=${busy}>${busy ? "…" : title}</button></div>

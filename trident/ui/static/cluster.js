@@ -2,7 +2,7 @@
 
 import { html } from "./vendor/preact-htm.js";
 import { useLive } from "./api.js";
-import { count, duration, is, NONE, plural, rate } from "./format.js";
+import { age, count, is, NONE, plural, rate } from "./format.js";
 import { Card, Problem, Status, Table, Tile } from "./pieces.js";
 
 export const link = (id, text) => html`<a href="#/topology/${encodeURIComponent(id)}">${text}</a>`;
@@ -19,7 +19,7 @@ const TOPOLOGIES = [
   ["Host", (row) => row.host ?? NONE, (row) => row.host],
   ["Workers", (row) => count(row.workersTotal), (row) => row.workersTotal, "num"],
   ["Executors", (row) => count(row.executorsTotal), (row) => row.executorsTotal, "num"],
-  ["Up for", (row) => duration(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
+  ["Up for", (row) => age(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
 ];
 
 function problems(row) {
@@ -34,13 +34,13 @@ const SUPERVISORS = [
   ["Supervisor", (row) => row.id, (row) => row.id],
   ["Host", (row) => row.host, (row) => row.host],
   ["Slots used", (row) => `${count(row.slotsUsed)} of ${count(row.slotsTotal)}`, (row) => row.slotsUsed, "num"],
-  ["Up for", (row) => duration(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
+  ["Up for", (row) => age(row.uptimeSeconds), (row) => row.uptimeSeconds, "num"],
 ];
 const NIMBUSES = [
   ["Nimbus", (row) => row.url ?? row.host, (row) => row.host],
   ["Role", (row) => html`<${Status} status=${row.status === "Leader" ? "LEADS" : row.status === "Offline" ? "offline" : "stands by"} />`],
   ["Version", (row) => row.version ?? NONE],
-  ["Up for", (row) => duration(row.nimbusUpTimeSeconds), null, "num"],
+  ["Up for", (row) => age(row.nimbusUpTimeSeconds), null, "num"],
 ];
 
 export function Cluster({ cluster: first }) {

@@ -17,7 +17,7 @@ export function Errors({ errors, title = "Errors" }) {
         <span class="whatwrong">${cut(causeOf(each), 240)}${each.times > 1 && html` <span class="muted">${count(each.times)} times</span>`}</span></summary>
       ${each.row && html`<p><span class="muted">Tuple:</span> <code>${each.row}</code></p>`}
       <pre tabindex="0">${each.error}</pre>
-      <p class="muted">${each.errorHost ?? ""}${each.errorTask !== undefined && each.errorTask !== null ? `, task ${each.errorTask}` : ""}${each.willRetry === false ? ", not tried again" : ""}</p>
+      <p class="muted">${each.errorHost ? `on ${each.errorHost}` : ""}${each.errorTask !== undefined && each.errorTask !== null ? `, task ${each.errorTask}` : ""}${each.willRetry === false ? ", not tried again" : ""}</p>
     </details>`)}
   <//>`;
 }

@@ -27,7 +27,7 @@ export const ms = (value) => {
 
 export const duration = (seconds) => {
   if (!is(seconds)) return NONE;
-  if (seconds < 60) return `${seconds < 10 ? number(seconds) : whole.format(seconds)} s`;
+  if (seconds < 60) return `${seconds < 10 && !Number.isInteger(seconds) ? number(seconds) : whole.format(seconds)} s`;
   const units = [["d", 86400], ["h", 3600], ["min", 60], ["s", 1]];
   let left = Math.floor(seconds);
   const parts = [];
@@ -39,6 +39,7 @@ export const duration = (seconds) => {
   return parts.slice(0, 2).join(" ");
 };
 
+export const age = (seconds) => (is(seconds) ? duration(Math.floor(seconds)) : NONE);
 export const ago = (at) => {
   if (!is(at)) return NONE;
   const seconds = Math.round((Date.now() - at) / 1000);

@@ -2,7 +2,7 @@
 
 import { html, useState } from "./vendor/preact-htm.js";
 import { useLives } from "./api.js";
-import { count, duration, is, ms, NONE, percent, plural, rate, windowName } from "./format.js";
+import { age, count, duration, is, ms, NONE, percent, plural, rate, windowName } from "./format.js";
 import { Actions } from "./actions.js";
 import { Batches, Phases } from "./batches.js";
 import { lagText } from "./cluster.js";
@@ -42,7 +42,7 @@ const WORKERS = [
   ["Worker", (row) => `worker ${row.worker ?? 0}`],
   ["Host", (row) => row.host],
   ["Process", (row) => row.pid],
-  ["Up for", (row) => duration(row.uptimeSeconds), null, "num"],
+  ["Up for", (row) => age(row.uptimeSeconds), null, "num"],
   ["Executors", (row) => count(row.executorsTotal), null, "num"],
 ];
 
@@ -61,7 +61,7 @@ export function Topology({ id, meta, alone }) {
   return html`
     <div class="head">
       <div><h1>${page.name}</h1>
-        <p class="sub"><${Status} status=${page.status} /> ${trident ? "Trident" : "spouts and bolts"}, up for ${duration(page.uptimeSeconds)}
+        <p class="sub"><${Status} status=${page.status} /> ${trident ? "Trident" : "spouts and bolts"}, up for ${age(page.uptimeSeconds)}
           ${page.host ? html` on ${page.host}` : null}${page.id !== page.name ? html`, id ${page.id}` : null}</p></div>
       <${Actions} id=${id} page=${page} meta=${meta} alone=${alone} />
     </div>
