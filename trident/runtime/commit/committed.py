@@ -43,9 +43,9 @@ class Committed:
     metrics: dict[str, int] = field(default_factory=dict)
     captured: list[Failure] = field(default_factory=list)
     key_counts: dict[str, KeyCounts] = field(default_factory=dict)
-    figures: Figures = field(default_factory=dict)
-    put_back: Mapping[str, int] = field(default_factory=dict)
-    took_ns: dict[str, int] = field(default_factory=dict)
+    figures: Figures | None = None
+    put_back: Mapping[str, int] | None = None
+    took_ns: Mapping[str, int] | None = None
 
     def add_keys(self, state: str, counts: KeyCounts) -> None:
         """Add what a partition of a state, or a query of it, read and wrote."""

@@ -146,13 +146,14 @@ class Committer:
     ) -> Committed:
         done = Committed(dict(output.touched), dict(output.keys), key_counts=dict(output.key_counts))
         run = Run(_attempt_of(txids), TupleErrors(capture, done.captured, self._bounds), self._static_state)
-        flow = Flow(self._plan, self._exchanges, output, run)
+        flow, took = Flow(self._plan, self._exchanges, output, run), dict[str, int]()
         for node in self._plan.commits:
             if node.id in elsewhere:
                 continue
             began = perf_counter_ns()
             self._commit_node(node, flow, txids, now_ms, run, done)
-            done.took_ns[node.id] = perf_counter_ns() - began
+            took[node.id] = perf_counter_ns() - began
+        done.took_ns = took
         done.figures, done.put_back = flow.counted()
         return done
 

@@ -39,7 +39,7 @@ class Flow:
         self._fragments, self._exchanges, self._run = plan.fragments, exchanges, run
         self._waiting = TaskOutput({to: list(tables) for to, tables in output.sinks.items()}, frames=output.frames)
 
-    def counted(self) -> tuple[Figures, Mapping[str, int]]:
+    def counted(self) -> tuple[Figures, Mapping[str, int] | None]:
         """Return what the steps behind nodes have counted, and the dead letters that came back to them."""
         return self._waiting.figures, self._waiting.put_back
 

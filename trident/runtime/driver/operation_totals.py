@@ -27,7 +27,7 @@ __all__ = ["OperationTotals"]
 _LONGEST_S = 1.0
 _MOST_WAITING = 32  # more would be old objects for Python's cycle collector, which looks at them again and again
 
-_Waiting = tuple[bool, Figures, Figures, Mapping[str, int], BatchCommitted]
+_Waiting = tuple[bool, Figures, Figures | None, Mapping[str, int] | None, BatchCommitted]
 _Lists = dict[str, list[list[int]]]
 """By entry, figures that are added up number by number."""
 
@@ -113,45 +113,49 @@ class OperationTotals:
         del self._waiting[:count]
         if not batches:
             return
-        amounts: dict[Key, float] = defaultdict(float)
-        self._add_figures(amounts, batches)
+        plan: _Lists = defaultdict(list)
+        placed: _Lists = defaultdict(list)
         took: dict[str, int] = defaultdict(int)
         keys: dict[str, int] = defaultdict(int)
-        for _, _, _, took_ns, event in batches:
-            for node, nanoseconds in took_ns.items():
-                took[node] += nanoseconds
+        for in_executors, processed, committed, took_ns, event in batches:
+            here = placed if in_executors else plan
+            for entry, figures in processed.items():
+                here[entry].append(figures)
+            if committed:
+                for entry, figures in committed.items():
+                    plan[entry].append(figures)
+            if took_ns:
+                for node, nanoseconds in took_ns.items():
+                    took[node] += nanoseconds
             for state, updated in event.keys_updated.items():
                 keys[state] += updated
-        for node, nanoseconds in took.items():
-            for key, _ in self._meanings[node][NS]:
-                amounts[key] += nanoseconds
-        for state, updated in keys.items():
-            amounts[Key(self._steps[state], "keys")] += updated
+        amounts = self._named(plan, placed, took, keys)
         events = [batch[-1] for batch in batches]
         amounts[Key(TOPOLOGY, "batches")] += len(events)
         for phase, seconds in zip(Phases._fields, _columns([event.phases for event in events]), strict=True):
             amounts[Key(TOPOLOGY, f"{phase}_s")] += seconds
         self._windows.add(amounts, events[-1].recorded_at)
 
-    def _add_figures(self, amounts: dict[Key, float], batches: Sequence[_Waiting]) -> None:
-        plan: _Lists = defaultdict(list)
-        placed: _Lists = defaultdict(list)
-        for in_executors, processed, committed, _, _ in batches:
-            here = placed if in_executors else plan
-            for entry, figures in processed.items():
-                here[entry].append(figures)
-            for entry, figures in committed.items():
-                plan[entry].append(figures)
+    def _named(
+        self, plan: _Lists, placed: _Lists, took: Mapping[str, int], keys: Mapping[str, int]
+    ) -> dict[Key, float]:
+        amounts: dict[Key, float] = defaultdict(float)
         for lists, meanings in ((plan, self._meanings), (placed, self._placed)):
             for entry, rows in lists.items():
                 for total, meaning in zip(_columns(rows), meanings[entry], strict=True):
                     for key, sign in meaning if total else ():
                         amounts[key] += sign * total
+        for node, nanoseconds in took.items():
+            for key, _ in self._meanings[node][NS]:
+                amounts[key] += nanoseconds
+        for state, updated in keys.items():
+            amounts[Key(self._steps[state], "keys")] += updated
+        return amounts
 
     def _add_rare(self, event: BatchCommitted, output: TaskOutput, committed: Committed) -> None:
         amounts: dict[Key, float] = {Key(TOPOLOGY, "retries"): event.tries - 1}
-        put_back = dict(output.put_back)
-        add_counts(put_back, committed.put_back)
+        put_back = dict(output.put_back or {})
+        add_counts(put_back, committed.put_back or {})
         for step, rows in put_back.items():
             amounts[Key(step, "executed")] = rows
         self._windows.add(amounts, event.recorded_at)

@@ -60,7 +60,7 @@ class TaskOutput:
     figures
         By entry, what the passes over its fragment counted; see `step_figures.py`.
     put_back
-        By step, or entry, how many dead letters came back there.
+        By step, or entry, how many dead letters came back there, if any did.
     shared
         How many attempts shared the Spark job that it comes from.
     """
@@ -86,7 +86,7 @@ class TaskOutput:
     kept: object | None = None
     seconds: float = 0.0
     figures: dict[str, list[int]] = field(default_factory=dict)
-    put_back: dict[str, int] = field(default_factory=dict)
+    put_back: dict[str, int] | None = None
     shared: int = 1
 
     @property
@@ -107,7 +107,9 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         merged.frames.extend(output.frames)
         add_counts(merged.metrics, output.metrics)
         add_figures(merged.figures, output.figures)
-        add_counts(merged.put_back, output.put_back)
+        if output.put_back:
+            merged.put_back = merged.put_back or {}
+            add_counts(merged.put_back, output.put_back)
         merged.seconds += output.seconds
         merged.bytes_shuffled += output.bytes_shuffled
         merged.bytes_collected += output.bytes_collected

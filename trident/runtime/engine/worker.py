@@ -275,8 +275,9 @@ def send(
         figures = output.figures[fragment.entry] = list(fragment.counted)
     pieces: Iterable[pa.Table] = whole(fragment, tables)
     if letters:
+        back = output.put_back = output.put_back or {}
         for (step, _), rows in letters.items():
-            output.put_back[step] = output.put_back.get(step, 0) + rows.num_rows
+            back[step] = back.get(step, 0) + rows.num_rows
         pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
     for table in pieces:
         for at, (sink, data) in enumerate(run_fragment(fragment, table, run, figures, letters)):
