@@ -8,9 +8,10 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -297,17 +298,45 @@ def test_a_machine_of_the_ensemble_that_is_gone_does_not_keep_the_log_from_being
     assert reopened(home).txid == 6
 
 
+def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again_soon(
+    home: ZooKeeperHome, proxy: Proxy
+) -> None:
+    answers, silent = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        silent.set()
+        answers.wait(WAIT_S)
+
+    with closing(open_log(through(proxy, home), TOPOLOGY)) as log:
+        proxy.arm("reply", lambda: proxy.arm("held request", hold))  # the next request is that for the session
+        since = time.monotonic()
+        log.append(commit(1))
+        assert silent.is_set()
+        assert time.monotonic() - since < 8  # one try has a third of the ten seconds of a session
+        answers.set()
+        log.append(commit(2))
+    assert reopened(home).txid == 2
+
+
 # ---- sessions that end -----------------------------------------------------------------------------------------------
 
 
 def end_session(log: ZooKeeperLog) -> None:
     """Have ZooKeeper end the session of a log, as it does when it hears nothing of it for too long."""
     before = log._connection.session
-    other = KazooClient(log.address.hosts, client_id=log._connection._client.client_id)
-    other.start()
-    other.stop()
-    other.close()
-    until(lambda: log._connection.session not in (0, before))
+    identity = log._connection._client.client_id
+
+    def renewed() -> bool:
+        # The log takes its session back at once, perhaps before the other one has ended it.
+        other = KazooClient(log.address.hosts, client_id=identity, connection_retry={"max_tries": 3})
+        with suppress(other.handler.timeout_exception):
+            other.start(5)
+        other.stop()
+        other.close()
+        seconds = threading.Event()
+        return any(log._connection.session not in (0, before) or seconds.wait(0.1) for _ in range(20))
+
+    until(renewed)
 
 
 def alive(home: ZooKeeperHome) -> list[str]:

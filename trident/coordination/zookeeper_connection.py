@@ -10,20 +10,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from trident.errors import EnvironmentProblem, LogError
+from trident.coordination.zookeeper_client import client_of, refused
+from trident.errors import LogError
 from trident.zookeeper_address import ZooKeeperAddress
 
 __all__ = ["CONNECT_S", "SESSION_S", "Answer", "ZooKeeperConnection"]
 
 logger = logging.getLogger(__name__)
-_client_logger = logging.getLogger(f"{__name__}.client")
-_client_logger.setLevel(logging.CRITICAL)  # it logs each vain attempt; what users need to know is said here
 
 SESSION_S = 10.0
 CONNECT_S = 10.0
 _STOP_S = 5.0
 _LOOK_S = 0.25
-AUTH = "TRIDENT_ZOOKEEPER_AUTH"
 
 
 class Answer(NamedTuple):
@@ -44,7 +42,7 @@ class ZooKeeperConnection:
 
     def __init__(self, address: ZooKeeperAddress, patience_s: float = CONNECT_S) -> None:
         self.address, self.patience_s = address, patience_s
-        self._client = _client_of(address)
+        self._client = client_of(address, SESSION_S)
         self._connected = threading.Event()
         self._on_session: Callable[[], None] | None = None
         self._stopping_since = math.inf
@@ -210,41 +208,3 @@ class _Together:
             except (NoNodeError, NodeExistsError) as error:
                 answers.append(error)
         return answers
-
-
-def refused(address: ZooKeeperAddress) -> LogError:
-    """Return the error of a request that the access control of ZooKeeper refuses."""
-    return LogError(
-        f"ZooKeeper refuses access to {address}: its access control list (ACL) does not allow it. Give the "
-        f"credentials that the list names as {AUTH}=digest:USER:PASSWORD, or name another path"
-    )
-
-
-def _client_of(address: ZooKeeperAddress) -> Any:
-    try:
-        from kazoo.client import KazooClient
-        from kazoo.handlers.threading import SequentialThreadingHandler
-        from kazoo.retry import KazooRetry
-        from kazoo.security import CREATOR_ALL_ACL
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "kazoo":
-            raise
-        raise EnvironmentProblem(
-            f"a log in ZooKeeper needs the package kazoo ({error}); pip install 'trident-spark[zookeeper]'"
-        ) from error
-
-    class Handler(SequentialThreadingHandler):  # type: ignore[misc]  # kazoo has no types
-        def create_connection(self, *words: Any, timeout: float, **names: Any) -> Any:
-            # So that one machine that is gone does not take all the time there is: a session's, or that of the start.
-            return super().create_connection(*words, timeout=timeout / (1 + address.hosts.count(",")), **names)
-
-    handler, (scheme, _, credentials) = Handler(), os.environ.get(AUTH, "").partition(":")
-    return KazooClient(
-        address.hosts,
-        timeout=SESSION_S,
-        handler=handler,
-        logger=_client_logger,
-        connection_retry=KazooRetry(max_tries=-1, delay=0.05, max_delay=0.5, sleep_func=handler.sleep_func),
-        auth_data=[(scheme, credentials)] if scheme else None,
-        default_acl=CREATOR_ALL_ACL if scheme else None,
-    )
