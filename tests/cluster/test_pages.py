@@ -16,16 +16,9 @@ from trident.cluster.cluster_errors import ClusterError, NoLeader, NoSuchTopolog
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
+from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import (
-    Assignment,
-    ErrorInfo,
-    NodePort,
-    Status,
-    StormBase,
-    SupervisorInfo,
-    WorkerHeartbeat,
-)
+from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.operations import Count
 from trident.ui.one_topology import OneTopology

@@ -18,8 +18,8 @@ from trident.cluster.cluster_log import log_of
 from trident.cluster.code.topology_package import make_package
 from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
+from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.log_address import open_reader
 from trident.coordination.memory_log import TransactionLogReader

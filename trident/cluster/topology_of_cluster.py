@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trident.cluster.cluster_errors import ClusterError, NoSuchTopology
-from trident.cluster.state.cluster_records import ErrorInfo, NodePort, StormBase, WorkerHeartbeat
+from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
+from trident.cluster.state.cluster_records import NodePort, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.errors import TridentError
 from trident.redaction import shown_settings

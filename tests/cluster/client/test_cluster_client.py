@@ -32,8 +32,8 @@ from trident.cluster.code.package_archive import read_manifest
 from trident.cluster.code.package_manifest import ComponentFacts
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
+from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
 from trident.errors import ConfigError
 
 pytestmark = pytest.mark.server

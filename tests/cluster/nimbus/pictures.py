@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from trident.cluster.nimbus.assigning import Picture
 from trident.cluster.nimbus.driver_health import Health
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase, SupervisorInfo
+from trident.cluster.state.beat_records import SupervisorInfo
+from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
 from trident.cluster.state.driver_deaths import DriverDeath
 
 NOW = 10_000.0

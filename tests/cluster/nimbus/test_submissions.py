@@ -19,8 +19,9 @@ from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts
 from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.cluster.nimbus.topology_changes import rolled_back
+from trident.cluster.state.beat_records import ErrorInfo
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, ErrorInfo, NodePort, Status
+from trident.cluster.state.cluster_records import Assignment, NodePort, Status
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.records import TopologyRecord
 from trident.coordination.transaction_log import FileLog

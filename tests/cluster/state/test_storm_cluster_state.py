@@ -12,15 +12,8 @@ import pytest
 
 from tests.harness.cluster_states import Opened, Opening
 from trident.cluster.cluster_errors import ClusterError
-from trident.cluster.state.cluster_records import (
-    Assignment,
-    ErrorInfo,
-    NodePort,
-    Status,
-    StormBase,
-    SupervisorInfo,
-    WorkerHeartbeat,
-)
+from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
+from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 BASE = StormBase(

@@ -9,7 +9,8 @@ from typing import Any
 
 from trident.cluster.client.nimbus_http import LEADER
 from trident.cluster.cluster_errors import NoSuchTopology
-from trident.cluster.state.cluster_records import Assignment, ErrorInfo, StormBase, WorkerHeartbeat
+from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
+from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.redaction import shown_settings
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.machine.driver_order import DriverOrder
-from trident.cluster.state.cluster_records import ErrorInfo, WorkerHeartbeat
+from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["DriverBeats"]

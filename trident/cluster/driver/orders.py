@@ -12,6 +12,7 @@ from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.driver.driven import Driven
 from trident.cluster.driver.driver_beats import DriverBeats
 from trident.cluster.machine.driver_order import DriverOrder
+from trident.cluster.state.beat_records import DRIVER, ErrorInfo
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.errors import TridentError
@@ -102,9 +103,6 @@ class Orders:
         return replace(base, previous_code_hash="") if base.generation == self._order.generation else base
 
     def _report(self, error: Exception) -> None:
-        from trident.cluster.machine.machine_supervisor import DRIVER
-        from trident.cluster.state.cluster_records import ErrorInfo
-
         info = ErrorInfo(time.time(), str(error), self._order.host, self._order.port)
         self._cluster.report_error(self._order.storm_id, DRIVER, info)
 

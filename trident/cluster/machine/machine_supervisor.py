@@ -12,17 +12,14 @@ from dataclasses import dataclass
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.machine.driver_slot import DriverSlot, ReadyCode, Wanted
 from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.state.cluster_records import ErrorInfo, SupervisorInfo
+from trident.cluster.state.beat_records import DRIVER, ErrorInfo, SupervisorInfo
 from trident.cluster.state.cluster_state import ClusterEvent
 from trident.cluster.state.driver_deaths import DriverDeath, report_death
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
-__all__ = ["DRIVER", "MachineSupervisor", "SupervisorSettings"]
+__all__ = ["MachineSupervisor", "SupervisorSettings"]
 
 logger = logging.getLogger(__name__)
-
-DRIVER = "__driver"
-"""The name of the driver among the components that have errors."""
 
 
 _TIDY_EVERY_S = 600.0

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from trident.cluster.nimbus.driver_health import Health
-from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase, SupervisorInfo
+from trident.cluster.state.beat_records import SupervisorInfo
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
 from trident.cluster.state.driver_deaths import DriverDeath
 
 __all__ = ["Assign", "Decision", "Forget", "Picture", "Rest", "RollBack", "decide"]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from trident.cluster.state.cluster_records import Assignment, WorkerHeartbeat
+from trident.cluster.state.beat_records import WorkerHeartbeat
+from trident.cluster.state.cluster_records import Assignment
 
 __all__ = ["DriverHealth", "Health"]
 

@@ -14,7 +14,8 @@ from trident.cluster.nimbus.driver_health import DriverHealth
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.nimbus.topology_names import TopologyNames
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase, WorkerHeartbeat
+from trident.cluster.state.beat_records import WorkerHeartbeat
+from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
 from trident.cluster.state.driver_deaths import all_deaths, forget_deaths
 from trident.cluster.state.storm_cluster_state import StormClusterState
 

@@ -1,28 +1,21 @@
-"""The records that a cluster keeps: JSON with Storm's names of fields, readable with any client of ZooKeeper."""
+"""The records of topologies and where they run: JSON with Storm's names of fields, readable with any client of ZooKeeper."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.state.record_format import Reading, dump
 
 __all__ = [
     "Assignment",
-    "ErrorInfo",
     "NodePort",
     "Status",
     "StatusKind",
     "StormBase",
-    "SupervisorInfo",
     "TopologyKind",
-    "WorkerHeartbeat",
 ]
-
-_VERSION = 1
 
 TopologyKind = Literal["trident", "bolts"]
 StatusKind = Literal["active", "inactive", "killed", "failed"]
@@ -112,7 +105,7 @@ class StormBase:
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""
-        return _dump(
+        return dump(
             {
                 "storm-name": self.storm_name,
                 "launch-time-secs": self.launch_time_secs,
@@ -133,7 +126,7 @@ class StormBase:
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
         """Return the record that `to_bytes` gave."""
-        with _Reading("storm base") as found:
+        with Reading("storm base") as found:
             read = found(data)
             return cls(
                 read["storm-name"],
@@ -191,7 +184,7 @@ class Assignment:
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""
-        return _dump(
+        return dump(
             {
                 "master-code-dir": self.master_code_dir,
                 "node->host": dict(self.node_host),
@@ -205,7 +198,7 @@ class Assignment:
     @classmethod
     def of_bytes(cls, data: bytes) -> Self:
         """Return the record that `to_bytes` gave."""
-        with _Reading("assignment") as found:
+        with Reading("assignment") as found:
             read = found(data)
             return cls(
                 read["master-code-dir"],
@@ -215,184 +208,3 @@ class Assignment:
                 read["code-hash"],
                 read["generation"],
             )
-
-
-@dataclass(frozen=True)
-class SupervisorInfo:
-    """What a supervisor says of itself: `/supervisors/{id}`, an ephemeral node.
-
-    Attributes
-    ----------
-    meta
-        All ports that it offers as slots.
-    scheduler_meta
-        What schedulers may use; here `{"logs": "http://…"}`, where the logs of its drivers are served.
-    """
-
-    time_secs: float
-    hostname: str
-    assignment_id: str
-    used_ports: Sequence[int]
-    meta: Sequence[int]
-    scheduler_meta: Mapping[str, str]
-    uptime_secs: float
-
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return _dump(
-            {
-                "time-secs": self.time_secs,
-                "hostname": self.hostname,
-                "assignment-id": self.assignment_id,
-                "used-ports": list(self.used_ports),
-                "meta": list(self.meta),
-                "scheduler-meta": dict(self.scheduler_meta),
-                "uptime-secs": self.uptime_secs,
-            }
-        )
-
-    @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the record that `to_bytes` gave."""
-        with _Reading("supervisor info") as found:
-            read = found(data)
-            return cls(
-                read["time-secs"],
-                read["hostname"],
-                read["assignment-id"],
-                tuple(read["used-ports"]),
-                tuple(read["meta"]),
-                read["scheduler-meta"],
-                read["uptime-secs"],
-            )
-
-
-@dataclass(frozen=True)
-class WorkerHeartbeat:
-    """What a driver says of itself about once a second: `/workerbeats/{topology-id}/{supervisor}-{port}`.
-
-    Attributes
-    ----------
-    generation, start_time_secs
-        Of the assignment that it runs.
-    state
-        `starting`, `active`, `inactive`, `ending`.
-    pages
-        Where the driver serves pages of its own; "" while it does not.
-    stats
-        Its statistics, as plain data in the shape of Storm UI's topology page; empty while it starts.
-    """
-
-    time_secs: float
-    uptime_secs: float
-    storm_id: str
-    hostname: str
-    pid: int
-    generation: int
-    start_time_secs: float
-    state: str
-    pages: str
-    stats: Mapping[str, Any]
-
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return _dump(
-            {
-                "time-secs": self.time_secs,
-                "uptime-secs": self.uptime_secs,
-                "storm-id": self.storm_id,
-                "hostname": self.hostname,
-                "pid": self.pid,
-                "generation": self.generation,
-                "start-time-secs": self.start_time_secs,
-                "state": self.state,
-                "pages": self.pages,
-                "stats": dict(self.stats),
-            }
-        )
-
-    @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the record that `to_bytes` gave."""
-        with _Reading("heartbeat") as found:
-            read = found(data)
-            return cls._of(read, read["stats"])
-
-    @classmethod
-    def without_stats(cls, data: bytes) -> Self:
-        """Return the record with empty statistics, which are most of its bytes: several times as fast."""
-        # They are the last field; and a quotation mark within a text is never without a backslash.
-        head, found_stats, _ = data.partition(b',"stats":')
-        with _Reading("heartbeat") as found:
-            try:
-                return cls._of(found(head + b"}" if found_stats else data), {})
-            except (ValueError, KeyError):  # another program's, in another order
-                return cls._of(found(data), {})
-
-    @classmethod
-    def _of(cls, read: Mapping[str, Any], stats: Mapping[str, Any]) -> Self:
-        return cls(
-            read["time-secs"],
-            read["uptime-secs"],
-            read["storm-id"],
-            read["hostname"],
-            read["pid"],
-            read["generation"],
-            read["start-time-secs"],
-            read["state"],
-            read["pages"],
-            stats,
-        )
-
-
-@dataclass(frozen=True)
-class ErrorInfo:
-    """An error of a component: `/errors/{topology-id}/{component}/e{number}`, the last ten of each."""
-
-    time_secs: float
-    error: str
-    host: str
-    port: int
-
-    def to_bytes(self) -> bytes:
-        """Return the record as JSON."""
-        return _dump({"time-secs": self.time_secs, "error": self.error, "host": self.host, "port": self.port})
-
-    @classmethod
-    def of_bytes(cls, data: bytes) -> Self:
-        """Return the record that `to_bytes` gave."""
-        with _Reading("error") as found:
-            read = found(data)
-            return cls(read["time-secs"], read["error"], read["host"], read["port"])
-
-
-class _Reading:
-    """Turns what is wrong with the bytes of a record into an error that says so."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> Callable[[bytes], dict[str, Any]]:
-        return self._read
-
-    def _read(self, data: bytes) -> dict[str, Any]:
-        found = json.loads(data)
-        if found["version"] != _VERSION:
-            raise ClusterError(
-                f"a {self._what} is of version {found['version']}; this version of the software reads {_VERSION}. Use the "
-                "version that runs in the cluster"
-            )
-        return dict(found)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, ValueError | KeyError | TypeError | AttributeError):
-            raise ClusterError(
-                f"the {self._what} cannot be read ({error!r}); was it written by another program?"
-            ) from error
-
-
-def _dump(data: Mapping[str, Any]) -> bytes:
-    text = json.dumps({"version": _VERSION, **data}, ensure_ascii=False, separators=(",", ":"))
-    return text.encode(errors="replace")  # a message of an error may have characters that have no UTF-8

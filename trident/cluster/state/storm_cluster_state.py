@@ -11,14 +11,8 @@ from dataclasses import replace
 from typing import Protocol, TypeVar
 
 from trident.cluster.cluster_errors import ClusterError
-from trident.cluster.state.cluster_records import (
-    Assignment,
-    ErrorInfo,
-    NodePort,
-    StormBase,
-    SupervisorInfo,
-    WorkerHeartbeat,
-)
+from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
+from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.node_names import node_at, text_of
 from trident.cluster.state.once_callbacks import OnceCallbacks, Told
