@@ -100,7 +100,7 @@ class Orders:
 
     def _proved_base(self, base: StormBase) -> StormBase:
         """Return the record of a topology whose new code runs: there is no way back to the old code."""
-        return replace(base, previous_code_hash="") if base.generation == self._order.generation else base
+        return replace(base, previous_code_hash="", previous={}) if base.generation == self._order.generation else base
 
     def _report(self, error: Exception) -> None:
         info = ErrorInfo(time.time(), str(error), self._order.host, self._order.port)
