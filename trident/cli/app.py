@@ -22,6 +22,7 @@ from trident.cli.arguments import (
     MetricsHost,
     MetricsPort,
     Recovery,
+    SubmittedName,
     Target,
     Token,
     Ui,
@@ -209,6 +210,7 @@ def drpc_command(
     threads: Annotated[int, typer.Option(metavar="N", min=1, help="How many threads answer each function.")] = 1,
     conf: Conf = None,
     log_dir: LogDir = None,
+    name: SubmittedName = None,
     debug: Debug = False,
 ) -> None:
     """Answer the DRPC functions of a topology over HTTP, beside the process that runs it, without Spark.
@@ -225,7 +227,7 @@ def drpc_command(
 
         config = settings(conf or [], {"log_dir": log_dir})
         serving = Serving(host, port, token, timeout, max_request_bytes, max_concurrency, max_connections)
-        code = serve(load_topology(target), config, serving, threads)
+        code = serve(load_topology(target, name), config, serving, threads)
     raise typer.Exit(code)
 
 
@@ -259,6 +261,7 @@ def get_command(
     ] = None,
     conf: Conf = None,
     log_dir: LogDir = None,
+    name: SubmittedName = None,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -276,7 +279,7 @@ def get_command(
         if all_keys and limit is not None:
             raise typer.BadParameter("--all lists all keys, --limit some; not both")
         listing = Listing(prefix, limit) if all_keys or prefix is not None or limit is not None else None
-        get(load_topology(target), config, state, keys or [], listing, as_json)
+        get(load_topology(target, name), config, state, keys or [], listing, as_json)
 
 
 @app.command("log", epilog="Example: `trident log trident-log/word-count --last 3`")

@@ -22,6 +22,7 @@ __all__ = [
     "MetricsHost",
     "MetricsPort",
     "Recovery",
+    "SubmittedName",
     "Target",
     "Token",
     "Ui",
@@ -96,6 +97,15 @@ LogDir = Annotated[
         metavar="DIR",
         help="Folder of the transaction log, or zookeeper://HOST:PORT/PATH.",
         show_default="trident-log/TOPOLOGY",
+    ),
+]
+SubmittedName = Annotated[
+    str | None,
+    typer.Option(
+        "--name",
+        metavar="NAME",
+        help="The name under which the topology was submitted to a cluster.",
+        show_default="the topology's own",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error, and log more.")]

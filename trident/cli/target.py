@@ -18,12 +18,13 @@ from trident.topology import TridentTopology
 __all__ = ["load_runnable", "load_topology", "settings", "storm_settings"]
 
 
-def load_topology(target: str) -> TridentTopology:
+def load_topology(target: str, name: str | None = None) -> TridentTopology:
     """Import `MODULE:TOPOLOGY`, see `trident.runtime.reading.targets`; what names nothing is a wrong use of the command.
 
-    The executors of a cluster get what was loaded from the same folder.
+    The executors of a cluster get what was loaded from the same folder. `name`: that under which it was submitted.
     """
     topology: TridentTopology = _load(target, (TridentTopology,))
+    topology.name = name or topology.name
     return topology
 
 

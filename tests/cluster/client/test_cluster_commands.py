@@ -11,14 +11,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.harness.cluster_machines import TOKEN, MachineCluster
-from tests.harness.commands import started, until, write_module
+from tests.harness.commands import last_txid, started, trident, until, write_module
 from trident.cli.app import app
 
 pytestmark = [pytest.mark.slow, pytest.mark.server]
 
 QUICK = ("--conf", "engine=in_process", "--conf", "batch_emit_interval_ms=500")
-WAIT = ("--wait", "--timeout", "30")
-
+WAIT = ("--wait", "--timeout", "80")
 
 NAMES = ("words", "upgraded", "twice", "followed")
 _MADE = "{0} = made('{0}')\n"
@@ -66,6 +65,18 @@ def test_a_topology_is_submitted_looked_at_steered_and_killed(cluster: MachineCl
     killed = invoke(cluster, "kill", "words", "-w", "0").stdout
     assert killed == "words ends; what has begun may take 0 s\n"
     until(lambda: "no topologies" in invoke(cluster, "list").stdout, "it is forgotten")
+
+
+def test_a_state_is_read_under_the_name_that_was_submitted(cluster: MachineCluster) -> None:
+    invoke(cluster, "submit", target(cluster, "words"), "--name", "renamed", *QUICK, *WAIT)
+    log_dir = Path(cluster.address) / "transactional" / "renamed"
+    until(lambda: last_txid(log_dir) >= 2, "two batches are committed")
+    get = ("get", target(cluster, "words"), "counts", "the", "--log-dir", str(log_dir))
+    assert "belongs to topology 'renamed'" in invoke(cluster, *get, code=1).stderr
+    read = trident(*get, "--name", "renamed", "--json", cwd=cluster.folder, COUNTING_FOLDER=f"{cluster.folder}/states")
+    found = json.loads(read.stdout)
+    assert found["values"] == [{"key": ["the"], "value": 2 * found["txid"]}]
+    invoke(cluster, "kill", "renamed", "-w", "0")
 
 
 def test_an_upgrade_is_compared_with_the_log(cluster: MachineCluster) -> None:
