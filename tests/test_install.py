@@ -104,7 +104,7 @@ def test_the_readme_counts_words_and_its_commands_go_on_from_there(installed: In
     (tmp_path / "word_count.py").write_text(program, encoding="utf-8")
     assert installed.python("word_count.py", cwd=tmp_path).splitlines() == promised(program)
 
-    _, commands = blocks(README, "sh")
+    _, commands, _ = blocks(README, "sh")
     told = installed.run("bash", "-euo", "pipefail", "-c", commands, cwd=tmp_path)
     assert "complete: 1 batches with 1 tuples" in told
     assert re.search(r"the\W+4\W+dish\W+1\W", told)

@@ -64,6 +64,12 @@ class Home:
         while not self.sql("SELECT 1 FROM pg_locks WHERE NOT granted"):
             pass
 
+    def wait_for_rest(self) -> None:
+        """Return once no other connection is in the middle of anything, that of a killed process included."""
+        busy = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'trident' AND state <> 'idle'"
+        while self.sql(f"{busy} AND pid <> pg_backend_pid()"):
+            pass
+
     def close(self) -> None:
         """Close everything."""
         for each in self._opened:
