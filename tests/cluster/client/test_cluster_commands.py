@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.server]
 QUICK = ("--conf", "engine=in_process", "--conf", "batch_emit_interval_ms=500")
 WAIT = ("--wait", "--timeout", "80")
 
-NAMES = ("words", "upgraded", "twice", "followed")
+NAMES = ("words", "told", "upgraded", "twice", "followed")
 _MADE = "{0} = made('{0}')\n"
 
 
@@ -68,10 +68,10 @@ def test_a_topology_is_submitted_looked_at_steered_and_killed(cluster: MachineCl
 
 
 def test_a_state_is_read_under_the_name_that_was_submitted(cluster: MachineCluster) -> None:
-    invoke(cluster, "submit", target(cluster, "words"), "--name", "renamed", *QUICK, *WAIT)
+    invoke(cluster, "submit", target(cluster, "told"), "--name", "renamed", *QUICK, *WAIT)
     log_dir = Path(cluster.address) / "transactional" / "renamed"
     until(lambda: last_txid(log_dir) >= 2, "two batches are committed")
-    get = ("get", target(cluster, "words"), "counts", "the", "--log-dir", str(log_dir))
+    get = ("get", target(cluster, "told"), "counts", "the", "--log-dir", str(log_dir))
     assert "belongs to topology 'renamed'" in invoke(cluster, *get, code=1).stderr
     read = trident(*get, "--name", "renamed", "--json", cwd=cluster.folder, COUNTING_FOLDER=f"{cluster.folder}/states")
     found = json.loads(read.stdout)
