@@ -114,6 +114,9 @@ class Session:
                 if error.sqlstate in _AGAIN or (self._connection is not None and self._connection.closed):
                     self.close()
                 raise self._refused(doing, error) from error
+            except KeyboardInterrupt:
+                self.close()  # the answer to what was asked may still come, and would be taken for the next one
+                raise
 
         return self._retries.run(attempt, BackendError, self._goes_on)
 
