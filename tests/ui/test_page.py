@@ -66,7 +66,7 @@ def test_links_lead_from_the_cluster_to_a_component_and_back(browser: Browser, c
         expect(page.get_by_role("heading", level=1)).to_have_text("topology-3")
         page.get_by_role("region", name="Bolts").get_by_role("link", name="component-7", exact=True).click()
         expect(page.get_by_role("heading", level=1)).to_have_text("component-7")
-        assert page.title() == "component-7 – Trident"
+        expect(page).to_have_title("component-7 – Trident")
         page.go_back()
         expect(page.get_by_role("heading", level=1)).to_have_text("topology-3")
         page.get_by_role("link", name="Trident").click()
@@ -83,11 +83,13 @@ def test_the_page_of_a_trident_topology_says_what_it_does(browser: Browser, orde
         expect(page.locator(".edge .rate").first).to_have_text(re.compile(r"^[\d.,]+K?/s$"))
         states = page.get_by_role("region", name="States", exact=True)
         expect(states.get_by_role("row", name="seen")).to_contain_text("exact")
-        assert page.locator(".batch").count() > 10
+        expect(page.locator(".batch").nth(10)).to_be_attached()
 
 
 def test_values_change_while_the_focus_the_text_and_the_place_stay(browser: Browser, orders_url: str) -> None:
     with opened(browser, orders_url) as page:
+        page.wait_for_selector(DRAWN)
+        expect(page.locator(".batch").nth(10)).to_be_attached()
         key = page.locator("input[name=key]")
         key.fill("Ly")
         where = "input => input.getBoundingClientRect().top"
@@ -132,7 +134,7 @@ def test_the_log_comes_and_is_followed(browser: Browser) -> None:
         for number in range(200):
             logging.getLogger("trident.tests").warning("line %d of %s", number, NASTY)
         expect(log).to_contain_text(f"line 199 of {NASTY}")
-        assert log.evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 24")
+        until(lambda: log.evaluate("box => box.scrollHeight - box.scrollTop - box.clientHeight < 24"))
 
 
 def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, orders_url: str) -> None:
@@ -273,7 +275,7 @@ def test_everything_can_be_done_with_the_keyboard(browser: Browser, orders_url: 
         expect(page.get_by_role("dialog")).to_be_visible()
         page.keyboard.press("Escape")
         expect(page.get_by_role("dialog")).to_have_count(0)
-        assert page.evaluate("document.activeElement.textContent") == "Deactivate"
+        expect(page.get_by_role("button", name="Deactivate")).to_be_focused()
         page.get_by_label("10 min").focus()
         page.keyboard.press("ArrowRight")
         expect(page.get_by_label("3 h")).to_be_checked()
@@ -300,6 +302,7 @@ def test_the_page_says_that_the_server_is_away_and_goes_on_when_it_is_back(brows
     with trident_server(counting(cycle=True), conf=PACED) as (running, server):
         port, pages = server.port, OneTopology(running.name, TridentPages(running))
         with opened(browser, server.url, refused=99) as page:
+            expect(tile(page, "Committed")).to_contain_text("batch ")
             expect(page.locator(".live")).to_have_text("live")
             server.close()
             ask_now(page)
