@@ -110,7 +110,7 @@ LAYERS = (
     ),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
     Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors")),
-    Layer(("trident.drpc.connections",), ("uvicorn",)),
+    Layer(("trident.serving",), ("uvicorn", "trident.errors")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),
     Layer(("trident.runtime.windows",), (*_rooms("steps"), *RUNTIME)),
@@ -121,8 +121,8 @@ LAYERS = (
     Layer(("trident.runtime.executors",), (*_rooms("steps", "windows", "engine", "reading", "commit"), *RUNTIME)),
     Layer(
         ("trident.drpc",),
-        (*_rooms("steps", "engine", "reading"), *RUNTIME),
-        deferred=("uvicorn", "trident.drpc.http", "trident.drpc.connections"),
+        ("trident.serving", *_rooms("steps", "engine", "reading"), *RUNTIME),
+        deferred=("trident.drpc.http", "trident.serving.server_thread"),
     ),
     Layer(
         ("trident.runtime",),

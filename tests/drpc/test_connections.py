@@ -20,8 +20,8 @@ from tests.harness.drpc_functions import echo
 from tests.harness.topology_runs import GATES
 from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer
-from trident.drpc.connections import MAX_HEAD_BYTES, MAX_HEADERS
 from trident.errors import DRPCExecutionException
+from trident.serving.connections import MAX_HEAD_BYTES, MAX_HEADERS
 
 HEAD = b"POST /drpc/echo HTTP/1.1\r\nHost: x\r\n"
 TIMEOUT_S = 0.3
@@ -106,7 +106,7 @@ def test_an_answer_that_nobody_takes_ends_the_connection() -> None:
     topology.new_drpc_stream("echo").map(lambda row: ("a" * (16 << 20),), "out: string")
     with served(topology, timeout_s=TIMEOUT_S) as (_, server), connected(server) as connection:
         connection.sendall(HEAD + b"Content-Length: 1\r\n\r\na")
-        state = server._server.server_state
+        state = server._server.server.server_state
         until(lambda: state.total_requests == 1 and not state.connections, "answered and given up")
         assert len(rest_of(connection)) < 16 << 20
 
@@ -183,7 +183,7 @@ def test_connections_beyond_the_bound_are_refused_and_room_is_made_again() -> No
             with pytest.raises(DRPCExecutionException, match="3 connections are open") as error:
                 client.execute("echo", "a")
             assert error.value.reason == "overloaded"
-        until(lambda: not server._server.server_state.connections, "all have gone")
+        until(lambda: not server._server.server.server_state.connections, "all have gone")
         assert client.execute("echo", "a") == [["a"]]
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from trident.cli.console import problems, say
 from trident.cli.signals import ending_signals
 from trident.cluster.cluster_errors import NoLeader
+from trident.serving import LOOPBACK
 from trident.storm import StormTopology
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
 from trident.ui.one_topology import OneTopology
 from trident.ui.recent_log import RecentLog
-from trident.ui.ui_server import LOOPBACK, UIServer
+from trident.ui.ui_server import UIServer
 
 if TYPE_CHECKING:
     from trident.runtime.driver.running import RunningTopology

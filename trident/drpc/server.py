@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import logging
-import socket
-import threading
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, EnvironmentProblem
+from trident.serving import LOOPBACK
 
 if TYPE_CHECKING:
-    import uvicorn
+    from trident.serving.server_thread import ServerThread
 
 __all__ = ["DEFAULT_PORT", "DRPCServer"]
 
@@ -22,8 +20,6 @@ DEFAULT_PORT = 3774
 logger = logging.getLogger(__name__)
 
 _GRACE_S = 5
-_KEEP_ALIVE_S = 75
-_LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
 class DRPCServer:
@@ -75,25 +71,21 @@ class DRPCServer:
             raise ConfigError("timeout_s and the limits of a DRPC server must be above 0")
         if token == "":
             raise ConfigError("the token of a DRPC server must not be empty; leave it out to let every client ask")
-        if token is None and host not in _LOCAL:
+        if token is None and host not in LOOPBACK:
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
         limits = (timeout_s, max_request_bytes, max_concurrency)
-        self._server = _server(drpc, token, limits, max_connections)
-        self._socket = _listening(host, port)
+        self._server = _serve(drpc, host, port, token, limits, max_connections)
         self.host: str = host
-        self.port: int = self._socket.getsockname()[1]
-        self._thread = threading.Thread(target=self._run, name=f"trident-drpc-http-{self.port}", daemon=True)
-        self._thread.start()
+        self.port: int = self._server.port
 
     @property
     def url(self) -> str:
         """The address for clients."""
-        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+        return self._server.url
 
     def stop(self) -> None:
         """Take no more requests, wait a few seconds for those in flight, and close."""
-        self._server.should_exit = True
-        self._thread.join()
+        self._server.close()
 
     def __enter__(self) -> Self:
         return self
@@ -104,53 +96,24 @@ class DRPCServer:
     def __repr__(self) -> str:
         return f"DRPCServer({self.url!r})"
 
-    def _run(self) -> None:
-        try:
-            self._server.run(sockets=[self._socket])
-        except Exception:
-            logger.exception("the DRPC server on %s ended", self.url)
-        finally:
-            self._socket.close()
 
-
-def _server(drpc: LocalDRPC, token: str | None, limits: tuple[float, int, int], max_connections: int) -> uvicorn.Server:
+def _serve(
+    drpc: LocalDRPC, host: str, port: int, token: str | None, limits: tuple[float, int, int], max_connections: int
+) -> ServerThread:
     try:
-        import uvicorn
-
-        from trident.drpc.connections import BoundedServer, affordable
         from trident.drpc.http import make_app
+        from trident.serving.server_thread import ServerThread
     except ImportError as error:
         raise EnvironmentProblem(
             f"the DRPC server needs packages that are missing ({error}); pip install 'trident-spark[drpc]'"
         ) from error
-    app: Any = make_app(drpc, token, *limits)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        log_level="error",  # otherwise clients fill the log with their wrong requests
-        access_log=False,
-        lifespan="off",
-        ws="none",
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_GRACE_S,
+    return ServerThread(
+        make_app(drpc, token, *limits),
+        host,
+        port,
+        thread="trident-drpc-http",
+        cannot="DRPC cannot listen on",
+        request_s=limits[0],
+        connections=max_connections,
+        grace_s=_GRACE_S,
     )
-    return BoundedServer(config, limits[0], affordable(max_connections))
-
-
-def _listening(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-        try:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            listener.listen(1024)
-        except BaseException:
-            listener.close()
-            raise
-    except OSError as error:
-        hint = "; another program has the port, choose another one" if error.errno == errno.EADDRINUSE else ""
-        raise ConfigError(f"DRPC cannot listen on {host}:{port}: {error.strerror or error}{hint}") from error
-    return listener

@@ -1,0 +1,119 @@
+"""`ServerThread`: serves an application over HTTP from a thread of its own. Needs uvicorn."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import socket
+import threading
+from typing import Any
+
+import uvicorn
+
+from trident.errors import ConfigError
+from trident.serving.connections import BoundedServer, affordable
+
+__all__ = ["ServerThread"]
+
+logger = logging.getLogger(__name__)
+
+_KEEP_ALIVE_S = 75
+_BACKLOG = 1024
+
+
+class ServerThread:
+    """A server that listens and answers, from the begin to `close`.
+
+    Parameters
+    ----------
+    app
+        The ASGI application.
+    host, port
+        Where to listen; port 0 takes a free one (see `port`).
+    thread
+        How the thread is called, before the port.
+    cannot
+        How the error begins that says that it cannot listen at an address.
+    request_s
+        Seconds within which a request is answered, from its first byte on.
+    connections
+        How many connections may be open; half of the file descriptors that are free at most.
+    grace_s
+        How long requests in flight have at the end.
+
+    Attributes
+    ----------
+    server
+        That of uvicorn.
+
+    Raises
+    ------
+    ConfigError
+        The address cannot be listened on.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        host: str,
+        port: int,
+        *,
+        thread: str,
+        cannot: str,
+        request_s: float,
+        connections: int,
+        grace_s: int,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="error",  # otherwise clients fill the log with their wrong requests
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
+            timeout_graceful_shutdown=grace_s,
+        )
+        self.server = BoundedServer(config, request_s, affordable(connections))
+        self._socket = _listening(host, port, cannot)
+        self.host: str = host
+        self.port: int = self._socket.getsockname()[1]
+        self._thread = threading.Thread(target=self._run, name=f"{thread}-{self.port}", daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """The address for clients."""
+        return f"http://[{self.host}]:{self.port}" if ":" in self.host else f"http://{self.host}:{self.port}"
+
+    def close(self) -> None:
+        """Take no more requests, wait for those in flight, and end."""
+        self.server.should_exit = True
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self.server.run(sockets=[self._socket])
+        except Exception:
+            logger.exception("the server at %s ended", self.url)
+        finally:
+            self._socket.close()
+
+
+def _listening(host: str, port: int, cannot: str) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            listener.listen(_BACKLOG)
+        except BaseException:
+            listener.close()
+            raise
+    except OSError as error:
+        hint = "; another program has the port, choose another one" if error.errno == errno.EADDRINUSE else ""
+        raise ConfigError(f"{cannot} {host}:{port}: {error.strerror or error}{hint}") from error
+    return listener
