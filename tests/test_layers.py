@@ -133,7 +133,7 @@ LAYERS = (
         ),
     ),  # the driver, on top of all rooms
     # The page and the REST interface: what is served is asked of `ClusterPages`.
-    Layer(("trident.ui",), ("starlette", "uvicorn", "trident", "httpx", "typer")),
+    Layer(("trident.ui",), ("starlette", "uvicorn", "trident", "httpx")),
     Layer(("trident.cluster.cluster_errors",), ("trident.errors",)),
     Layer(("trident.cluster.state",), ("trident.cluster.cluster_errors", *VALUES), deferred=("kazoo",)),
     Layer(("trident.cluster",), ("trident", "httpx", "psutil", "starlette", "cloudpickle")),

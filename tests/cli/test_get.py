@@ -6,10 +6,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -20,11 +19,9 @@ from states.memory import MemoryMapState
 from tests.harness.commands import COUNTS, environment, last_txid, started, trident, until, write_module
 from trident import Config
 from trident.cli.get import Answer, Listing, plain, read
-from trident.cli.key_arguments import parse_key, parse_prefix
 from trident.cli.target import settings
 from trident.coordination.transaction_log import FileLog
 from trident.errors import ForeignLogError, LogError, TopologyError, UnsupportedOperation
-from trident.fields import Fields
 from trident.operations import Count
 from trident.topology import TridentTopology
 
@@ -192,76 +189,6 @@ def test_the_log_says_how_many_partitions_there_are(tmp_path: Path) -> None:
     assert [pair["value"] for pair in json.loads(read.stdout)["values"]] == [1] * 8
 
 
-@pytest.mark.parametrize(
-    ("text", "fields", "key"),
-    [
-        ('["a"]', Fields("word: string"), ('["a"]',)),
-        ("7", Fields("n: smallint"), (7,)),
-        ("1.5", Fields("x: double"), (1.5,)),
-        ("False", Fields("b: boolean"), (False,)),
-        ("2.50", Fields("d: decimal(10,2)"), (Decimal("2.50"),)),
-        ("2026-01-31", Fields("d: date"), (date(2026, 1, 31),)),
-        ("2026-01-31T10:00", Fields("t: timestamp"), (datetime(2026, 1, 31, 10, tzinfo=UTC),)),
-        ("2026-01-31T10:00", Fields("t: timestamp_ntz"), (datetime(2026, 1, 31, 10),)),
-        ("é", Fields("b: binary"), ("é".encode(),)),
-        ('["a", "7"]', Fields("a: string, b: int"), ("a", 7)),
-        ("[null, true]", Fields("a: string, b: boolean"), (None, True)),
-        ("a", Fields(), ("a",)),
-        ('["a", 1]', Fields(), ("a", 1)),
-    ],
-)
-def test_an_argument_becomes_a_key(text: str, fields: Fields, key: tuple[Any, ...]) -> None:
-    parsed = parse_key(text, fields, "s")
-    assert parsed == key
-    assert [type(part) for part in parsed] == [type(part) for part in key]
-
-
-@pytest.mark.parametrize(
-    ("text", "fields", "said"),
-    [
-        ("x", Fields("n: int"), "key 'x' of state 's': expected a value of type int"),
-        ("yes", Fields("b: boolean"), "type boolean"),
-        ("a", Fields("a: string, b: int"), "expected a JSON list of its 2 fields (a, b)"),
-        ('["a"]', Fields("a: string, b: int"), "expected a JSON list of its 2 fields"),
-        ("[1, 1]", Fields("a: string, b: int"), "a of key '[1, 1]' of state 's': expected a value of type string"),
-        ('["a", true]', Fields("a: string, b: int"), "b of key"),
-        ('["a", 1.5]', Fields("a: string, b: int"), "b of key"),
-        ('["a", true]', Fields("a: string, b: double"), "type double"),
-        ("yesterday", Fields("t: timestamp"), "type timestamp"),
-        ("1,5", Fields("d: decimal(10,2)"), "type decimal(10,2)"),
-    ],
-)
-def test_an_argument_that_cannot_be_a_key_is_wrong_usage(text: str, fields: Fields, said: str) -> None:
-    with pytest.raises(typer.BadParameter) as raised:
-        parse_key(text, fields, "s")
-    assert said in str(raised.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "fields", "prefix"),
-    [
-        ("th", Fields("a: string"), "th"),
-        ('["a"]', Fields("a: string"), '["a"]'),
-        ('["a"]', Fields("a: string, b: int"), ("a",)),
-        ('["a", 1]', Fields("a: string, b: int"), ("a", 1)),
-        ("[1]", Fields("a: int, b: int"), (1,)),
-        ("a", Fields("a: string, b: int"), "a"),
-        ("a", Fields(), "a"),
-        ("[1, 2]", Fields(), (1, 2)),
-    ],
-)
-def test_an_argument_becomes_a_prefix(text: str, fields: Fields, prefix: Any) -> None:
-    assert parse_prefix(text, fields, "s") == prefix
-
-
-@pytest.mark.parametrize("fields", [Fields("n: int"), Fields("n: int, a: string")])
-def test_a_number_does_not_begin_with_a_text(fields: Fields) -> None:
-    with pytest.raises(
-        typer.BadParameter, match="the key begins with n, of type int, which does not begin with a text"
-    ):
-        parse_prefix("a", fields, "s")
-
-
 def test_a_value_of_any_kind_is_shown_as_json() -> None:
     value = {"a": (1, Decimal("1.5")), 2: [b"x\xff", None, date(2026, 1, 1)]}
     assert plain(value) == {"a": [1, "1.5"], "2": ["x\\xff", None, "2026-01-01"]}
@@ -306,6 +233,17 @@ def test_keys_must_fit_the_state(state: str, keys: list[str], said: str) -> None
 def test_a_listing_must_fit_the_state(state: str, keys: list[str], said: str) -> None:
     with pytest.raises(typer.BadParameter, match=said):
         read(_topology(), settings([], {}), state, keys, Listing())
+
+
+@pytest.mark.parametrize(("keys", "listing"), [(["x"], None), ([], Listing(prefix="x"))])
+def test_a_key_that_cannot_be_one_is_wrong_usage(keys: list[str], listing: Listing | None, tmp_path: Path) -> None:
+    topology = TridentTopology("numbers")
+    stream = topology.new_stream("s", FixedBatchSpout("n: int", 1, [1]))
+    stream.group_by("n").persistent_aggregate(DeltaState.opaque(str(tmp_path / "table")), Count(), "count")
+    FileLog.open(tmp_path / "log", "numbers").close()
+    config = settings([], {"log_dir": str(tmp_path / "log")})
+    with pytest.raises(typer.BadParameter, match="of type int|with n, of type int"):
+        read(topology, config, "count", keys, listing)
 
 
 @pytest.mark.parametrize("listing", [None, Listing()])

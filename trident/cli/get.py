@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,11 +13,11 @@ from rich.console import Console
 from rich.table import Table
 
 from trident.cli.console import results, say, table
-from trident.cli.key_arguments import parse_key, parse_prefix
 from trident.config import Config
 from trident.graph import Graph, JoinWithinNode, StateNode, WindowNode
 from trident.reading import open_state
 from trident.runtime.reading.state_reader import StateReader
+from trident.runtime.reading.written_keys import parse_key, parse_prefix
 from trident.state.interfaces import Key
 from trident.topology import TridentTopology
 
@@ -116,7 +117,8 @@ def read(
 
 def _listed(state: StateReader, node: StateNode, listing: Listing) -> tuple[list[tuple[Any, ...]], bool]:
     prefix, limit = listing.prefix, listing.limit
-    wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
+    with _as_usage():
+        wanted = None if prefix is None else parse_prefix(prefix, node.key_fields, node.name)
     rows = list(state.get_tuples(wanted, None if limit is None else limit + 1))
     return rows[:limit], limit is not None and len(rows) > limit
 
@@ -141,7 +143,17 @@ def _keys(node: StateNode, texts: Sequence[str], listing: Listing | None) -> lis
             f"state {node.name!r} is a map with the key ({', '.join(fields.names)}); name the keys to read, or list them "
             "with --all, --prefix TEXT or --limit N"
         )
-    return [parse_key(text, fields, node.name) for text in texts]
+    with _as_usage():
+        return [parse_key(text, fields, node.name) for text in texts]
+
+
+@contextmanager
+def _as_usage() -> Iterator[None]:
+    """What cannot be a key was written on the command line."""
+    try:
+        yield
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 def plain(value: Any) -> Any:

@@ -8,12 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import typer
-
-from trident.cli.key_arguments import parse_key
 from trident.errors import FencedError, TridentError, describe
 from trident.explain import describe as explain_states
 from trident.graph import JoinWithinNode, StateNode, WindowNode
+from trident.runtime.reading.written_keys import parse_key
 from trident.statistics.storm_shape import pretty_seconds
 from trident.ui.batch_figures import BatchFigures
 from trident.ui.cluster_pages import Action, Page
@@ -185,7 +183,4 @@ def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
         raise ValueError(f"state {node.name!r} holds a single value; name no key")
     if fields and len(texts) not in (1, len(fields)):
         raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
-    try:
-        return parse_key(texts[0] if len(texts) == 1 else json.dumps(texts), fields, node.name)
-    except typer.BadParameter as error:
-        raise ValueError(str(error)) from error
+    return parse_key(texts[0] if len(texts) == 1 else json.dumps(texts), fields, node.name)

@@ -1,4 +1,4 @@
-"""Keys as they are written on the command line."""
+"""Keys as people write them, on the command line and on the page."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
-import typer
-
 from trident.fields import Fields
 from trident.state.interfaces import Key
 
@@ -17,9 +15,14 @@ __all__ = ["parse_key", "parse_prefix"]
 
 
 def parse_key(text: str, fields: Fields, state: str) -> Key:
-    """Turn an argument into a key: a text for a key of one field, a JSON list for a key of several.
+    """Turn a text into a key: it is the key of one field, or a JSON list of the parts of a key of several.
 
     If the fields are unknown, a JSON list is a key of several fields and anything else a text.
+
+    Raises
+    ------
+    ValueError
+        The text cannot be such a key; the message says what was expected.
     """
     if len(fields) == 1:
         return (_typed(text, fields.types[0], f"key {text!r} of state {state!r}"),)
@@ -30,7 +33,7 @@ def parse_key(text: str, fields: Fields, state: str) -> Key:
     if not fields:
         return tuple(parts) if isinstance(parts, list) else (text,)
     if not isinstance(parts, list) or len(parts) != len(fields):
-        raise typer.BadParameter(
+        raise ValueError(
             f"key {text!r} of state {state!r}: expected a JSON list of its {len(fields)} fields "
             f"({', '.join(fields.names)}), as in '[\"a\", 1]'"
         )
@@ -39,9 +42,14 @@ def parse_key(text: str, fields: Fields, state: str) -> Key:
 
 
 def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
-    """Turn an argument into the beginning of keys: a text, or the first fields of a key as a JSON list.
+    """Turn a text into the beginning of keys: itself, or the first fields of a key as a JSON list.
 
     If the first field is not a text, it must be a list; if there is only one field, it must be a text.
+
+    Raises
+    ------
+    ValueError
+        No such key begins so; the message says what was expected.
     """
     if len(fields) != 1:
         try:
@@ -58,7 +66,7 @@ def parse_prefix(text: str, fields: Fields, state: str) -> str | Key:
                 else tuple(parts)
             )
     if fields and fields.types[0] not in (None, "string"):
-        raise typer.BadParameter(
+        raise ValueError(
             f"--prefix {text!r} of state {state!r}: the key begins with {fields.names[0]}, of type {fields.types[0]}, which "
             "does not begin with a text" + (", expected a JSON list of its first fields" if len(fields) > 1 else "")
         )
@@ -76,7 +84,7 @@ def _typed(value: Any, type_: str | None, what: str) -> Any:
     try:
         return read(value)
     except (ValueError, TypeError, ArithmeticError):
-        raise typer.BadParameter(f"{what}: expected a value of type {type_}") from None
+        raise ValueError(f"{what}: expected a value of type {type_}") from None
 
 
 def _string(value: Any) -> str:
