@@ -101,6 +101,11 @@ class _DeltaFactory(Redacted):
         """Whether the table is in a folder and not in an object store."""
         return local_path(self.path) is not None
 
+    @property
+    def stages_commits(self) -> bool:
+        """A batch is one transaction of the table, which the driver commits."""
+        return True
+
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> DeltaMapState:
         """Return the map of the kind over the table; nothing is created before the first commit."""
         if num_partitions != 1:

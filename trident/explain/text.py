@@ -51,7 +51,8 @@ def _is_here(spec: StateSpec) -> bool:
 
 def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executors: Sequence[str]) -> Iterator[str]:
     if name in in_executors:
-        yield "      committed by the executors"
+        staged = plan.states[name].spec.stages_commits
+        yield f"      committed by the executors{'; the driver publishes what their tasks wrote' if staged else ''}"
     elif placements.get(name) == "auto" and not _is_here(plan.states[name].spec):
         yield "      committed by the driver; on a cluster by the executors, if the store can fence its writers"
     elif name in placements:

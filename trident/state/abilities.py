@@ -36,6 +36,7 @@ __all__ = [
     "SnapshotListable",
     "SnapshotReadable",
     "StagedCommits",
+    "StagesInTasks",
     "TableState",
     "TimeTravelling",
     "Updatable",
@@ -246,6 +247,15 @@ class KeptOnOneMachine(Ability, Protocol):
     @property
     def on_one_machine(self) -> bool:
         """Whether that is so: then executors commit such a state only if it is asked for."""
+
+
+@runtime_checkable
+class StagesInTasks(Ability, Protocol):
+    """A factory that says whether its states are `StagedCommits`."""
+
+    @property
+    def stages_commits(self) -> bool:
+        """Whether they are: then tasks of executors stage a batch, and the driver publishes it."""
 
 
 @runtime_checkable

@@ -21,6 +21,7 @@ from trident.state.abilities import (
     OverBackingMap,
     Resettable,
     SnapshotReadable,
+    StagesInTasks,
 )
 from trident.state.kinds import Key, StateType, kind_of, state_type
 from trident.state.map_abilities import (
@@ -174,6 +175,11 @@ class StateSpec:
     def on_one_machine(self) -> bool:
         """Whether only processes of this machine are sure to see the states; see `KeptOnOneMachine`."""
         return isinstance(self.factory, KeptOnOneMachine) and self.factory.on_one_machine
+
+    @property
+    def stages_commits(self) -> bool:
+        """Whether tasks of executors only stage what they commit, and the driver publishes it; see `StagesInTasks`."""
+        return isinstance(self.factory, StagesInTasks) and self.factory.stages_commits
 
     @property
     def forgets(self) -> bool:
