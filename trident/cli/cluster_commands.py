@@ -23,6 +23,7 @@ from trident.cli.console import reporting, say
 
 if TYPE_CHECKING:
     from trident.cluster.client.cluster_client import ClusterClient
+    from trident.cluster.client.topology_overviews import TopologyOverview
 
 __all__ = ["add_to"]
 
@@ -159,7 +160,7 @@ def _activate(
     """Let a topology go on: one that was deactivated, or one that was put to rest because its driver kept failing."""
     with _client(cluster, token, debug) as client:
         client.activate(topology)
-        _say_done(client, topology, "is active", as_json)
+        _say_done(client.show(topology), "is active", as_json)
 
 
 def _deactivate(
@@ -172,7 +173,7 @@ def _deactivate(
     """Stop the sources of a topology; what has begun is finished, and its driver stays."""
     with _client(cluster, token, debug) as client:
         client.deactivate(topology)
-        _say_done(client, topology, "is inactive: what has begun is finished", as_json)
+        _say_done(client.show(topology), "is inactive: what has begun is finished", as_json)
 
 
 def _kill(
@@ -185,8 +186,7 @@ def _kill(
 ) -> None:
     """End a topology and forget it. Its log and its states stay: submitted again under its name, it continues."""
     with _client(cluster, token, debug) as client:
-        client.kill(topology, wait_secs)
-        _say_done(client, topology, f"ends; what has begun may take {wait_secs:g} s", as_json)
+        _say_done(client.kill(topology, wait_secs), f"ends; what has begun may take {wait_secs:g} s", as_json)
 
 
 def _rebalance(
@@ -216,7 +216,7 @@ def _rebalance(
     wanted = executors_of(executors or [])
     with _client(cluster, token, debug) as client:
         client.rebalance(topology, wait_secs, workers, wanted)
-        _say_done(client, topology, "is rebalanced", as_json)
+        _say_done(client.show(topology), "is rebalanced", as_json)
 
 
 def _errors(topology: Topology, cluster: ClusterAddress = None, as_json: AsJson = False, debug: Debug = False) -> None:
@@ -258,10 +258,9 @@ def _waiting() -> Iterator[None]:
         raise typer.Exit(4) from None
 
 
-def _say_done(client: ClusterClient, topology: str, done: str, as_json: bool) -> None:
+def _say_done(found: TopologyOverview, done: str, as_json: bool) -> None:
     from trident.cli.cluster_output import print_json
 
-    found = client.show(topology)
     if as_json:
         print_json(found.as_json())
     else:

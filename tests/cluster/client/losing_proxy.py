@@ -7,6 +7,7 @@ import json
 import socket
 import socketserver
 import threading
+from collections.abc import Callable
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -19,11 +20,12 @@ __all__ = ["LosingProxy"]
 class LosingProxy:
     """Stands for the leader in the cluster's state; loses the first answer to a request of one method.
 
-    The real leader's record is there again when the block ends.
+    The real leader's record is there again when the block ends. `meanwhile` is called before the client hears of the loss.
     """
 
-    def __init__(self, state: ClusterState, method: str) -> None:
+    def __init__(self, state: ClusterState, method: str, meanwhile: Callable[[], object] = lambda: None) -> None:
         self._state, self._method, self.lost = state, method.encode(), 0
+        self._meanwhile = meanwhile
         self._before = state.get_data(LEADER)
         target = urlsplit(leader_url(state))
         self._target = (str(target.hostname), int(target.port or 0))
@@ -65,6 +67,7 @@ class LosingProxy:
         with contextlib.suppress(OSError):
             while data := server.recv(1 << 16):
                 if lose.is_set():
+                    self._meanwhile()
                     client.shutdown(socket.SHUT_RDWR)  # Nimbus has answered: it has done what was asked
                     return
                 client.sendall(data)

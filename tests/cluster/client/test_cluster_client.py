@@ -17,6 +17,7 @@ import pytest
 
 from tests.cluster.client.losing_proxy import LosingProxy
 from tests.cluster.code.archives import package_of
+from tests.harness.commands import until
 from trident.cluster.client.cluster_client import ClusterClient
 from trident.cluster.client.nimbus_http import LEADER, NimbusHttp
 from trident.cluster.cluster_errors import (
@@ -219,6 +220,20 @@ def test_a_rebalance_whose_answer_is_lost_is_not_sent_again(client: ClusterClien
     with LosingProxy(client.cluster.state, "POST"), pytest.raises(ClusterUnreachable, match="It is not known whether"):
         client.rebalance("mine", workers=2)
     assert client.show("mine").base.generation == 2
+
+
+def test_a_topology_that_is_forgotten_at_once_was_killed(client: ClusterClient, nimbus: NimbusDaemon) -> None:
+    storm_id = client.submit(packed())  # has no driver that ends first
+
+    def forgotten() -> None:
+        until(lambda: nimbus.submissions.cluster.storm_base(storm_id) is None, "it is forgotten")
+
+    with LosingProxy(client.cluster.state, "POST", forgotten) as proxy:
+        found = client.kill("mine", 0)
+    assert proxy.lost == 1
+    assert (found.storm_id, found.base.status.kind, found.driver) == (storm_id, "killed", "ending")
+    with pytest.raises(NoSuchTopology):
+        client.kill("mine", 0)
 
 
 _CLIENT = """

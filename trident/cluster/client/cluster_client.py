@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Any, Self
 from urllib.parse import quote
 
 from trident.cluster.client.cluster_token import find_token
 from trident.cluster.client.nimbus_http import NimbusHttp
 from trident.cluster.client.topology_overviews import TopologyOverview, errors_of, find_topology, overview, overviews
-from trident.cluster.cluster_errors import ClusterUnreachable
+from trident.cluster.cluster_errors import ClusterUnreachable, NoSuchTopology
 from trident.cluster.code.topology_package import TopologyPackage
 from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
+from trident.cluster.state.cluster_records import Status
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
 __all__ = ["ClusterClient"]
@@ -108,9 +112,13 @@ class ClusterClient:
         """Have a topology begin nothing more."""
         self._act(topology, "deactivate")
 
-    def kill(self, topology: str, wait_s: float = 30.0) -> None:
-        """End a topology: what has begun may take `wait_s`."""
-        self._act(topology, f"kill/{wait_s:g}")
+    def kill(self, topology: str, wait_s: float = 30.0) -> TopologyOverview:
+        """End a topology: what has begun may take `wait_s`. Returns it as it was last seen: it may be forgotten at once."""
+        before = self.show(topology)
+        with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
+            self._act(before.storm_id, f"kill/{wait_s:g}")
+            return self.show(before.storm_id)
+        return replace(before, base=replace(before.base, status=Status("killed", time.time(), wait_s)))
 
     def rebalance(
         self,
