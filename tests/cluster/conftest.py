@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
+from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 
 _roots = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
-    ensemble = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        yield ensemble
-    finally:
-        ensemble.stop()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("zookeeper", marks=pytest.mark.server)])
@@ -28,4 +18,4 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "cluster")
     ensemble: ZooKeeperEnsemble = request.getfixturevalue("zookeeper_server")
-    return f"zookeeper://{ensemble.hosts}/submissions{next(_roots)}"
+    return f"zookeeper://{ensemble.hosts}/cluster{next(_roots)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from pathlib import Path
+from typing import NamedTuple
 
 from trident.cli.console import json_line, say
 from trident.cli.signals import Signals, ending_signals
@@ -17,6 +18,7 @@ from trident.cluster.tokens import own_token
 
 __all__ = ["run_nimbus", "run_supervisor", "run_up"]
 
+_LOCAL = "127.0.0.1"
 _FIRST_PORT = 6700
 _LOOK_S = 0.2
 
@@ -33,18 +35,14 @@ def run_nimbus(
     as_json: bool,
 ) -> int:
     """Run a Nimbus until a signal; returns the exit code."""
-    _tell_what_daemons_do()
-    _check_host(host)
-    address = address or default_address()
-    folder = folder_of(address) if is_embedded(address) else None
-    secret = own_token(token, folder)
-    code_dir = code or (folder / "code" if folder is not None else Path("trident-code"))
+    cluster = _cluster(address, token, host)
+    code_dir = code or (cluster.folder / "code" if cluster.folder else Path("trident-code"))
     settings = NimbusSettings(driver_timeout_s=driver_timeout_s, max_deaths=max_deaths)
     with (
         ending_signals("stopping; topologies go on", "ended at once; topologies go on", as_json) as signals,
-        NimbusDaemon(address, secret, code_dir, host, port, None, settings, session_timeout_s) as nimbus,
+        NimbusDaemon(cluster.address, cluster.token, code_dir, host, port, None, settings, session_timeout_s) as nimbus,
     ):
-        _say(f"Nimbus of {address}: page and clients at {nimbus.url}, code in {code_dir}", as_json)
+        _say(f"Nimbus of {cluster.address}: page and clients at {nimbus.url}, code in {code_dir}", as_json)
         return _wait(signals)
 
 
@@ -59,18 +57,16 @@ def run_supervisor(
     as_json: bool,
 ) -> int:
     """Run a supervisor until a signal; returns the exit code."""
-    _tell_what_daemons_do()
-    _check_host(host)
-    address = address or default_address()
-    embedded = folder_of(address) if is_embedded(address) else None
-    secret = own_token(token, embedded)
-    place = folder or (embedded / "supervisor" if embedded is not None else Path("trident-supervisor"))
+    cluster = _cluster(address, token, host)
+    place = folder or (cluster.folder / "supervisor" if cluster.folder else Path("trident-supervisor"))
     ports = range(_FIRST_PORT, _FIRST_PORT + slots)
     goes_on = "ending its drivers after their commits" if end_drivers else "its drivers go on"
     with ending_signals(f"stopping; {goes_on}", "ended at once; its drivers go on", as_json) as signals:
-        daemon = SupervisorDaemon(address, secret, place, host, ports, session_timeout_s=session_timeout_s)
+        daemon = SupervisorDaemon(
+            cluster.address, cluster.token, place, host, ports, session_timeout_s=session_timeout_s
+        )
         try:
-            _say(f"supervisor {daemon.supervisor.id} of {address}: {slots} slots, files in {place}", as_json)
+            _say(f"supervisor {daemon.supervisor.id} of {cluster.address}: {slots} slots, files in {place}", as_json)
             exit_code = _wait(signals)
         finally:
             left = sum(slot.is_busy for slot in daemon.supervisor.slots.values())
@@ -82,29 +78,42 @@ def run_supervisor(
 
 def run_up(address: str | None, token: str | None, port: int, slots: int, as_json: bool) -> int:
     """Run a cluster of one machine until a signal; returns the exit code."""
-    _tell_what_daemons_do()
-    address = address or default_address()
-    folder = folder_of(address) if is_embedded(address) else None
-    secret = own_token(token, folder)
-    place = folder or Path("trident-supervisor")
+    cluster = _cluster(address, token)
+    place = cluster.folder or Path("trident-supervisor")
     with (
         ending_signals(
             "stopping after the running commits (once more: at once)", "ended at once; drivers go on", as_json
         ) as signals,
-        NimbusDaemon(address, secret, place / "code", "127.0.0.1", port) as nimbus,
+        NimbusDaemon(cluster.address, cluster.token, place / "code", _LOCAL, port) as nimbus,
     ):
         ports = range(_FIRST_PORT, _FIRST_PORT + slots)
-        daemon = SupervisorDaemon(address, secret, place / "supervisor", ports=ports)
+        daemon = SupervisorDaemon(cluster.address, cluster.token, place / "supervisor", ports=ports)
         try:
             nimbus.wait_until_known()
-            _say(f"cluster in {address}: {slots} slots, page at {nimbus.url}", as_json)
-            if folder is not None:
-                _say(f"actions on the page need the token in {folder / 'token'}", as_json)
+            _say(f"cluster in {cluster.address}: {slots} slots, page at {nimbus.url}", as_json)
+            if cluster.folder is not None:
+                _say(f"actions on the page need the token in {cluster.folder / 'token'}", as_json)
             _say("submit a topology: trident submit FILE.py:TOPOLOGY (Ctrl-C ends all)", as_json)
             exit_code = _wait(signals)
         finally:
             daemon.close(end_drivers=True)
     return exit_code
+
+
+class _Cluster(NamedTuple):
+    """Where it is kept, in which folder if it is embedded, and its token."""
+
+    address: str
+    folder: Path | None
+    token: str
+
+
+def _cluster(address: str | None, token: str | None, host: str = _LOCAL) -> _Cluster:
+    _tell_what_daemons_do()
+    _check_host(host)
+    address = address or default_address()
+    folder = folder_of(address) if is_embedded(address) else None
+    return _Cluster(address, folder, own_token(token, folder))
 
 
 def _check_host(host: str) -> None:

@@ -1,38 +1,14 @@
-"""Both kinds of cluster state: each test gets a root, or a file, of its own."""
+"""Sessions of both kinds of cluster state."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.harness.cluster_states import Opened, Opening
-from tests.harness.zookeeper_servers import ZooKeeperEnsemble, start_zookeeper
 from trident.cluster.state.cluster_address import open_cluster_state
-
-_roots = itertools.count(1)
-
-
-@pytest.fixture(scope="session")
-def zookeeper_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperEnsemble]:
-    """A ZooKeeper of one server. Who kills it starts it again."""
-    ensemble = start_zookeeper(tmp_path_factory.mktemp("zookeeper"))
-    try:
-        yield ensemble
-    finally:
-        ensemble.stop()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("zookeeper", marks=pytest.mark.server)])
-def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a cluster is that no other test has: once a folder, once a ZooKeeper."""
-    if request.param == "sqlite":
-        return str(tmp_path / "cluster")
-    ensemble: ZooKeeperEnsemble = request.getfixturevalue("zookeeper_server")
-    return f"zookeeper://{ensemble.hosts}/test{next(_roots)}"
 
 
 @pytest.fixture
