@@ -1,4 +1,4 @@
-"""Answers of the REST interface: pages as JSON, and errors in Storm UI's shape, each with its status."""
+"""Requests and answers of the REST interface: JSON, and errors in Storm UI's shape, each with its status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trident.cluster.cluster_errors import (
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
 
-__all__ = ["PageError", "answer", "error_body", "problem", "to_json"]
+__all__ = ["PageError", "answer", "body_of", "error_body", "problem", "to_json"]
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +51,28 @@ class PageError(Exception):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(status, message)
         self.status, self.message = status, message
+
+
+async def body_of(request: Request, most: int) -> Mapping[str, Any]:
+    """Return the JSON object that a request brings, an empty one if it brings nothing.
+
+    Raises
+    ------
+    PageError
+        It is something else, or longer than `most` bytes.
+    """
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > most:
+            raise PageError(413, f"the request is longer than {most} bytes")
+    try:
+        read = json.loads(body) if body.strip() else {}
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise PageError(400, "expected a JSON object")
+    return read
 
 
 def answer(page: Any, status: int = 200) -> Response:

@@ -20,7 +20,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from starlette.staticfiles import StaticFiles
 
 from trident import __version__
 from trident.ui.access import Guard
-from trident.ui.answers import PageError, answer, problem
+from trident.ui.answers import PageError, answer, body_of, problem
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
 
 __all__ = ["STATIC", "app"]
@@ -175,7 +174,7 @@ def _window(request: Request) -> int:
 
 
 async def _parameters(request: Request) -> dict[str, Any]:
-    found = _options(await _body(request))
+    found = _options(await body_of(request, _MAX_BODY))
     wait = request.path_params.get("wait")
     if wait is not None:
         found["wait_s"] = _seconds(unquote(wait))
@@ -190,21 +189,6 @@ def _seconds(text: str) -> float:
     if not 0 <= seconds <= _MOST_S:
         raise PageError(400, f"{text!r}: expected a number of seconds, from 0 to {_MOST_S}")
     return seconds
-
-
-async def _body(request: Request) -> Mapping[str, Any]:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > _MAX_BODY:
-            raise PageError(413, f"the request is longer than {_MAX_BODY} bytes")
-    try:
-        read = json.loads(body) if body.strip() else {}
-    except (ValueError, RecursionError):
-        read = None
-    if not isinstance(read, dict):
-        raise PageError(400, "expected a JSON object")
-    return read
 
 
 def _options(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import unquote
@@ -22,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from trident.cluster.nimbus.submissions import Submission, Submissions
-from trident.ui.answers import PageError, answer, problem
+from trident.ui.answers import PageError, answer, body_of, problem
 
 __all__ = ["nimbus_routes"]
 
@@ -91,7 +90,7 @@ class _Routes:
 
     async def _changed(self, request: Request, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Response:
         try:
-            body = await _body(request)
+            body = await body_of(request, _MAX_BODY)
             done = await run_in_threadpool(self._done, change, body)
         except Exception as error:  # noqa: BLE001  as above
             return problem(request, error)
@@ -126,21 +125,6 @@ class _Routes:
             "compared": check.compared,
             "notes": list(check.notes),
         }
-
-
-async def _body(request: Request) -> Mapping[str, Any]:
-    read = bytearray()
-    async for chunk in request.stream():
-        read += chunk
-        if len(read) > _MAX_BODY:
-            raise PageError(413, f"the request is longer than {_MAX_BODY} bytes")
-    try:
-        body = json.loads(read)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
-        raise PageError(400, "expected a JSON object")
-    return body
 
 
 def _text(body: Mapping[str, Any], name: str, default: str | None = None) -> str:
