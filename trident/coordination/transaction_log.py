@@ -10,43 +10,35 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, Self
 
-from trident.coordination.framing import decode, encode
+from trident.coordination.durable_log import DurableLog, check_topology, state_to_continue
 from trident.coordination.lock import Claim, os_error_text
 from trident.coordination.log_file import LogFile, make_directory
 from trident.coordination.log_reader import LogReader, exists
 from trident.coordination.log_state import LogState
-from trident.coordination.records import Record, record_from_data
+from trident.coordination.records import Record
 from trident.coordination.segment import SegmentWriter
-from trident.errors import FencedError, ForeignLogError, LogError
-from trident.state.winners import Epochs
+from trident.errors import FencedError, LogError
 
 __all__ = ["FileLog", "LogReader", "exists"]
 
 logger = logging.getLogger(__name__)
 
 
-class FileLog:
+class FileLog(DurableLog):
     """The log in a directory. Threads may append at the same time; a forked child may not."""
 
     file_type: type[LogFile] = LogFile
 
     def __init__(self, path: Path, claim: Claim, state: LogState, segment_bytes: int) -> None:
         """Not for callers: use `open`."""
-        self.path, self.state, self.epoch = path, state, claim.epoch
-        self._claim = claim
+        self.path, self._claim = path, claim
         self._segments = SegmentWriter(path, claim.epoch, segment_bytes, self.file_type)
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._dead: FencedError | LogError | None = None
-        _open_logs.add(self)
+        super().__init__(path, state, claim.check)
 
     @classmethod
     def open(
@@ -90,14 +82,13 @@ class FileLog:
     ) -> Self:
         reader = LogReader(directory)
         # Before the claim, because a refused open must not fence the rightful writer.
-        _check_topology(directory, topology, reader.read_all() if exists(directory) else None)
+        check_topology(directory, topology, reader.read_all() if exists(directory) else None)
         claim = Claim.take(directory, takeover, clock)
         try:
             # After the claim, because no later append of another driver is valid, so this is all of the log.
             found = reader.read_all() if exists(directory) else None
-            _check_topology(directory, topology, found)
-            state = found or LogState(incarnation=secrets.token_hex(8), topology=topology, epochs=Epochs())
-            state.epoch = claim.epoch
+            check_topology(directory, topology, found)
+            state = state_to_continue(found, topology, claim.epoch)
             if found is not None and reader.torn:
                 logger.warning(
                     "transaction log %s of topology %r: the last %d bytes of %s, from byte %d, are a record that a "
@@ -119,10 +110,7 @@ class FileLog:
     def append(self, record: Record, durable: bool = True) -> None:
         """Write a record; see `TransactionLog.append`."""
         with self._lock:
-            self._check_usable()
-            payload = encode(record.to_data())
-            written = record_from_data(decode(payload))  # what a reader will see, as a copy of the caller's record
-            self.state.check(written)
+            payload, written = self._to_write(record)
             if durable:  # a record that is not durable is valid only with a later one that is
                 self._check_claim()
             try:
@@ -134,47 +122,21 @@ class FileLog:
                 self._check_claim()
             self.state.fold(written)
 
-    def check_owner(self) -> None:
-        """Raise `FencedError` if another driver has claimed the log, `LogError` if the log can no longer be used."""
-        self._check_usable()
-        self._check_claim()
-
     def stop_waiting(self) -> None:
         """Do nothing: no call waits for servers."""
 
     def close(self) -> None:
         """Release the log and its files; harmless when it is closed already."""
         with self._lock:  # not during an append
-            if os.getpid() == self._pid:
+            if self._is_ours:
                 self._segments.trim()
             self.abandon()
 
     def abandon(self) -> None:
         """Close the log in a forked child, where the file exists but a thread that was appending does not."""
-        if self._dead is None:
-            self._dead = LogError(f"the transaction log {self.path} is closed")
-        if os.getpid() != self._pid:
-            self._lock = (
-                threading.Lock()
-            )  # a new lock: no thread is left to release the old one, and calls must be refused, not hang
+        self._refuse_all()
         self._segments.close()
         self._claim.release()
-
-    def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise LogError(
-                f"the transaction log {self.path} was opened by process {self._pid} and cannot be used by "
-                f"process {os.getpid()}, forked from it"
-            )
-        if self._dead is not None:
-            raise type(self._dead)(*self._dead.args)
-
-    def _check_claim(self) -> None:
-        try:
-            self._claim.check()
-        except (FencedError, LogError) as error:
-            self._dead = error
-            raise
 
     def _fail(self, error: OSError) -> NoReturn:
         """Cut off a half-written record and refuse all further records."""
@@ -193,20 +155,3 @@ class FileLog:
         except FencedError as fenced:
             self._dead = fenced
         raise self._dead from error
-
-
-def _check_topology(directory: Path, topology: str, state: LogState | None) -> None:
-    if state is not None and state.topology != topology:
-        raise ForeignLogError(str(directory), f"topology {state.topology!r}", f"topology {topology!r}")
-
-
-# A forked child must not hold the claim after its parent ends, nor write to the parent's files.
-_open_logs: weakref.WeakSet[FileLog] = weakref.WeakSet()
-
-
-def _close_in_child() -> None:
-    for log in list(_open_logs):
-        log.abandon()
-
-
-os.register_at_fork(after_in_child=_close_in_child)

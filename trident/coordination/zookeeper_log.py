@@ -9,24 +9,19 @@ from __future__ import annotations
 
 import logging
 import math
-import os
-import secrets
-import threading
 import time
-import weakref
 from collections.abc import Callable
 from typing import NoReturn, Self
 
-from trident.coordination.framing import decode, encode
+from trident.coordination.durable_log import DurableLog, check_topology, state_to_continue
 from trident.coordination.log_state import LogState
-from trident.coordination.records import Record, record_from_data
+from trident.coordination.records import Record
 from trident.coordination.zookeeper_claim import ZooKeeperClaim
 from trident.coordination.zookeeper_connection import ZooKeeperConnection
 from trident.coordination.zookeeper_nodes import LogNodes
 from trident.coordination.zookeeper_reader import ZooKeeperReader
 from trident.coordination.zookeeper_segment import ZooKeeperSegments
-from trident.errors import FencedError, ForeignLogError, LogError
-from trident.state.winners import Epochs
+from trident.errors import FencedError, LogError
 from trident.zookeeper_address import ZooKeeperAddress
 
 __all__ = ["ZooKeeperLog"]
@@ -34,7 +29,7 @@ __all__ = ["ZooKeeperLog"]
 logger = logging.getLogger(__name__)
 
 
-class ZooKeeperLog:
+class ZooKeeperLog(DurableLog):
     """The log at an address. Threads may append at the same time; a forked child may not."""
 
     segments_type: type[ZooKeeperSegments] = ZooKeeperSegments
@@ -48,14 +43,10 @@ class ZooKeeperLog:
         segment_bytes: int,
     ) -> None:
         """Not for callers: use `open`."""
-        self.address, self.state, self.epoch = address, state, claim.epoch
-        self._connection, self._claim = connection, claim
+        self.address, self._connection, self._claim = address, connection, claim
         self._segments = self.segments_type(connection, LogNodes(address.path), claim, segment_bytes)
         self._waiting: list[bytes] = []  # records for the next durable one
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._dead: FencedError | LogError | None = None
-        _open_logs.add(self)
+        super().__init__(address, state, claim.check)
 
     @classmethod
     def open(
@@ -107,16 +98,15 @@ class ZooKeeperLog:
     ) -> Self:
         reader, nodes = ZooKeeperReader(address, connection), LogNodes(address.path)
         # Before the claim, because a refused open must not fence the rightful writer.
-        _check_topology(address, topology, reader.refresh() if reader.is_there() else None)
+        check_topology(address, topology, reader.refresh() if reader.is_there() else None)
         for path in (nodes.claim, nodes.alive, nodes.segments):
             connection.ask(lambda client, path=path: client.ensure_path_async(path))  # type: ignore[misc]
         claim = ZooKeeperClaim.take(connection, nodes, takeover, clock)
         try:
             # After the claim, because no later append of another driver is valid, so this is all of the log.
             found = reader.read_all() if reader.is_there() else None
-            _check_topology(address, topology, found)
-            state = found or LogState(incarnation=secrets.token_hex(8), topology=topology, epochs=Epochs())
-            state.epoch = claim.epoch
+            check_topology(address, topology, found)
+            state = state_to_continue(found, topology, claim.epoch)
             log = cls(address, connection, claim, state, segment_bytes)
             log._segments.begin(state, reader.segment)
         except BaseException:
@@ -127,23 +117,11 @@ class ZooKeeperLog:
     def append(self, record: Record, durable: bool = True) -> None:
         """Write a record; see `TransactionLog.append`. It waits while no majority of ZooKeeper's servers is up."""
         with self._lock:
-            self._check_usable()
-            payload = encode(record.to_data())
-            written = record_from_data(decode(payload))  # what a reader will see, as a copy of the caller's record
-            self.state.check(written)
+            payload, written = self._to_write(record)
             self._waiting.append(payload)
             if durable:
                 self._send()
             self.state.fold(written)
-
-    def check_owner(self) -> None:
-        """Raise `FencedError` if another driver has claimed the log, `LogError` if the log can no longer be used."""
-        self._check_usable()
-        try:
-            self._claim.check()
-        except (FencedError, LogError) as error:
-            self._dead = error
-            raise
 
     def stop_waiting(self) -> None:
         """Let an append that waits for ZooKeeper wait for some seconds more at most."""
@@ -151,7 +129,7 @@ class ZooKeeperLog:
 
     def close(self) -> None:
         """Release the log and end the session; harmless when it is closed already."""
-        if os.getpid() != self._pid:
+        if not self._is_ours:
             self.abandon()
             return
         self.stop_waiting()
@@ -161,15 +139,13 @@ class ZooKeeperLog:
                     self._send()
                 except (FencedError, LogError) as error:  # they are for a batch that is not committed
                     logger.debug("transaction log %s: %s", self.address, error)
-            self._dead = self._dead or LogError(f"the transaction log {self.address} is closed")
+            self._refuse_all()
             self._claim.release()
             self._connection.close()
 
     def abandon(self) -> None:
         """Close the log in a forked child, where the threads of the connection do not exist."""
-        if self._dead is None:
-            self._dead = LogError(f"the transaction log {self.address} is closed")
-        self._lock = threading.Lock()  # a new lock: no thread is left to release the old one
+        self._refuse_all()
         self._claim.abandon()
 
     def _send(self) -> None:
@@ -191,15 +167,6 @@ class ZooKeeperLog:
             self._fail(error)
         self._waiting.clear()
 
-    def _check_usable(self) -> None:
-        if os.getpid() != self._pid:
-            raise LogError(
-                f"the transaction log {self.address} was opened by process {self._pid} and cannot be used by "
-                f"process {os.getpid()}, forked from it"
-            )
-        if self._dead is not None:
-            raise type(self._dead)(*self._dead.args)
-
     def _fail(self, error: BaseException) -> NoReturn:
         """Refuse all further records."""
         self._dead = LogError(
@@ -210,24 +177,7 @@ class ZooKeeperLog:
         raise self._dead from error
 
 
-def _check_topology(address: ZooKeeperAddress, topology: str, state: LogState | None) -> None:
-    if state is not None and state.topology != topology:
-        raise ForeignLogError(str(address), f"topology {state.topology!r}", f"topology {topology!r}")
-
-
 def _is_of_kazoo(error: BaseException) -> bool:
     from kazoo.exceptions import KazooException
 
     return isinstance(error, KazooException)
-
-
-# A forked child has the log's socket but none of its threads.
-_open_logs: weakref.WeakSet[ZooKeeperLog] = weakref.WeakSet()
-
-
-def _close_in_child() -> None:
-    for log in list(_open_logs):
-        log.abandon()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
