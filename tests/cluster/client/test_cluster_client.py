@@ -102,8 +102,7 @@ def test_a_topology_is_steered(client: ClusterClient) -> None:
     done = client.upgrade("mine", packed("2", **bolts))
     assert (done["generation"], done["changed"]) == (2, True)
     assert client.upgrade("mine", packed("2", **bolts))["changed"] is False
-    client.kill("mine", 60)
-    assert client.show("mine").base.status.kind == "killed"
+    assert client.kill("mine", 60).base.status.kind == "killed"
 
 
 def test_errors_are_those_of_nimbus(client: ClusterClient) -> None:
