@@ -62,6 +62,7 @@ def spark_with_delta() -> SparkSession:
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "1",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",  # of 10,000, which VACUUM makes tasks of
         "spark.sql.session.timeZone": "UTC",
         # A plan that runs once takes longer to compile than to interpret.
         "spark.sql.codegen.wholeStage": "false",
