@@ -12,6 +12,7 @@ import psutil
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
+from tests.harness.spark_cluster import QUICK_JVM
 from trident import Config, TridentTopology
 from trident.operations import Count, Split
 from trident.runtime.driver.running import start
@@ -20,6 +21,11 @@ from trident.spout.interfaces import TransactionAttempt
 
 BATCHES, ROWS, WIDTH = 3, 100, 4
 SMALL = 60
+SPARK = {
+    "spark.shuffle.io.retryWait": "1s",
+    "spark.executor.extraJavaOptions": QUICK_JVM,
+    "spark.python.daemon.module": "tests.crash.commit_tasks.warm_daemon",
+}
 HERE = Path.cwd()  # an executor has a folder of its own
 
 
@@ -139,7 +145,7 @@ def in_shared_jobs() -> None:
 
 
 if __name__ == "__main__":
-    spark = spark_session("executors", "local-cluster[2,1,1024]", {"spark.shuffle.io.retryWait": "1s"})
+    spark = spark_session("executors", "local-cluster[2,1,1024]", SPARK)
     without_an_exchange()
     behind_a_random_salt()
     in_shared_jobs()

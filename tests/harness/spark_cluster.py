@@ -20,10 +20,11 @@ import pyspark
 
 from tests.harness.servers import Server, free_ports, program
 
-__all__ = ["SparkCluster", "SparkNode", "start_spark_cluster"]
+__all__ = ["QUICK_JVM", "SparkCluster", "SparkNode", "start_spark_cluster"]
 
 _MEMORY = "1g"  # of a worker: of the one executor that a program gets there
-_OPTIONS = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
+"""Options of Java for a process that lives for seconds: it starts sooner and is not optimised."""
 
 
 class SparkNode(Server):
@@ -130,7 +131,7 @@ def _start_node(work: Path, home: Path, main: str, port: int, said: bytes, *argu
         "SPARK_HOME": home,
         "SPARK_LOCAL_DIRS": work,
         "SPARK_DAEMON_MEMORY": "192m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{_OPTIONS} -Dspark.master.rest.enabled=false",
+        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} -Dspark.master.rest.enabled=false",
     }
     # By `env`, so that nothing else is handed on; both it and the script end in the program that they start.
     bare = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())]

@@ -19,6 +19,7 @@ import psutil
 from tests.crash.commit_tasks.rule_switches import set_rules
 from tests.crash.commit_tasks.task_case import BATCHES, TaskCase
 from tests.crash.commit_tasks.task_faults import executors_of
+from tests.harness.spark_cluster import QUICK_JVM
 from trident.errors import TridentError
 from trident.runtime.driver.running import start
 from trident.runtime.engine.session import spark_session
@@ -35,7 +36,7 @@ SPARK = {
     "spark.python.task.killTimeout": "300s",  # a task that is stopped is not ended, but woken
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.ui.enabled": "false",
-    "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData",  # starts sooner
+    "spark.executor.extraJavaOptions": QUICK_JVM,
     "spark.python.daemon.module": "tests.crash.commit_tasks.warm_daemon",
 }
 

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from tests.crash.executors import executors
 from tests.harness.commands import until
+from tests.harness.spark_cluster import QUICK_JVM
 from tests.storm.spark.journaled import Journal, pids, settings, word_count
 
 MESSAGES = 3000
+SPARK = {"spark.executor.extraJavaOptions": QUICK_JVM}
 
 
 def main() -> None:
     journal = Journal(Path("journal").absolute())
-    with word_count(journal, MESSAGES).start(settings(master="local-cluster[2,1,1024]")) as running:
+    with word_count(journal, MESSAGES).start(settings(master="local-cluster[2,1,1024]", spark_conf=SPARK)) as running:
         until(lambda: len(journal.acked()) > 200, "it is in the middle")
         before = pids(running)
         executors()[0].send_signal(signal.SIGKILL)
