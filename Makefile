@@ -41,7 +41,7 @@ ledger: install java build/services/kafka ## balances from a topic, exact althou
 	@$(BIN)/python -m tests.harness.with_servers kafka -- examples/ledger.py
 
 # A part of the suite is done before a second process of tests and its JVM have started.
-test: install java servers ## run the test suite (ARGS="-k name" for a part of it, in one process)
+test: install java servers build/spark.jsa ## run the test suite (ARGS="-k name" for a part of it, in one process)
 	@$(BIN)/python -m pytest $(if $(strip $(ARGS)),$(ARGS),-n auto)
 
 quick: install ## run the tests that need neither Java nor a server
@@ -87,7 +87,7 @@ $(COMPAT:%=build/compat/%/$(notdir $(STAMP))): build/compat/%/$(notdir $(STAMP))
 	$$uv pip install --quiet --python $$here/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
-soak: install java servers ## the long tests: random failures, for minutes to hours
+soak: install java servers build/spark.jsa ## the long tests: random failures, for minutes to hours
 	@$(BIN)/python -m pytest -m soak --timeout 7200 $(ARGS)
 
 servers: java build/services/redis-server build/services/memcached build/services/postgres build/services/rabbitmq-server build/services/cassandra build/services/kafka build/services/zookeeper build/services/chromium ## install the servers that tests start
@@ -158,6 +158,11 @@ build/services/cassandra build/services/kafka build/services/zookeeper build/ser
 	mvn -B -q -Dstyle.color=never -f $< -P $* org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies \
 		-DincludeScope=runtime -DoutputDirectory=$(CURDIR)/$@.part 2>&1 | sed $$'s/\e\\[[0-9;]*m//g' >&2; \
 	mv $@.part $@ && touch $@
+
+# Not needed: with it each Spark of the tests starts sooner.
+build/spark.jsa: $(STAMP) | java
+	@echo "archiving the classes of Spark for Java, in $@" >&2; $(BIN)/python -m tests.harness.quick_java $@ 2>/dev/null || \
+		echo "Java could not make $@; tests run without it, more slowly" >&2
 
 java:
 	@java=$${JAVA_HOME:+$$JAVA_HOME/bin/}java; \

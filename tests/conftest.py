@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests.harness import quick, workers
+from tests.harness import quick, quick_java, workers
 from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
 from trident.runtime.engine.environment import pin_worker_python
 
@@ -31,8 +31,7 @@ pin_worker_python()
 # Tests start some hundred Python processes, which would each compile PySpark and this project for themselves.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-# Every Spark of the tests runs for seconds only: it starts in half the time if its code is compiled once, and simply.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java.QUICK_JVM)
 # A first call may start a JVM or compile a plan, so no time limit per example; a failing example can be replayed.
 settings.register_profile("trident", deadline=None, print_blob=True)
 settings.load_profile("trident")

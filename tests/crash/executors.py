@@ -12,7 +12,7 @@ import psutil
 from spouts import FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
-from tests.harness.spark_cluster import QUICK_JVM
+from tests.harness.quick_java import QUICK_JVM
 from trident import Config, TridentTopology
 from trident.operations import Count, Split
 from trident.runtime.driver.running import start

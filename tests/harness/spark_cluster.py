@@ -18,13 +18,12 @@ from typing import Any
 import psutil
 import pyspark
 
+from tests.harness.quick_java import QUICK_JVM
 from tests.harness.servers import Server, free_ports, program
 
-__all__ = ["QUICK_JVM", "SparkCluster", "SparkNode", "start_spark_cluster"]
+__all__ = ["SparkCluster", "SparkNode", "start_spark_cluster"]
 
 _MEMORY = "1g"  # of a worker: of the one executor that a program gets there
-QUICK_JVM = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData"
-"""Options of Java for a process that lives for seconds: it starts sooner and is not optimised."""
 
 
 class SparkNode(Server):

@@ -19,7 +19,7 @@ import psutil
 from tests.crash.commit_tasks.rule_switches import set_rules
 from tests.crash.commit_tasks.task_case import BATCHES, TaskCase
 from tests.crash.commit_tasks.task_faults import executors_of
-from tests.harness.spark_cluster import QUICK_JVM
+from tests.harness.quick_java import QUICK_JVM
 from trident.errors import TridentError
 from trident.runtime.driver.running import start
 from trident.runtime.engine.session import spark_session

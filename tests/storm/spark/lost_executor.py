@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.crash.executors import executors
 from tests.harness.commands import until
-from tests.harness.spark_cluster import QUICK_JVM
+from tests.harness.quick_java import QUICK_JVM
 from tests.storm.spark.journaled import Journal, pids, settings, word_count
 
 MESSAGES = 3000
