@@ -201,7 +201,7 @@ def test_what_was_missed_while_the_connection_was_lost_is_told_after_it(
 
 
 def test_a_server_that_is_killed_and_started_again_is_waited_for(
-    zookeeper_server: ZooKeeperEnsemble, root: str
+    zookeeper_server: ZooKeeperEnsemble, root: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(zookeeper_server.hosts, root, 60.0) as one:  # a busy machine takes its time to start it
         one.state.set_data("/a", b"1")
@@ -219,6 +219,7 @@ def test_a_server_that_is_killed_and_started_again_is_waited_for(
         assert one.state.get_data("/b") == b"2"
         one.state.set_data("/a", b"3")
         one.told(("changed", "/a"))
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == []
 
 
 def test_a_server_that_stays_away_is_an_error_after_the_timeout(zookeeper_server: ZooKeeperEnsemble, root: str) -> None:

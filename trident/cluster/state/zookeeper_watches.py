@@ -64,8 +64,10 @@ class ZooKeeperWatches:
     def fire(self, event: WatchedEvent) -> None:
         """Tell of an event, if it is still waited for. This is what kazoo is given as its watch."""
         kind = _KINDS.get(event.type)
+        if kind is None:  # of the connection, without a path
+            return
         path = event.path[len(self._root) :] or "/"
-        if kind is not None and self._take(kind, path):
+        if self._take(kind, path):
             self._teller.tell(ClusterEvent(kind, path))
 
     def set_again(self, session: ZooKeeperSession) -> list[ClusterEvent]:
