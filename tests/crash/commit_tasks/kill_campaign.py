@@ -28,7 +28,7 @@ from trident.runtime.engine.session import spark_session, stop_session
 
 __all__ = ["main"]
 
-_TRIES = 4
+_TRIES = 20  # about half go wrong: in the others Spark loses more with the executor, and the batch fails all the same
 SPECULATION = {
     "spark.speculation": "TRUE",
     "spark.speculation.interval": "100ms",
