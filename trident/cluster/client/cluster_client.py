@@ -116,7 +116,7 @@ class ClusterClient:
         """End a topology: what has begun may take `wait_s`. Returns it as it was last seen: it may be forgotten at once."""
         before = self.show(topology)
         with suppress(NoSuchTopology):  # forgotten already: an earlier try, whose answer was lost, has ended it
-            self._act(before.storm_id, f"kill/{wait_s:g}")
+            self._http.ask("POST", f"{_path(before.storm_id)}/kill/{wait_s:g}")
             return self.show(before.storm_id)
         return replace(before, base=replace(before.base, status=Status("killed", time.time(), wait_s)))
 
