@@ -100,7 +100,12 @@ LAYERS = (
         deferred=("trident.explain", "trident.monitoring", "trident.runtime.driver.running", "states.memory"),
     ),
     Layer(("trident.statistics",), ("trident.errors",)),
-    Layer(("trident.monitoring",), ("trident.statistics", *INTERFACES), deferred=("prometheus_client",)),
+    Layer(("trident.serving.strangers",)),
+    Layer(
+        ("trident.monitoring",),
+        ("trident.serving.strangers", "trident.statistics", *INTERFACES),
+        deferred=("prometheus_client",),
+    ),
     Layer(("trident.coordination",), ("msgpack", *INTERFACES), deferred=("kazoo",)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(
@@ -109,7 +114,7 @@ LAYERS = (
         deferred=("trident.runtime.steps.kernels",),
     ),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
-    Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors")),
+    Layer(("trident.drpc.http",), ("starlette", "trident.drpc", "trident.errors", "trident.serving.strangers")),
     Layer(("trident.serving",), ("uvicorn", "trident.errors")),
     # The rooms of the runtime, from the bottom up: each may import those that it names and none above it.
     Layer(("trident.runtime.steps",), RUNTIME),

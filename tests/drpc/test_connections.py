@@ -21,14 +21,18 @@ from tests.harness.topology_runs import GATES
 from trident import TridentTopology
 from trident.drpc import DRPCClient, DRPCServer
 from trident.errors import DRPCExecutionException
+from trident.serving import connections
 from trident.serving.connections import MAX_HEAD_BYTES, MAX_HEADERS
+from trident.ui.one_topology import OneTopology
+from trident.ui.ui_server import UIServer
 
-HEAD = b"POST /drpc/echo HTTP/1.1\r\nHost: x\r\n"
+HEAD = b"POST /drpc/echo HTTP/1.1\r\nHost: localhost\r\n"
 TIMEOUT_S = 0.3
 
 
-def connected(server: DRPCServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=20)
+def connected(server: DRPCServer | UIServer, address: str = "127.0.0.1") -> socket.socket:
+    """Connect from an address of this machine; Linux has all that begin with 127."""
+    return socket.create_connection(("127.0.0.1", server.port), timeout=20, source_address=(address, 0))
 
 
 def rest_of(connection: socket.socket) -> bytes:
@@ -63,7 +67,7 @@ HELD = {
     "half a head": (HEAD + b"Content-Le", b"HTTP/1.1 408 "),
     "half a body": (HEAD + b"Content-Length: 10\r\n\r\nab", b"HTTP/1.1 504 "),
     "half a body of an unknown function": (
-        b"POST /drpc/none HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab",
+        b"POST /drpc/none HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nab",
         b"HTTP/1.1 404 ",
     ),
     "half a second request": (HEAD + b"Content-Length: 1\r\n\r\na" + HEAD, b"HTTP/1.1 200 "),
@@ -161,7 +165,7 @@ def test_the_token_is_looked_at_before_a_body() -> None:
 def test_no_answer_is_taken_for_that_of_the_request_before() -> None:
     with served(failing()) as (drpc, server), connected(server) as connection:
         occupied(drpc, "f")
-        connection.sendall(b"POST /drpc/f HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nano request\r\n\r\n")
+        connection.sendall(b"POST /drpc/f HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\nano request\r\n\r\n")
         assert rest_of(connection) == b""
         GATES.open("request")
 
@@ -169,7 +173,7 @@ def test_no_answer_is_taken_for_that_of_the_request_before() -> None:
 def test_requests_that_wait_for_one_another_are_answered_in_order() -> None:
     with served(echo()) as (_, server), connected(server) as connection:
         requests = [HEAD + b"Content-Length: 1\r\n\r\n%d" % number for number in range(5)]
-        connection.sendall(b"".join(requests) + b"GET /drpc HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        connection.sendall(b"".join(requests) + b"GET /drpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
         answers = [part for part in rest_of(connection).split(b"HTTP/1.1 200 OK") if part]
         assert [part[-7:-1] for part in answers[:5]] == [b'[["%d"]' % number for number in range(5)]
         assert answers[5].endswith(b'"functions": ["echo"]}')
@@ -185,6 +189,79 @@ def test_connections_beyond_the_bound_are_refused_and_room_is_made_again() -> No
             assert error.value.reason == "overloaded"
         until(lambda: not server._server.server.server_state.connections, "all have gone")
         assert client.execute("echo", "a") == [["a"]]
+
+
+def functions_asked_from(server: DRPCServer, address: str) -> bytes:
+    with connected(server, address) as connection:
+        connection.sendall(b"GET /drpc HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        return rest_of(connection)[:13]
+
+
+@pytest.mark.parametrize(
+    "held",
+    {
+        "nothing": b"",
+        "half a head": HEAD,
+        "half a body": HEAD + b"Content-Length: 9\r\n\r\nab",
+        "one that was answered": HEAD + b"Content-Length: 1\r\n\r\na",
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_one_address_that_holds_all_connections_gives_way_to_others(held: tuple[str, bytes]) -> None:
+    with served(echo(), max_connections=8) as (_, server), ExitStack() as stack:
+        greedy = [stack.enter_context(connected(server)) for _ in range(8)]
+        for connection in greedy:
+            connection.sendall(held[1])
+            if held[0] == "one that was answered":
+                connection.recv(1000)
+        until(lambda: len(server._server.server.server_state.connections) == 8, "all are taken")
+        assert functions_asked_from(server, "127.0.0.2") == b"HTTP/1.1 200 "
+        taken = [stack.enter_context(connected(server, "127.0.0.2")) for _ in range(3)]
+        for connection in taken:
+            connection.sendall(HEAD + b"Content-Length: 1\r\n\r\na")
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+        if held[0] == "half a head":  # the first that came is the first that goes
+            assert rest_of(greedy[0]).startswith(b"HTTP/1.1 503 ")
+        assert functions_asked_from(server, "127.0.0.1") == b"HTTP/1.1 503 "
+
+
+def test_a_request_at_work_gives_way_to_nobody() -> None:
+    with served(failing(), max_connections=2) as (drpc, server), ExitStack() as stack:
+        occupied(drpc, "f")
+        held = [stack.enter_context(connected(server)) for _ in range(2)]
+        for connection in held:
+            connection.sendall(b"POST /drpc/f HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\na")
+        until(lambda: drpc.function("f").waiting == 2, "both wait for their answers")
+        assert functions_asked_from(server, "127.0.0.2") == b"HTTP/1.1 503 "
+        GATES.open("request")
+        for connection in held:
+            assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
+
+
+def test_half_sent_requests_do_not_keep_others_from_the_page() -> None:
+    noted: Any = None
+    with UIServer(OneTopology("a", noted), port=0) as server, ExitStack() as stack:
+        for _ in range(256):
+            stack.enter_context(connected(server)).sendall(b"GET /api/v1/page HTTP/1.1\r\nHost: local")
+        until(lambda: len(server._server.server.server_state.connections) == 256, "all are taken")
+        for _ in range(5):
+            with connected(server, "127.0.0.2") as connection:
+                connection.sendall(b"GET /api/v1/page HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                assert rest_of(connection).startswith(b"HTTP/1.1 200 ")
+
+
+def test_the_head_of_a_request_has_a_deadline_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", TIMEOUT_S)
+    with served(echo(), timeout_s=60.0) as (_, server), connected(server) as connection:
+        connection.sendall(HEAD + b"Content-Length: 2\r\n\r\na")  # a body has the request's own time
+        with connected(server) as half:
+            half.sendall(HEAD)
+            assert problem(rest_of(half))["cause"] == "no whole head of a request within 0.3 s"
+        with connected(server) as second:
+            second.sendall(HEAD + b"Content-Length: 1\r\n\r\na" + HEAD)
+            assert rest_of(second).count(b"HTTP/1.1 408 ") == 1
+        connection.sendall(b"b")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_a_lone_surrogate_is_no_text() -> None:

@@ -125,7 +125,7 @@ def test_a_slow_sender_is_given_up() -> None:
         served(failing(), timeout_s=0.2) as (_, server),
         socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection,
     ):
-        connection.sendall(b"POST /drpc/f HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nab")
+        connection.sendall(b"POST /drpc/f HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\nab")
         assert connection.recv(100).startswith(b"HTTP/1.1 504 ")
 
 
@@ -162,6 +162,31 @@ def test_only_who_has_the_token_may_ask() -> None:
         status, _, headers = ask(server, "GET", "/drpc")
         assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
         assert ask(server, "GET", "/health")[0] == 200
+
+
+FOREIGN = {
+    "a name that was made to lead here": {"Host": "evil.example"},
+    "such a name, with the origin that is its own": {"Host": "evil.example:80", "Origin": "http://evil.example:80"},
+    "a page of another site": {"Origin": "https://evil.example", "Content_Type": "text/plain"},
+    "a file": {"Origin": "null"},
+    "an origin that is none": {"Origin": "http://[::1"},
+    "another server of this machine": {"Origin": "http://127.0.0.1:1"},
+}
+
+
+@pytest.mark.parametrize("token", [None, "t"])
+@pytest.mark.parametrize("who", FOREIGN)
+def test_a_page_of_another_site_cannot_run_a_function(who: str, token: str | None) -> None:
+    allowed = {} if token is None else {"Authorization": f"Bearer {token}"}
+    with served(failing(), token=token) as (drpc, server):
+        before = drpc.function("f").waiting
+        for method, path in (("POST", "/drpc/f"), ("GET", "/drpc"), ("GET", "/health"), ("OPTIONS", "/drpc/f")):
+            status, answer, headers = ask(server, method, path, "a", **FOREIGN[who], **allowed)
+            assert (status, answer["error"]["reason"]) == (403, "forbidden")
+            assert headers["Connection"] == "close"
+        assert drpc.function("f").waiting == before
+        own = {"Host": f"localhost:{server.port}", "Origin": f"http://localhost:{server.port}", **allowed}
+        assert ask(server, "POST", "/drpc/f", "a", **own)[:2] == (200, [["A"]])
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import http.client
 import re
 import socket
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -76,6 +77,18 @@ class Skips(Function):
     def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
         self.passed.incr()
         collector.emit([tuple[0]])
+
+
+@pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "null"}])
+def test_a_page_of_another_site_does_not_read_metrics(headers: dict[str, str]) -> None:
+    with started(word_topology("words", 1, "the"), metrics_port=0) as running:
+        assert running.metrics_url is not None
+        connection = http.client.HTTPConnection(urlsplit(running.metrics_url).netloc, timeout=30)
+        with closing(connection):
+            connection.request("GET", "/metrics", headers=headers)
+            response = connection.getresponse()
+            assert (response.status, b"trident_" in response.read()) == (403, False)
+        assert "trident_" in scrape(running)
 
 
 def test_a_scrape_tells_of_a_running_topology(engine: str) -> None:

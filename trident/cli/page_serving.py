@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trident.cli.console import problems, say
 from trident.cli.signals import ending_signals
 from trident.cluster.cluster_errors import NoLeader
-from trident.serving import LOOPBACK
+from trident.serving.strangers import is_loopback
 from trident.storm import StormTopology
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
 from trident.ui.one_topology import OneTopology
@@ -64,7 +64,7 @@ class PageServing:
         """Serve pages, and say where."""
         with UIServer(pages, self.host, self.port, token) as server:
             say(f"{name}: page at {server.url}")
-            if self.host not in LOOPBACK:
+            if not is_loopback(self.host):
                 say(
                     f"warning: whoever reaches {server.url} may read the page, values of states included; only actions need "
                     "the token",

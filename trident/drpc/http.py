@@ -10,37 +10,57 @@ from typing import Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from trident.drpc.local import DRPCFunction, LocalDRPC
 from trident.errors import DRPCExecutionException, TridentError, describe
+from trident.serving.strangers import stranger
 
 __all__ = ["make_app"]
 
 _STATUS = {
-    "failed": 500, "unknown": 404, "invalid": 400, "unauthorized": 401, "too_large": 413, "overloaded": 503,
-    "timeout": 504, "stopped": 503,
+    "failed": 500, "unknown": 404, "invalid": 400, "unauthorized": 401, "forbidden": 403, "too_large": 413,
+    "overloaded": 503, "timeout": 504, "stopped": 503,
 }  # fmt: skip
 _HEADERS = {
     "overloaded": {"Retry-After": "1"},
     "unauthorized": {"WWW-Authenticate": "Bearer", "Connection": "close"},  # the body of a stranger is not read
+    "forbidden": {"Connection": "close"},
 }
 
 
 def make_app(
-    drpc: LocalDRPC, token: str | None, timeout_s: float, max_request_bytes: int, max_concurrency: int
+    drpc: LocalDRPC, token: str | None, loopback: bool, timeout_s: float, max_request_bytes: int, max_concurrency: int
 ) -> Starlette:
-    """Return the application; the arguments are those of `DRPCServer`."""
+    """Return the application; `loopback` is that of `stranger`, the other arguments are those of `DRPCServer`."""
     service = _Service(drpc, token, timeout_s, max_request_bytes, max_concurrency)
     routes = [
         Route("/drpc/{function}", service.execute, methods=["POST"]),
         Route("/drpc", service.functions, methods=["GET"]),
         Route("/health", service.health, methods=["GET"]),
     ]
-    return Starlette(routes=routes, exception_handlers={HTTPException: _no_such_page})
+    return Starlette(
+        routes=routes, middleware=[Middleware(_Guard, loopback)], exception_handlers={HTTPException: _no_such_page}
+    )
+
+
+class _Guard:
+    """Refuses what pages of other sites send, whatever they ask for."""
+
+    def __init__(self, app: ASGIApp, loopback: bool) -> None:
+        self._app, self._loopback = app, loopback
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        cause = stranger(headers.get("host", ""), headers.get("origin"), self._loopback)
+        refused = None if cause is None else _problem(DRPCExecutionException("*", cause, reason="forbidden"))
+        await (refused or self._app)(scope, receive, send)
 
 
 class _Service:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from trident.drpc.local import LocalDRPC
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.serving import LOOPBACK
+from trident.serving.strangers import is_loopback
 
 if TYPE_CHECKING:
     from trident.serving.server_thread import ServerThread
@@ -32,19 +32,21 @@ class DRPCServer:
     host, port
         Where to listen; port 0 takes a free one (see `port`).
     token
-        Asked of every request as `Authorization: Bearer <token>`, before its body is read; None: every client may ask. Use one
-        on any host but this one. What answers without it: `GET /health`, which tells the topology's name, its last
-        committed batch and, where that cannot be read, the error; and what says that something is no request (400, 404 and
-        405 of other pages, 408, 431) or that there are too many connections (503).
+        Asked of every request as `Authorization: Bearer <token>`, before its body is read; None: every client may ask, but no
+        page of another site (see `trident.serving.strangers`). Use one on any host but this one. What answers without it:
+        `GET /health`, which tells the topology's name, its last committed batch and, where that cannot be read, the error; and
+        what says that something is no request (400, 404 and 405 of other pages, 408, 431) or that there are too many
+        connections (503).
     timeout_s
-        Seconds within which a request is answered, from its first byte on. A client that has not sent it by then, or does
-        not take its answer, is cut off.
+        Seconds within which a request is answered, from its first byte on. A client that has not sent it by then (its head
+        within five seconds), or does not take its answer, is cut off.
     max_request_bytes
         The longest body. (The head may have 16 KiB and 100 headers.)
     max_concurrency
         How many requests may be in flight at once; the server refuses more at once, and clients may send them again.
     max_connections
-        How many connections may be open; those beyond are answered 503 and closed. Half of the file descriptors that are
+        How many connections may be open; those beyond are answered 503 and closed, unless one address holds more than the
+        newcomer's: then one of that address gives way. Half of the file descriptors that are
         free when the server starts at most: the others are for the topology beside it.
 
     Raises
@@ -71,7 +73,7 @@ class DRPCServer:
             raise ConfigError("timeout_s and the limits of a DRPC server must be above 0")
         if token == "":
             raise ConfigError("the token of a DRPC server must not be empty; leave it out to let every client ask")
-        if token is None and host not in LOOPBACK:
+        if token is None and not is_loopback(host):
             logger.warning("DRPC is served on %s without a token: any client that reaches the port may ask", host)
         limits = (timeout_s, max_request_bytes, max_concurrency)
         self._server = _serve(drpc, host, port, token, limits, max_connections)
@@ -108,7 +110,7 @@ def _serve(
             f"the DRPC server needs packages that are missing ({error}); pip install 'trident-spark[drpc]'"
         ) from error
     return ServerThread(
-        make_app(drpc, token, *limits),
+        make_app(drpc, token, is_loopback(host), *limits),
         host,
         port,
         thread="trident-drpc-http",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import errno
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Protocol
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from trident.errors import ConfigError, EnvironmentProblem
+from trident.serving.strangers import is_loopback, stranger
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -42,7 +43,7 @@ class MetricsServer:
     """
 
     def __init__(self, topology: str, metrics: Collects, host: str, port: int) -> None:
-        self._server = _listening(_app(metrics), host, port)
+        self._server = _listening(_guarded(_app(metrics), is_loopback(host)), host, port)
         self.host, self.port = host, int(self._server.server_address[1])
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.1,), name=f"trident-{topology}-metrics", daemon=True
@@ -76,6 +77,20 @@ def _app(metrics: Collects) -> Any:
         collector(registry=registry)
     registry.register(metrics)
     return make_wsgi_app(registry)
+
+
+def _guarded(app: Any, loopback: bool) -> Any:
+    """Return the application behind the guard of every server of this package."""
+
+    def answer(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        cause = stranger(environ.get("HTTP_HOST", ""), environ.get("HTTP_ORIGIN"), loopback)
+        if cause is None:
+            answered: Iterable[bytes] = app(environ, start)
+            return answered
+        start("403 Forbidden", [("Content-Type", "text/plain; charset=utf-8")])
+        return [cause.encode()]
+
+    return answer
 
 
 class _Server(ThreadingMixIn, WSGIServer):

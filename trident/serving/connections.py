@@ -21,11 +21,13 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-__all__ = ["MAX_HEADERS", "MAX_HEAD_BYTES", "BoundedServer", "affordable"]
+__all__ = ["HEAD_S", "MAX_HEADERS", "MAX_HEAD_BYTES", "BoundedServer", "affordable"]
 
 MAX_HEAD_BYTES = 16 << 10
 """The longest head of a request: its first line and headers, or what follows its body."""
 MAX_HEADERS = 100
+HEAD_S = 5.0
+"""Seconds for the head of a request, from the connection's begin or its own first byte on, if a request has no fewer."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +49,9 @@ def affordable(connections: int) -> int:
 
 class BoundedServer(uvicorn.Server):
     """A server that answers connections beyond `connections` with 503 and closes them.
+
+    One address has no more than its share of them when others ask: a connection of the address that holds most gives way to
+    one of an address that holds fewer, unless all of them are at work on a request that has come whole.
 
     Parameters
     ----------
@@ -84,8 +89,8 @@ class BoundedServer(uvicorn.Server):
         listener.setblocking(False)
         while True:
             try:
-                connection, _ = await loop.sock_accept(listener)
-                if len(self.server_state.connections) < self._most:
+                connection, address = await loop.sock_accept(listener)
+                if len(self.server_state.connections) < self._most or self._make_room(address[0]):
                     await loop.connect_accepted_socket(self._connection, connection)
                 else:
                     self._refuse(connection)
@@ -93,6 +98,20 @@ class BoundedServer(uvicorn.Server):
             except OSError as error:  # most often: no descriptor is free; who asks waits in the kernel's queue
                 logger.warning("a server cannot accept a connection: %s", error)
                 await asyncio.sleep(_NO_DESCRIPTOR_S)
+
+    def _make_room(self, newcomer: str) -> bool:
+        """Close a connection of the address that holds most, if that still holds more than the newcomer's will."""
+        held: dict[str, list[_Connection]] = {}
+        for each in self.server_state.connections:
+            if isinstance(each, _Connection) and not each.transport.is_closing():
+                held.setdefault(each.address, []).append(each)
+        most = max(held.values(), key=len, default=[])
+        if len(most) <= len(held.get(newcomer, ())) + 1:
+            return False
+        waiting = [each for each in most if not each.is_at_work]
+        if waiting:
+            min(waiting, key=lambda each: each.waits_since).give_way(self._too_many)
+        return bool(waiting)
 
     def _connection(self) -> _Connection:
         return _Connection(self.config, self.server_state, self.lifespan.state, self._timeout_s)
@@ -109,17 +128,25 @@ class _TooLarge(Exception):
 
 
 class _Connection(HttpToolsProtocol):
-    """One connection. A single timer covers what its client still owes: a whole request, or taking its answer.
+    """One connection. A single timer covers what its client still owes: a head, a whole request, or taking its answer.
 
     The timer runs from the connection's begin and from the first byte of each request, and rests while nothing is owed;
     uvicorn's own timer closes a connection that rests too long.
+
+    Attributes
+    ----------
+    address
+        The client's, without the port.
+    waits_since
+        When it began to wait for a request, or for the rest of one.
     """
 
     def __init__(
         self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any], timeout_s: float
     ) -> None:
         super().__init__(config, server_state, app_state)
-        self._timeout_s = timeout_s
+        self._timeout_s, self._head_s = timeout_s, min(HEAD_S, timeout_s)
+        self.address, self.waits_since = "", 0.0
         self._due: float | None = None
         self._then = self._late
         self._looks_at = 0.0
@@ -130,7 +157,8 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         super().connection_made(transport)
-        self._set_due(self._timeout_s, self._late)
+        self.address = self.client[0] if self.client else ""
+        self._await_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -141,7 +169,7 @@ class _Connection(HttpToolsProtocol):
         self._unparsed += len(data)
         super().data_received(data)
         if self._due is None:  # line ends between requests are no request, but they stop uvicorn's timer
-            self._set_due(self._timeout_s, self._late)
+            self._await_head()
         if self._head_bytes + self._unparsed > MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse_head()
 
@@ -149,7 +177,7 @@ class _Connection(HttpToolsProtocol):
         super().on_message_begin()
         self._awaits, self._head_bytes, self._headers = "head", 0, 0
         if not self._in_flight():
-            self._set_due(self._timeout_s, self._late)
+            self._await_head()
         self.scope["state"]["deadline"] = self.loop.time() + self._timeout_s
 
     def on_url(self, url: bytes) -> None:
@@ -163,6 +191,8 @@ class _Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._awaits = "body"
+        if not self._in_flight():
+            self._set_due(self.scope["state"]["deadline"] - self.loop.time(), self._late)
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -179,8 +209,11 @@ class _Connection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             return  # the timer goes on: a client that does not take the answer would keep it open
+        self.waits_since = self.loop.time()
         if self._in_flight():
             self._set_due(self._timeout_s, self._late)
+        elif self._awaits == "head":
+            self._await_head()
         elif not self._awaits:
             self._rest()
 
@@ -196,6 +229,24 @@ class _Connection(HttpToolsProtocol):
         self._head_bytes += size
         if self._head_bytes > MAX_HEAD_BYTES or self._headers > MAX_HEADERS:
             raise _TooLarge
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a request has come whole and is not answered yet."""
+        return self._in_flight() and not self._awaits
+
+    def give_way(self, refusal: bytes) -> None:
+        """Close the connection for one of another client; a client whose request has begun is told."""
+        if self._awaits and not self._in_flight():
+            self.transport.write(refusal)
+            self._set_due(_GRACE_S, self.transport.abort)
+            self.transport.close()
+        else:
+            self.transport.abort()
+
+    def _await_head(self) -> None:
+        self.waits_since = self.loop.time()
+        self._set_due(self._head_s, self._late)
 
     def _in_flight(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
@@ -216,7 +267,7 @@ class _Connection(HttpToolsProtocol):
         elif self._in_flight():  # the application answers 504 by itself; only taking that is waited for
             self._set_due(_GRACE_S, self.transport.abort)
         elif self._awaits == "head":
-            self._refuse(408, "timeout", f"no whole request within {self._timeout_s:g} s")
+            self._refuse(408, "timeout", f"no whole head of a request within {self._head_s:g} s")
         elif self._awaits == "body" or self.timeout_keep_alive_task is None:
             self.transport.abort()
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.routing import BaseRoute, Match
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trident.serving.strangers import stranger
 from trident.ui.answers import PageError, problem
 
-__all__ = ["API", "Guard", "is_loopback"]
+__all__ = ["API", "Guard"]
 
 API = "/api/"
 """What begins with this is data; all else are the files of the page, which tell nothing."""
@@ -44,8 +43,7 @@ class Guard:
     token_for_all
         Whether reading needs the token too.
     loopback
-        Whether the server listens on this machine only. Then a request must name this machine: a page of another site
-        whose name was made to lead here (DNS rebinding) names that site.
+        As of `stranger`.
     """
 
     def __init__(
@@ -77,12 +75,9 @@ class Guard:
 
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if self._loopback and not is_loopback(_name(f"//{host}")):
-            raise PageError(403, f"this server is for its own machine, and the request names the host {host!r}")
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            raise PageError(403, f"a page of {origin!r} may not ask this server")
+        cause = stranger(headers.get("host", ""), headers.get("origin"), self._loopback)
+        if cause is not None:
+            raise PageError(403, cause)
         if self._needs_token(scope):
             self._check_token(headers.get("authorization", ""))
 
@@ -101,18 +96,3 @@ class Guard:
             raise PageError(401, "this needs the token, as the header Authorization: Bearer TOKEN")
         if not hmac.compare_digest(token.strip().encode("latin-1", "replace"), self._token.encode()):
             raise PageError(401, "the token is wrong")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine by itself: its name is `localhost`, or its address begins with 127 or is `::1`."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() == "localhost"
-
-
-def _name(address: str) -> str:
-    try:
-        return urlsplit(address).hostname or ""
-    except ValueError:
-        return ""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.serving import LOOPBACK
+from trident.serving.strangers import is_loopback
 from trident.ui.cluster_pages import ClusterPages
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def _serve(
             f"the page needs packages that are missing ({error}); pip install 'trident-spark[ui]'"
         ) from error
     return ServerThread(
-        app(pages, token, token_for_all=token_for_all, loopback=host in LOOPBACK, extra_routes=extra_routes),
+        app(pages, token, token_for_all=token_for_all, loopback=is_loopback(host), extra_routes=extra_routes),
         host,
         port,
         thread="trident-ui",
