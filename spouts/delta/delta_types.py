@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from trident.fields import Fields
 
 __all__ = ["fields_of_table", "partition_value"]
 
+_ESCAPED = re.compile(r"(?:\\u00[0-9A-Fa-f]{2})+")
 _NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
 
 
@@ -21,9 +23,11 @@ def fields_of_table(schema: Mapping[str, Any]) -> Fields:
 
 
 def partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Scalar:
-    """Return the value of a partition column; a time without an offset is UTC."""
-    if text is None or (text == "" and not pa.types.is_string(type_)):
+    """Return the value of a partition column. Nothing is null, as Delta's protocol has it; a time without an offset is UTC."""
+    if not text:
         return pa.scalar(None, type_)
+    if pa.types.is_binary(type_):
+        return pa.scalar(_bytes_of(text), type_)
     try:
         if isinstance(type_, pa.TimestampType) and type_.tz is not None:
             plain = text.removesuffix("Z").removesuffix("+00:00").replace("T", " ")
@@ -31,6 +35,11 @@ def partition_value(text: str | None, type_: pa.DataType, column: str) -> pa.Sca
         return pa.scalar(text).cast(type_)
     except (pa.ArrowException, ValueError) as error:
         raise SpoutError(f"the value {text!r} of partition column {column!r} is no {type_}: {error}") from error
+
+
+def _bytes_of(text: str) -> bytes:
+    """Return the bytes that a text stands for: delta-rs escapes each of them, Spark takes them for UTF-8."""
+    return bytes.fromhex(text.replace("\\u00", "")) if _ESCAPED.fullmatch(text) else text.encode()
 
 
 def _ddl(type_: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from spouts.delta.table_place import TablePlace
 from trident.errors import SpoutError
 
 __all__ = ["DataFile", "LogEntry", "Metadata", "TableLog"]
+
+_log = logging.getLogger(__name__)
 
 
 class DataFile(NamedTuple):
@@ -73,6 +76,7 @@ class TableLog:
 
     def __init__(self, place: TablePlace) -> None:
         self.place, self.name = place, place.name
+        self._told = -1  # the version whose unfinished entry was warned of
 
     def stamp(self, version: int) -> tuple[int, int] | None:
         """Return what is another one as soon as the entry of a version was replaced; None if there is none."""
@@ -94,9 +98,9 @@ class TableLog:
         return None if data is None else zlib.crc32(data)
 
     def entry(self, version: int) -> LogEntry | None:
-        """Read the entry of a version; None if it is not there."""
+        """Read the entry of a version; None if it is not there, or not all of it yet."""
         data = self.place.read(_entry_path(version))
-        if data is None:
+        if data is None or self._is_unfinished(version, data):
             return None
         entry = LogEntry(version, zlib.crc32(data))
         try:
@@ -110,9 +114,36 @@ class TableLog:
             ) from error
         return entry
 
+    def is_unfinished(self, version: int) -> bool:
+        """Whether the entry of a version is there and not whole, as writers leave it that do not make it in one step.
+
+        Raises
+        ------
+        SpoutError
+            There is a later version already.
+        """
+        data = self.place.read(_entry_path(version))
+        return data is not None and self._is_unfinished(version, data)
+
+    def _is_unfinished(self, version: int, data: bytes) -> bool:
+        if not _ends_in_the_middle(data):
+            return False
+        what = f"the entry of version {version} in the log of the Delta table {self.name} ends in the middle"
+        if self.stamp(version + 1) is not None:
+            raise SpoutError(
+                f"{what}, and version {version + 1} is there: a writer that is not atomic was interrupted, so what the version "
+                'has is not known. Restore the entry; if the version had no rows, put {"commitInfo":{}} into its place'
+            )
+        if version != self._told:
+            _log.warning("%s; its writer is not atomic, and is waited for", what)
+            self._told = version
+        return True
+
     def metadata(self, version: int | None = None) -> tuple[int, Metadata, tuple[str, ...]]:
         """Return a version (None: the newest), what the table is there, and which features its readers must know."""
         table = self.place.table(version)
+        if version is None and (newest := table.version()) > 0 and self.is_unfinished(newest):
+            table = self.place.table(newest - 1)  # delta-rs takes what there is of an entry for all of it
         found, protocol = table.metadata(), table.protocol()
         schema = json.loads(table.schema().to_json())
         metadata = Metadata(str(found.id), schema, tuple(found.partition_columns), dict(found.configuration))
@@ -131,6 +162,15 @@ class TableLog:
             vectors = pa.table(table.deletion_vectors())
             entry.with_vector = str(vectors["filepath"][0]) if vectors.num_rows else None
         return entry
+
+
+def _ends_in_the_middle(data: bytes) -> bool:
+    """Whether an entry has nothing, or only the beginning of its last line; one that ends with a line end has all of it."""
+    try:
+        json.loads(data[data.rstrip(b"\n").rfind(b"\n") + 1 :])
+    except ValueError:
+        return not data.endswith(b"\n") or not data.strip()
+    return False
 
 
 def _entry_path(version: int) -> str:
@@ -168,4 +208,6 @@ def _value_text(value: Any) -> str | None:
         return None
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, bytes):
+        return value.decode()  # delta-rs gives the text that the log has
     return str(value)

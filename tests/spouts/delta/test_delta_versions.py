@@ -141,6 +141,33 @@ def test_values_of_partition_columns_have_their_types(tmp_path: Path) -> None:
     assert Counter(only) == {(7, "a b/c%"): 1, (None, None): 1}
 
 
+@pytest.mark.parametrize("writer", ["delta-rs", "Spark"])
+def test_a_binary_partition_value_is_one_value_in_the_table_as_it_is_and_in_what_is_appended(
+    tmp_path: Path, writer: str
+) -> None:
+    values = [b"abc", b"\xc3\xa4b", None] if writer == "Spark" else [b"abc", b"\xff\x00", b"\\u0061", b"", None]
+    data = pa.table({"id": pa.array(range(len(values))), "key": pa.array(values, pa.binary())})
+    for version in range(2):
+        write_deltalake(tmp_path, data, mode="append", partition_by=["key"])
+        if writer == "Spark":  # whose log has the bytes as UTF-8, and not each of them escaped
+            text = entry_of(tmp_path, version).read_text()
+            for value in filter(None, values):
+                escaped = "".join(f"\\\\u{byte:04X}" for byte in value)
+                text = text.replace(f'"key":"{escaped}"', f'"key":"{value.decode()}"')
+            entry_of(tmp_path, version).write_text(text)
+    expected = {(at, value or None) for at, value in enumerate(values)}  # no bytes are null in Delta's logs
+    for start in ("earliest", 0, 1):
+        (found,) = batches(DeltaSpout(tmp_path, starting_version=start))
+        assert Counter(found) == dict.fromkeys(expected, 1 if start == 1 else 2)
+
+
+def test_a_text_of_a_partition_column_that_is_empty_is_null_wherever_it_is_read(tmp_path: Path) -> None:
+    write_deltalake(tmp_path, pa.table({"id": [1, 2], "key": ["", "a"]}), partition_by=["key"])
+    for start in ("earliest", 0):
+        (found,) = batches(DeltaSpout(tmp_path, starting_version=start))
+        assert sorted(found) == [(1, None), (2, "a")]
+
+
 def changes_by_delta_rs(path: Path, first: int) -> Counter[Any]:
     found = pa.table(DeltaTable(path).load_cdf(first)).select(["id", "name", "_change_type", "_commit_version"])
     return Counter(zip(*(column.to_pylist() for column in found.columns), strict=True))

@@ -202,7 +202,7 @@ def test_what_readers_do_not_know_is_refused_by_its_name(tmp_path: Path) -> None
     protocol = {"protocol": {"minReaderVersion": 3, "readerFeatures": ["catalogManaged"], "minWriterVersion": 7}}
     entry_of(tmp_path, 1).write_text(json.dumps(protocol))
     refused("version 1 .* needs readers that know catalogManaged, and this one does not", "protocol")
-    entry_of(tmp_path, 1).write_text("{no JSON")
+    entry_of(tmp_path, 1).write_text("{no JSON\n")
     refused("the entry of version 1 in the log of the Delta table .* cannot be read", "")
 
 
