@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from spouts.redis_streams.options import driver
-from spouts.redis_streams.stream_server import NOTHING, Entry, StreamInfo, StreamServer, id_of
+from spouts.redis_streams.stream_server import NOTHING, Entry, StreamInfo, StreamServer, id_of, order_of
 from trident.errors import SpoutError
 
 __all__ = ["ConsumerGroup", "Found", "GroupNames"]
@@ -41,33 +41,56 @@ class ConsumerGroup:
         self.server, self.streams, self._names = server, list(streams), names
         self._own = f"the group {names.group!r}"
 
-    def open(self, last: Mapping[str, str]) -> None:
-        """Create the group where it is not there yet.
+    def open(self, last: Mapping[str, str]) -> dict[str, str]:
+        """Create the group where it is not there yet; of a group of new entries (`first="$"`) return by stream where it is.
 
         Parameters
         ----------
         last
             The last id that earlier batches read of each stream: there the group must be, unless it may be recreated.
         """
-        for stream in self.streams:
-            info, group = self._info(stream)
-            if group is not None:
-                continue
-            if stream in last and self._names.lost_group == "refuse":
-                raise self._gone(stream, info is not None, last[stream])
-            if stream in last:
-                _log.warning("%s of the stream %r is created again after entry %s", self._own, stream, last[stream])
-            self._create(stream, info, last.get(stream, self._names.first))
+        places = {stream: self._opened(stream, last.get(stream)) for stream in self.streams}
+        return places if self._names.first == "$" else {}
 
-    def _create(self, stream: str, info: StreamInfo | None, after: str) -> None:
+    def _opened(self, stream: str, last: str | None) -> str:
+        info, group = self._info(stream)
+        if group is not None:
+            return id_of(group["last-delivered-id"])
+        if last is None:
+            return self._create(stream, info, self._names.first)
+        if self._names.lost_group == "refuse":
+            raise self._gone(stream, info is not None, last)
+        if info is None or self._is_another(stream, info, last):
+            _log.warning(
+                "%s of the stream %r is created again before all entries: the stream was made again, or the server lost its "
+                "last writes; entry %s was read",
+                self._own, stream, last,
+            )  # fmt: skip
+            return self._create(stream, info, NOTHING)
+        _log.warning("%s of the stream %r is created again after entry %s", self._own, stream, last)
+        return self._create(stream, info, last)
+
+    def _is_another(self, stream: str, info: StreamInfo, last: str) -> bool:
+        """Whether a stream surely is not the one of which this entry was read."""
+        if order_of(info.last) < order_of(last):
+            return True
+        found = self.server.call(
+            f"looking for entry {last} of the stream {stream!r}", lambda client: client.xrange(stream, last, last)
+        )
+        return not found and last != NOTHING and not info.may_lack(last)
+
+    def _create(self, stream: str, info: StreamInfo | None, first: str) -> str:
+        after = first
+        if first == "$":  # as an id, so that it is known
+            after = NOTHING if info is None else info.last
         # How many entries come before, where that is known: without it losses are found only after the first read.
         read = None
         if info is None:
             read = 0
+        elif after == info.last:
+            read = info.added
         elif after in (NOTHING, "0"):
             read = info.added - info.length
-        elif after == "$":
-            read = info.added
         try:
             self.server.call(
                 f"creating {self._own} of the stream {stream!r}",
@@ -76,6 +99,7 @@ class ConsumerGroup:
         except SpoutError as error:
             if "BUSYGROUP" not in str(error):  # another driver was faster
                 raise
+        return after
 
     def look(self) -> Found:
         """Check that nothing was lost, and say whether there is anything new."""
@@ -193,7 +217,7 @@ class ConsumerGroup:
         what = (
             f"{self._own} of the stream {stream!r}" if is_stream_there else f"the stream {stream!r}, with {self._own},"
         )
-        read = f" (entries up to {last} were read)" if last else ""
+        read = f" (entries up to {last} were read)" if last not in (None, NOTHING) else ""
         return SpoutError(
             f"{what} is gone from Redis {self.server.place}{read}: it was deleted, or the server lost its data. Restore it, "
             'or start with lost_group="recreate": the group is created again after the last entry that a batch of the log '
@@ -210,5 +234,7 @@ def stream_info(told: Mapping[str, Any]) -> StreamInfo:
     if "entries-added" not in told:
         raise SpoutError("the server is older than Redis 7, which brought the numbers that losses are found by")
     first = told["first-entry"]
-    last = id_of(told["last-generated-id"])
-    return StreamInfo(int(told["length"]), id_of(first[0]) if first else None, last, int(told["entries-added"]))
+    last, deleted = id_of(told["last-generated-id"]), id_of(told["max-deleted-entry-id"])
+    return StreamInfo(
+        int(told["length"]), id_of(first[0]) if first else None, last, int(told["entries-added"]), deleted
+    )

@@ -9,7 +9,8 @@ A definition says what was read, and for each stream the last id that was delive
 ``read``
     `[id of the first entry, id of the last one, number of entries]` by stream.
 ``last``
-    The last id by stream, of all batches so far: with it a group that is gone can be made again.
+    The last id by stream, of all batches so far: with it a group that is gone can be made again. Of a group of new entries
+    (`first="$"`), a batch without entries says where it began.
 ``bytes``
     About the size of the batch.
 """
@@ -49,7 +50,9 @@ class GroupCoordinator:
 
     def __init__(self, group: ConsumerGroup, limits: GroupLimits) -> None:
         self._group, self._limits, self._share = group, limits, 1.0
-        self._opened = False
+        self._begun: dict[str, str] | None = (
+            None  # where a group of new entries was at the start, by stream; None: not open
+        )
         self._waiting: deque[Entry] = deque()  # delivered, and in no live batch
         self._taken: dict[int, list[Entry]] = {}  # by batch, until it is committed
         self._made: dict[int, Definition] = {}
@@ -69,9 +72,12 @@ class GroupCoordinator:
         except Away:  # said by the server's object; what was read before may still make a batch
             self._left = dict.fromkeys(self._left, NOTHING)  # an answer may have been lost, with what it delivered
         entries = [self._waiting.popleft() for _ in range(min(limit, len(self._waiting)))]
-        if not entries:
+        known = previous["last"] if previous else {}
+        last = {**(self._begun or {}), **known}
+        if not entries and last.keys() == known.keys():
             return None
-        self._taken[txid], self._made[txid] = entries, _definition(entries, previous)
+        # A batch may be empty: it says where a group of new entries began, or what comes would be lost with the group.
+        self._taken[txid], self._made[txid] = entries, _definition(entries, last)
         return self._made[txid]
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[EntriesPart]:
@@ -123,9 +129,8 @@ class GroupCoordinator:
     def _read(self, limit: int, previous: Definition | None) -> None:
         if self._lost is not None:
             raise self._lost
-        if not self._opened:
-            self._group.open(previous["last"] if previous else {})
-            self._opened = True
+        if self._begun is None:
+            self._begun = self._group.open(previous["last"] if previous else {})
         self._acknowledge()
         self._take_pending(limit)
         self._take_over(limit)
@@ -179,14 +184,14 @@ def _chunks(keys: list[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
     return (keys[at : at + 10_000] for at in range(0, len(keys), 10_000))
 
 
-def _definition(entries: Sequence[Entry], previous: Definition | None) -> Definition:
+def _definition(entries: Sequence[Entry], last: dict[str, str]) -> Definition:
     ids: dict[str, list[str]] = {}
     for entry in entries:
         ids.setdefault(entry.stream, []).append(entry.id)
-    last = dict(previous["last"]) if previous else {}
     for stream, of_stream in ids.items():
         # Entries that come again may be anywhere. An id that is too low costs no entry: some would be delivered again.
         last[stream] = max(last.get(stream, NOTHING), of_stream[0], of_stream[-1], key=order_of)
     read = {stream: [of_stream[0], of_stream[-1], len(of_stream)] for stream, of_stream in ids.items()}
     sample = entries[:: max(1, len(entries) // _SAMPLE)]
-    return {"read": read, "last": last, "bytes": sum(entry.size for entry in sample) * len(entries) // len(sample)}
+    size = sum(entry.size for entry in sample) * len(entries) // max(1, len(sample))
+    return {"read": read, "last": last, "bytes": size}

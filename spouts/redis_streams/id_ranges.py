@@ -7,8 +7,8 @@ are trimmed or deleted, and that shows in their number.
     `[after, up to, entries, cuts]` by stream: the batch has the entries behind `after`, up to and including `up to`; `cuts`
     are ids in between, at which the range may be cut into parts.
 ``at``
-    `[id, entries]` by stream: up to where it was read, and how many of all entries that were ever added that is (None: not
-    known).
+    `[id, entries, digest]` by stream: up to where it was read, how many of all entries that were ever added that is (None: not
+    known), and the digest of the entry of that id (empty: there was none). Older logs have no digest.
 ``bytes``
     About the size of the batch.
 """
@@ -47,6 +47,12 @@ _READ_AT_ONCE = 1_000
 # What a stream has, and up to which ids a batch may reach: as of one moment, without sending any entry to the driver.
 _LOOK = """
 if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+local function digest(entry)
+  if not entry then return '' end
+  local pieces = {}
+  for at, value in ipairs(entry[2]) do pieces[at] = #value .. ':' .. value end
+  return redis.sha1hex(table.concat(pieces))
+end
 local info, of = redis.call('XINFO', 'STREAM', KEYS[1]), {}
 for at = 1, #info, 2 do of[info[at]] = info[at + 1] end
 local after = ARGV[1]
@@ -60,7 +66,9 @@ for at, entry in ipairs(found) do
 end
 local first = of['first-entry']
 if not of['entries-added'] then return redis.error_reply('unknown command') end
-return {of['length'], first and first[1] or '', of['last-generated-id'], of['entries-added'], after, #found, size, cuts}
+local of_after, of_last = digest(redis.call('XRANGE', KEYS[1], after, after)[1]), digest(found[#found])
+return {of['length'], first and first[1] or '', of['last-generated-id'], of['entries-added'], of['max-deleted-entry-id'],
+        after, of_after, #found, size, cuts, of_last}
 """
 
 
@@ -83,13 +91,24 @@ class RangeSettings:
 
 
 class _Look(NamedTuple):
-    """What a stream has behind a position: `entries` of them are next, up to the last of `cuts`."""
+    """What a stream has behind a position: `entries` of them are next, up to the last of `cuts`. Digests are of both ends."""
 
     info: StreamInfo
     after: str
+    of_after: str
     entries: int
     size: int
     cuts: list[str]
+    of_last: str
+
+    def is_of(self, at: str, read: int | None, digest: str = "") -> bool:
+        """Whether this is the stream of which `read` entries up to `at` were read, the last one with this digest."""
+        info = self.info
+        if order_of(info.last) < order_of(at) or info.missing(at, read) < 0:
+            return False
+        if read is not None and info.added - self.entries < read:
+            return False
+        return not digest or digest == (self.of_after or (digest if info.may_lack(at) else ""))
 
 
 class RangeCoordinator:
@@ -114,7 +133,7 @@ class RangeCoordinator:
             if found is None:
                 self._check_there(stream, at.get(stream))
                 if self._settings.first == "$":
-                    at.setdefault(stream, [NOTHING, 0])
+                    at.setdefault(stream, [NOTHING, 0, ""])
                 continue
             read = self._read_before(stream, found, at.get(stream))
             if found.entries:
@@ -122,11 +141,11 @@ class RangeCoordinator:
             at[stream] = _position(found, read)
             size += found.size
             self._added[stream] = found.info.added
-        if not ranges and previous is not None:
+        if not ranges and (
+            self._settings.first != "$" or (previous is not None and at.keys() == previous["at"].keys())
+        ):
             return None
-        if not ranges and self._settings.first != "$":
-            return None
-        # The first batch may be empty: it says where "$" was, or what is added until the next start would be left out.
+        # A batch may be empty: it says where "$" was of a stream, or what is added until the next start would be left out.
         return {"ranges": ranges, "at": at, "bytes": size}
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[IdRange]:
@@ -149,7 +168,7 @@ class RangeCoordinator:
     def lag(self, definition: Definition) -> Lag | None:
         """Say how many entries were behind a batch when a batch was last defined; None if their number is not known."""
         behind = 0
-        for stream, (_, read) in definition["at"].items():
+        for stream, (_, read, *_) in definition["at"].items():
             if read is None:
                 return None
             behind += max(0, self._added.get(stream, read) - read)
@@ -175,9 +194,10 @@ class RangeCoordinator:
         answer = self._server.call(f"looking at the stream {stream!r}", lambda client: client.eval(_LOOK, *arguments))
         if not answer:
             return None
-        length, first, last, added, from_, entries, size, cuts = answer
-        info = StreamInfo(length, id_of(first) or None, id_of(last), added)
-        return _Look(info, id_of(from_), entries, size, [id_of(cut) for cut in cuts])
+        length, first, last, added, deleted, from_, of_after, entries, size, cuts, of_last = answer
+        info = StreamInfo(length, id_of(first) or None, id_of(last), added, id_of(deleted))
+        ids = [id_of(cut) for cut in cuts]
+        return _Look(info, id_of(from_), of_after.decode(), entries, size, ids, of_last.decode())
 
     def _check_there(self, stream: str, at: list[Any] | None) -> None:
         if at is not None and at[0] != NOTHING:
@@ -193,13 +213,13 @@ class RangeCoordinator:
             if found.after == info.last:
                 return info.added
             return info.added - info.length if found.after == NOTHING else None
-        if order_of(info.last) < order_of(at[0]) or info.missing(*at) < 0:
+        if not found.is_of(*at):
             raise SpoutError(
                 f"the stream {stream!r} on Redis {self._server.place} was read up to entry {at[0]}, and is another one now "
                 f"(its last entry is {info.last}): it was deleted and made again, or the server lost its last writes. Restore "
                 "it, or start with another log_dir to read it as a new stream"
             )
-        missing = info.missing(*at)
+        missing = info.missing(*at[:2])
         if missing:
             self._lost(stream, at[0], missing)
             return info.added - info.length
@@ -220,10 +240,10 @@ class RangeCoordinator:
 
 def _position(found: _Look, read: int | None) -> list[Any]:
     """Return up to where a stream is read with this batch, and how many entries that are."""
-    up_to = found.cuts[-1] if found.cuts else found.after
+    up_to, digest = (found.cuts[-1], found.of_last) if found.cuts else (found.after, found.of_after)
     if up_to == found.info.last:
-        return [up_to, found.info.added]  # all that was ever added: what was deleted one by one is no loss
-    return [up_to, None if read is None else read + found.entries]
+        return [up_to, found.info.added, digest]  # all that was ever added: what was deleted one by one is no loss
+    return [up_to, None if read is None else read + found.entries, digest]
 
 
 def _pieces(stream: str, after: str, cuts: Sequence[str], entries: int) -> Iterator[IdRange]:
@@ -264,11 +284,11 @@ class RangeEmitter:
                     break
         finally:
             client.close()
-        if found != part.entries:
+        if found != part.entries or after != part.up_to:
             raise ReplayMismatchError(
                 f"the batch has {part.entries} entries of the stream {part.stream!r}, behind {part.after} up to {part.up_to}; "
-                f"Redis {self._options.place} has {found} of them now. They were trimmed or deleted, or the server lost them. "
-                "Restore them and start again, or start with another log_dir"
+                f"Redis {self._options.place} has {found} of them now, up to {after}. They were trimmed or deleted, or the "
+                "server lost them. Restore them and start again, or start with another log_dir"
             )
 
     def _entries(self, client: Any, part: IdRange, after: str) -> list[Entry]:

@@ -63,12 +63,19 @@ class StreamInfo(NamedTuple):
         The id of the first one (None: the stream is empty), and the last id that was ever given.
     added
         How many entries were ever added.
+    deleted
+        The greatest id of an entry that was deleted by its id.
     """
 
     length: int
     first: str | None
     last: str
     added: int
+    deleted: str = NOTHING
+
+    def may_lack(self, id_: str) -> bool:
+        """Whether an entry may be gone because it was trimmed or deleted, and not because the server lost it."""
+        return self.first is None or order_of(self.first) > order_of(id_) or order_of(self.deleted) >= order_of(id_)
 
     def missing(self, after: str, read: int | None) -> int:
         """Say how many entries behind `after` are gone without having been read, as far as that can be told.

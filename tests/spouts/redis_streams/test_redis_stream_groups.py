@@ -146,7 +146,7 @@ def test_a_new_group_begins_where_it_is_told_and_one_that_is_there_goes_on(
 
 def test_a_stream_that_is_not_there_is_created_with_its_group(redis_server: Server, client: Any) -> None:
     batches = Batches(spout_of(redis_server, first="$"))
-    assert batches.define() is None
+    assert batches.run() == [[]]
     fill(client, [1])
     assert numbers(batches.run()) == [[1]]
     batches.close()
@@ -247,6 +247,48 @@ def test_a_group_or_stream_that_was_deleted_is_missed_and_recreated_only_on_dema
     fill(client, [5])
     again = Batches(spout_of(redis_server, lost_group="recreate"), batches.previous, batches.txid)
     assert numbers(again.run()) == ([[3, 4, 5]] if gone == "group" else [[5]])
+    again.close()
+
+
+@pytest.mark.parametrize("gone", ["group", "stream"])
+@pytest.mark.parametrize("lost_group", ["refuse", "recreate"])
+def test_a_group_of_new_entries_that_is_gone_before_any_came_is_missed_and_recreated_where_it_was(
+    redis_server: Server, client: Any, gone: str, lost_group: str
+) -> None:
+    fill(client, range(1, 5))
+    batches = Batches(spout_of(redis_server, first="$", lost_group=lost_group))
+    batches.run()
+    batches.close()
+    if gone == "group":
+        client.xgroup_destroy("s", "g")
+    else:
+        client.delete("s")
+    fill(client, range(5, 8))  # while no driver runs
+    again = Batches(batches.spout, batches.previous, batches.txid)
+    if lost_group == "refuse":
+        with pytest.raises(SpoutError, match=r"'g' of the stream 's' is gone .*\(entries up to 4-0 were read\)"):
+            again.define()
+    else:
+        assert numbers(again.run()) == [[5, 6, 7]]
+    again.close()
+
+
+@pytest.mark.parametrize("back", [[], [1, 2], [1, 2, 110]], ids=["not there", "shorter", "longer"])
+def test_a_group_is_recreated_before_all_entries_where_the_stream_was_made_again_by_a_clock_that_was_behind(
+    redis_server: Server, client: Any, back: list[int]
+) -> None:
+    fill(client, range(100, 105))
+    batches = Batches(spout_of(redis_server, lost_group="recreate"))
+    batches.run()
+    batches.close()
+    client.delete("s")
+    fill(client, back)
+    again = Batches(batches.spout, batches.previous, batches.txid)
+    found = again.run()
+    new = [max(back, default=0) + 1, max(back, default=0) + 2]
+    fill(client, new)
+    found += again.run()
+    assert [row[1] for batch in found for row in batch] == back + new
     again.close()
 
 

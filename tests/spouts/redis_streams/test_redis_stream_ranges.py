@@ -98,6 +98,29 @@ def test_a_stream_that_is_not_there_yet_loses_nothing_with_only_new_entries(redi
     again.close()
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_stream_that_is_added_with_only_new_entries_begins_where_it_was_added_however_quiet_the_others_are(
+    redis_server: Server, client: Any, is_there: bool
+) -> None:
+    fill(client, range(1, 4), "a")
+    batches = Batches(spout_of(redis_server, ["a"], with_stream=True))
+    batches.run()
+    batches.close()
+    if is_there:
+        fill(client, range(1, 4), "b")
+    for entries in (range(4, 14), range(14, 24)):  # while no driver runs
+        added = Batches(spout_of(redis_server, ["a", "b"], first="$"), batches.previous, batches.txid)
+        found = added.run()
+        added.close()
+        batches = added
+        fill(client, entries, "b")
+    assert numbers(found) == [[*range(4, 14)]]
+    again = Batches(batches.spout, batches.previous, batches.txid)
+    assert numbers(again.run()) == [[*range(14, 24)]]
+    assert again.define() is None
+    again.close()
+
+
 def test_lag_size_and_throttle(redis_server: Server, client: Any) -> None:
     fill(client, range(1, 11))
     batches = Batches(spout_of(redis_server, max_entries=4))
