@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from trident import errors
-from trident.errors import TridentError, describe
+from trident.errors import TridentError, can_heal, describe
 
 # The fields of each class, by the name of its parameters; a class that is not here takes one message.
 FIELDS: dict[type[TridentError], dict[str, object]] = {
@@ -37,6 +37,7 @@ FIELDS: dict[type[TridentError], dict[str, object]] = {
     errors.StateMismatchError: {"state": "counts", "partition": 3, "expected": "batch 7", "found": "nothing"},
     errors.StateLossDetected: {"what": "state counts in Redis", "found": "the sentinel is gone"},
     errors.BackendError: {"message": "MGET of 12 keys on a store: no answer in 5 s", "retryable": False},
+    errors.StoreAwayError: {"message": "MGET on Redis at localhost:6379: no answer", "store": "Redis at localhost:6379"},
 }  # fmt: skip
 CLASSES = sorted(
     (kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, TridentError)),
@@ -110,3 +111,35 @@ def test_describe_gives_class_and_text(error: BaseException, text: str) -> None:
 def test_a_backend_error_may_be_retried_unless_it_says_no() -> None:
     assert errors.BackendError("no answer").retryable
     assert not pickle.loads(pickle.dumps(errors.BackendError("refused", False))).retryable
+
+
+@pytest.mark.parametrize(
+    ("error", "heals"),
+    [
+        (errors.BackendError("wrong password", retryable=False), False),
+        (errors.BackendError("a deadlock"), True),
+        (errors.StoreAwayError("no answer", "Redis at localhost:6379"), True),
+        (errors.SourceAwayError("no leader"), True),
+        (errors.ConfigError("unknown key"), False),
+        (errors.TopologyChangedError("t", "  kind opaque -> custom"), False),
+        (errors.StateMismatchError("counts", 3, "batch 7", "nothing"), False),
+        (errors.FencedError("append to log", "epoch 4", "epoch 5"), True),  # nothing is wrong: the other driver goes on
+        (errors.LogHeldError("logs/t", "pid 77"), True),
+        (errors.FailedException("again"), True),
+        (ZeroDivisionError("division by zero"), False),
+        (ModuleNotFoundError("No module named 'zmq'"), False),
+        (SyntaxError("invalid syntax"), False),
+        (TimeoutError("no answer"), True),
+        (RuntimeError("a library gave up"), True),
+    ],
+    ids=lambda given: type(given).__name__ if isinstance(given, BaseException) else str(given),
+)
+def test_an_error_says_whether_it_can_heal_without_anybody_changing_anything(error: BaseException, heals: bool) -> None:
+    assert can_heal(error) is heals
+    assert can_heal(pickle.loads(pickle.dumps(error))) is heals
+
+
+def test_a_failed_batch_can_heal_if_its_cause_can() -> None:
+    final = errors.BatchFailedError(7, 1, "each", None, "wrong password")
+    final.can_heal = False
+    assert not can_heal(pickle.loads(pickle.dumps(final)))

@@ -30,7 +30,8 @@
     │   ├── CommitOrderError         begin_commit/commit called out of order
     │   ├── CorruptValueError        a stored value cannot be read
     │   ├── UnsupportedOperation     the store cannot do this
-    │   └── BackendError             the store did not answer, or refused
+    │   └── BackendError             the store refused, or another writer was there
+    │       └── StoreAwayError       the store does not answer; the batch is tried again until it does
     └── SpoutError
         ├── CheckpointMismatchError  a source's own checkpoint and the log do not belong together
         ├── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
@@ -39,6 +40,9 @@
 
 Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
 on its way from a worker.
+
+`can_heal` says of any error whether the same may go well later although nobody has changed anything; one that cannot heal
+ends a topology at its first try, at the start too. `TridentError.waits_for` names what has to come back first.
 """
 
 from __future__ import annotations
@@ -74,20 +78,36 @@ __all__ = [
     "StateMismatchError",
     "StatePlaceError",
     "StateReadError",
+    "StoreAwayError",
     "TopologyChangedError",
     "TopologyError",
     "TridentError",
     "UnsupportedOperation",
+    "can_heal",
     "describe",
 ]
 
 
 class TridentError(Exception):
-    """Base of all errors of this package."""
+    """Base of all errors of this package.
+
+    Attributes
+    ----------
+    can_heal
+        Whether another try of the same may succeed although nobody has changed anything.
+    waits_for
+        What does not answer at the moment, such as `PostgreSQL at db:5432/shop`; tries while it is away do not count. Empty:
+        that is not what is wrong.
+    """
+
+    can_heal: bool = True
+    waits_for: str = ""
 
 
 class TopologyError(TridentError):
     """The declaration of a topology is wrong. Raised at the call that is wrong; nothing has run."""
+
+    can_heal = False
 
 
 class InexactPairingError(TopologyError):
@@ -155,9 +175,13 @@ class TopologyChangedError(TopologyError):
 class ConfigError(TridentError, ValueError):
     """An unknown key or an impossible value in the configuration."""
 
+    can_heal = False
+
 
 class EnvironmentProblem(TridentError):
     """Something outside the program is missing or too old; the message says what to install."""
+
+    can_heal = False
 
 
 class FailedException(TridentError):
@@ -178,6 +202,8 @@ class BatchFailedError(TridentError):
         single tuple is the cause) and the error as text.
     writes_dead_letters
         Whether the topology already leaves failing tuples out where it can (`on_poison="dead_letter"`).
+    can_heal
+        That of the cause.
     """
 
     writes_dead_letters: bool = False
@@ -277,6 +303,8 @@ class AlreadyRunningError(LogHeldError):
 class ForeignLogError(LogError):
     """The log was written by another topology."""
 
+    can_heal = False
+
     def __init__(self, path: str, found: str, expected: str) -> None:
         super().__init__(path, found, expected)
 
@@ -290,6 +318,8 @@ class ForeignLogError(LogError):
 
 class CorruptLogError(LogError):
     """A record in the middle of the log is damaged; it is not the torn end that a crash may leave."""
+
+    can_heal = False
 
     def __init__(self, path: str, offset: int, reason: str) -> None:
         super().__init__(path, offset, reason)
@@ -310,6 +340,8 @@ class StateError(TridentError):
 class StaleTransactionError(StateError):
     """The store already holds a later batch than the one being committed. Nothing was written."""
 
+    can_heal = False
+
     def __init__(self, state: str, key: object, txid: int, stored_txid: int) -> None:
         super().__init__(state, key, txid, stored_txid)
         self.txid, self.stored_txid = txid, stored_txid
@@ -324,6 +356,8 @@ class StaleTransactionError(StateError):
 
 class StateMismatchError(StateError):
     """A state's last commit by the store and by the log do not belong together."""
+
+    can_heal = False
 
     def __init__(self, state: str, partition: int, expected: str, found: str) -> None:
         super().__init__(state, partition, expected, found)
@@ -407,6 +441,8 @@ class StateLossDetected(StateError):
         The sign of the loss.
     """
 
+    can_heal = False
+
     def __init__(self, what: str, found: str) -> None:
         super().__init__(what, found)
 
@@ -426,28 +462,52 @@ class CommitOrderError(StateError):
 class CorruptValueError(StateError):
     """A stored value cannot be decoded, or a value cannot be encoded."""
 
+    can_heal = False
+
 
 class UnsupportedOperation(StateError):
     """The store cannot do what was asked; the message names what can."""
 
+    can_heal = False
+
 
 class BackendError(StateError):
-    """A store did not answer or refused.
+    """A store refused, or another writer was there.
 
     Parameters
     ----------
     message
         What was tried on what, and what came back.
     retryable
-        True if the batch may be replayed; the value rules then undo what was written.
+        True if the batch may be replayed; the value rules then undo what was written. False if it cannot heal: a wrong
+        password, a missing right.
     """
 
     def __init__(self, message: str, retryable: bool = True) -> None:
         super().__init__(message, retryable)
-        self.retryable = retryable
+        self.retryable = self.can_heal = retryable
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class StoreAwayError(BackendError):
+    """A store does not answer at the moment: it is stopped, out of reach, or not ready yet.
+
+    The batch is tried again until the store answers, for `store_wait_s` at most. Whether a write was made is unknown.
+
+    Parameters
+    ----------
+    message
+        As of `BackendError`.
+    store
+        Its kind and address, without user and password: `Redis at localhost:6379`.
+    """
+
+    def __init__(self, message: str, store: str) -> None:
+        super().__init__(message)
+        self.args = (message, store)
+        self.waits_for = store
 
 
 class SpoutError(TridentError):
@@ -457,13 +517,19 @@ class SpoutError(TridentError):
 class ReplayMismatchError(SpoutError):
     """A spout that promised identical replay cannot give the same batch again."""
 
+    can_heal = False
+
 
 class CheckpointMismatchError(SpoutError):
     """What a source notes of its own progress does not belong to the log. The batch is not tried again."""
 
+    can_heal = False
+
 
 class SourceAwayError(SpoutError):
     """A source does not answer at the moment. The batch is tried again until it does, however often that is."""
+
+    waits_for = "its source"
 
 
 class PartitionLostError(SourceAwayError):
@@ -490,6 +556,23 @@ class PartitionLostError(SourceAwayError):
 
 def _with_article(noun: str) -> str:
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+_MISTAKES = (
+    ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, NotImplementedError, SyntaxError,
+    TypeError, ValueError,
+)  # fmt: skip
+
+
+def can_heal(error: BaseException) -> bool:
+    """Whether the same may go well later although nobody has changed anything; of errors of Python and of libraries too.
+
+    A mistake in code or data (`ZeroDivisionError`, `KeyError`, `ImportError` …) is the same each time; what a disk, a network
+    or a library said may pass.
+    """
+    if isinstance(error, TridentError):
+        return error.can_heal
+    return isinstance(error, OSError) or not isinstance(error, _MISTAKES)
 
 
 def describe(error: BaseException) -> str:

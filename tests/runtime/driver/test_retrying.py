@@ -77,7 +77,7 @@ def test_other_failures_count_however_often_the_source_was_away() -> None:
 def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_was_away() -> None:
     coordinator = MasterBatchCoordinator(0, 1, max_pending=2)
     retrying = Retrying(CONFIG, coordinator)
-    away, broken = Failure("rows", None, "no leader", waits=True), Failure("rows", None, "broken")
+    away, broken = Failure("rows", None, "no leader", waits_for="its source"), Failure("rows", None, "broken")
 
     def fail(attempt: TransactionAttempt, failure: Failure) -> None:
         retrying.pause_after(attempt, failure)

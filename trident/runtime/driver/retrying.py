@@ -36,7 +36,7 @@ class Retrying:
     def pause_after(self, attempt: TransactionAttempt, failure: Failure) -> float:
         """Return how many seconds pass before the next attempt; if there is none, note why the topology ends."""
         tries, may_retry = self._tries(attempt.txid), self._coordinator.retries_left > 0
-        if failure.waits and may_retry:
+        if failure.waits_for and may_retry:
             in_flight = {txid: waits for txid, waits in self._waits.items() if txid > self._coordinator.last_txid}
             waits = in_flight.get(attempt.txid, 0) + 1
             self._waits = {**in_flight, attempt.txid: waits}
@@ -75,7 +75,7 @@ def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, t
     if not may_retry or not failure.retry or tries >= config.max_batch_attempts:
         kind = BatchFailedError if may_retry else RetriesUsedUpError
         error = kind(attempt.txid, tries, failure.step, failure.row, failure.cause)
-        error.writes_dead_letters = config.on_poison == "dead_letter"
+        error.writes_dead_letters, error.can_heal = config.on_poison == "dead_letter", failure.retry
         raise error
     return _pause(config, tries)
 

@@ -13,12 +13,9 @@ from typing import Any
 import pyarrow as pa
 
 from trident.errors import (
-    CheckpointMismatchError,
     FailedException,
     FencedError,
-    SourceAwayError,
-    StaleTransactionError,
-    StateMismatchError,
+    TridentError,
     describe,
 )
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds, full_column
@@ -67,8 +64,8 @@ class Failure:
         The step that raised, its tuple (text; None if no single tuple is the cause), the error.
     retry
         False if another try cannot help (a wrong number of values, a value of a wrong type).
-    waits
-        True if the source of the batch is away (`SourceAwayError`): this try does not count.
+    waits_for
+        What does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the cause.
     details
         The traceback.
     left_out
@@ -82,7 +79,7 @@ class Failure:
     reported: bool = False
     details: str = ""
     left_out: LeftOut | None = None
-    waits: bool = False
+    waits_for: str = ""
 
 
 class StepFailed(Exception):
@@ -109,9 +106,6 @@ class failing_at:  # noqa: N801 - used as a function; a generator would cost sma
             raise StepFailed(failure_of(self._step, error)) from error
 
 
-_FINAL = (CheckpointMismatchError, FencedError, StaleTransactionError, StateMismatchError)
-
-
 def failure_of(step: str, error: BaseException, row: object = None, retry: bool = True) -> Failure:
     """Describe an exception of user code, a spout or a state."""
     if isinstance(error, StepFailed):
@@ -119,10 +113,11 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
     full = full_column(error)
     error = full or error
     of = None if row is None else shown(row)
-    final = isinstance(error, _FINAL) or full is not None or not retry
+    ours = error if isinstance(error, TridentError) else TridentError()
+    final = isinstance(error, FencedError) or not ours.can_heal or full is not None or not retry
     details = "".join(traceback.format_exception(error))
-    reported, waits = type(error).__name__ == "ReportedFailedException", isinstance(error, SourceAwayError)
-    return Failure(step, of, describe(error), not final, reported, details, waits=waits)
+    reported = type(error).__name__ == "ReportedFailedException"
+    return Failure(step, of, describe(error), not final, reported, details, waits_for=ours.waits_for)
 
 
 @dataclass
