@@ -116,7 +116,7 @@ class LogState:
                 self.touched[record.state] = {}
                 self.adopted.pop(record.state, None)
             case TopologyRecord():
-                self._declare(record)
+                self._declare(record.states, record.streams)
             case _:
                 raise ValueError(f"not a record of this log: {record!r}")
 
@@ -145,6 +145,8 @@ class LogState:
             self.touched.setdefault(state, {}).update(dict.fromkeys(partitions, sentinel))
         for name, count in {**record.counts, "batches": 1}.items():
             self.totals[name] = self.totals.get(name, 0) + count
+        if record.declares:
+            self._declare(**record.declares)
         self.history.append(record)
         self.definitions.pop(record.txid, None)
         self.txid = record.txid  # last, so that a thread that sees the new txid sees its winner (see snapshot)
@@ -165,10 +167,10 @@ class LogState:
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid) if self.txid else {}
         self.layouts[record.state] = (record.partitions, record.kind)
 
-    def _declare(self, record: TopologyRecord) -> None:
+    def _declare(self, states: Mapping[str, Any], streams: Mapping[str, Any]) -> None:
         self.declared = {
-            "states": {**self.declared.get("states", {}), **record.states},
-            "streams": {**self.declared.get("streams", {}), **record.streams},
+            "states": {**self.declared.get("states", {}), **states},
+            "streams": {**self.declared.get("streams", {}), **streams},
         }
 
     def _adopt(self, record: AdoptRecord) -> None:

@@ -58,6 +58,8 @@ class CommitRecord(Record):
         The counts of the batch by name, such as `{"tuples": 1000}`; summed in `LogState.totals`.
     at_ms
         The time, in milliseconds since 1970.
+    declares
+        "states" and "streams" that from this batch on mean something new, as in `TopologyRecord`.
     """
 
     tag = "commit"
@@ -67,12 +69,20 @@ class CommitRecord(Record):
     touched: Mapping[str, Sequence[int]]
     counts: Mapping[str, int]
     at_ms: int
+    declares: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         touched = {state: tuple(int(one) for one in partitions) for state, partitions in self.touched.items()}
         object.__setattr__(self, "spouts", dict(self.spouts))
         object.__setattr__(self, "touched", touched)
         object.__setattr__(self, "counts", {name: int(count) for name, count in self.counts.items()})
+
+    def to_data(self) -> dict[str, Any]:
+        """Return the record as plain data, in the form of earlier versions if it says no more."""
+        data = super().to_data()
+        if not self.declares:
+            del data["declares"]
+        return data
 
 
 @dataclass(frozen=True)
@@ -158,7 +168,7 @@ class ResetRecord(Record):
 
 @dataclass(frozen=True)
 class TopologyRecord(Record):
-    """The meaning of new or changed states and streams; see `trident.planner.meaning`."""
+    """The meaning of new or changed states and streams, before anything is written; see `trident.planner.meaning`."""
 
     tag = "topology"
     states: Mapping[str, Mapping[str, Any]]

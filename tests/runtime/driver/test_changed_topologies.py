@@ -12,11 +12,11 @@ import pytest
 from spouts import FeederBatchSpout
 from tests.harness.topology_runs import QUICK, dict_state
 from tests.state.test_golden import golden
-from trident import Stream, TopologyError, TridentTopology
+from trident import Stream, TopologyError, TridentTopology, TridentTuple
 from trident.cli.log import report
 from trident.coordination.transaction_log import LogReader
-from trident.errors import TopologyChangedError
-from trident.operations import Count, Max, Sum
+from trident.errors import BatchFailedError, TopologyChangedError
+from trident.operations import BaseStateUpdater, CombinerAggregator, Count, Max, Sum
 from trident.runtime.driver.running import RunningTopology
 
 Declare = Callable[[Stream, dict[str, Any]], None]
@@ -33,9 +33,10 @@ class Lives:
     def __init__(self, log: Path) -> None:
         self.log = log
         self.stores: dict[str, Any] = {}
+        self.feeder = FeederBatchSpout("k: string, other: string, n: bigint")
 
     def start(self, *declarations: Declare, stream: str = "s", name: str = "t", **conf: Any) -> RunningTopology:
-        topology, self.feeder = TridentTopology(name), FeederBatchSpout("k: string, other: string, n: bigint")
+        topology = TridentTopology(name)
         declared = topology.new_stream(stream, self.feeder)
         for declare in declarations:
             declare(declared, self.stores)
@@ -46,6 +47,13 @@ class Lives:
         with self.start(*declarations, **conf) as running:
             self.feeder.feed([["a", "b", 2]])
             assert running.is_active
+
+    def fail(self, *declarations: Declare, **conf: Any) -> None:
+        """Give one row to code that is broken, until the topology ends."""
+        running = self.start(*declarations, **conf)
+        self.feeder.feed_nowait([["a", "b", 2]])
+        with pytest.raises(BatchFailedError, match="the new code is broken"):
+            running.await_termination(30)
 
     def sums(self, name: str = "total") -> Any:
         return self.stores[name][("a",)].curr
@@ -113,6 +121,72 @@ def test_what_is_allowed_is_taken_as_it_is_noted_and_needs_no_word_again(
     lives.live(another_aggregator)
     with pytest.raises(TopologyChangedError, match="by Max -> Sum"):
         lives.start(total)
+
+
+class Broken(CombinerAggregator[int]):
+    """Raises at every tuple, before anything is committed."""
+
+    def init(self, tuple: TridentTuple) -> int:
+        raise RuntimeError("the new code is broken")
+
+    def combine(self, left: int, right: int) -> int:
+        return left + right
+
+    def zero(self) -> int:
+        return 0
+
+
+def broken(stream: Stream, stores: dict[str, Any]) -> None:
+    total(stream, stores, Broken())
+
+
+def two_states(stream: Stream, stores: dict[str, Any], aggregator: Any = None, kind: str = "opaque") -> None:
+    """The state of `total`, of a kind, and then one that fails in its commit."""
+    state = dict_state(stores.setdefault("total", {}), kind)
+    stream.group_by("k").persistent_aggregate(state, "n", aggregator or Sum(), "total")
+    stream.partition_persist(dict_state(stores.setdefault("log", {})), Raises(), state_name="log")
+
+
+class Raises(BaseStateUpdater[Any]):
+    """Fails in the commit, when the state before it is written."""
+
+    def update_state(self, state: Any, tuples: Any, collector: Any) -> None:
+        raise RuntimeError("the new code is broken")
+
+
+def changed_commit(stream: Stream, stores: dict[str, Any]) -> None:
+    two_states(stream, stores, Max())
+
+
+@pytest.mark.parametrize("changed", [broken, changed_commit])
+def test_code_that_has_committed_nothing_can_be_rolled_back(lives: Lives, changed: Declare) -> None:
+    lives.live(total)
+    lives.fail(changed, allow_changed_topology=True)
+    assert LogReader(lives.log).refresh().txid == 1
+    lives.live(total)  # with the batch that failed
+    assert lives.sums() == 6
+    declared = LogReader(lives.log).refresh().declared
+    assert declared["states"]["total"]["by"] == "Sum"
+
+
+def test_what_a_failed_attempt_leaves_in_a_transactional_state_has_the_new_meaning(lives: Lives) -> None:
+    def old(stream: Stream, stores: dict[str, Any]) -> None:
+        state = dict_state(stores.setdefault("total", {}), "transactional")
+        stream.group_by("k").persistent_aggregate(state, "n", Sum(), "total")
+
+    def new(stream: Stream, stores: dict[str, Any]) -> None:
+        two_states(stream, stores, Max(), "transactional")
+
+    lives.live(old)
+    lives.fail(new, allow_changed_topology=True)
+    with pytest.raises(TopologyChangedError, match="by Max -> Sum"):
+        lives.start(old)
+
+
+def test_a_first_start_that_commits_nothing_decides_nothing(lives: Lives) -> None:
+    lives.fail(broken)
+    lives.live(total)
+    assert lives.sums() == 4
 
 
 def test_a_renamed_stream_would_read_its_source_again_and_is_refused(lives: Lives) -> None:

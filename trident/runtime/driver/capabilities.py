@@ -27,7 +27,7 @@ __all__ = [
     "check_states",
     "is_all_in_memory",
     "kinds_of",
-    "needs_identical_replay",
+    "lasting_states",
 ]
 
 States = Mapping[str, Sequence[Any]]
@@ -126,17 +126,18 @@ def check_reads(plan: Plan, graph: Graph, states: States) -> None:
                 raise DirtyReadError(query, state, "of a kind of its own" if kind is None else kind.value, fed)
 
 
-def needs_identical_replay(plan: Plan, states: States) -> bool:
-    """Whether a state is wrong if a batch that it was given in part comes back with other tuples.
+def lasting_states(plan: Plan, states: States) -> set[str]:
+    """Return the states from which nothing takes back what a failed attempt wrote: it stays, also for other tuples or code.
 
-    An opaque one that says that it keeps the attempts is not: it knows what a lost one wrote. Of any other, also a user's
-    own, the definition must be durable before the state is written.
+    An opaque state that says that it keeps the attempts is none: it knows what a lost one wrote. Any other is one, also a
+    user's own.
     """
     kinds = kinds_of(plan, states)
-    return any(
-        kinds[node.state] is not StateType.OPAQUE or not _keeps_attempts(states[node.state][0])
+    return {
+        node.state
         for node in _persists(plan)
-    )
+        if kinds[node.state] is not StateType.OPAQUE or not _keeps_attempts(states[node.state][0])
+    }
 
 
 def is_all_in_memory(plan: Plan) -> bool:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection, Mapping
+from typing import Any
 
 from trident.coordination.memory_log import TransactionLog
 from trident.coordination.records import TopologyRecord
 from trident.errors import TopologyChangedError
 from trident.planner.meaning import Meaning, changes, dropped
 
-__all__ = ["check_meaning", "record_meaning"]
+__all__ = ["NewMeaning", "check_meaning"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +34,40 @@ def check_meaning(topology: str, log: TransactionLog, now: Meaning, allow: bool)
         logger.warning("topology %s: %s of the log is no longer declared; it stays as it is", topology, name)
 
 
-def record_meaning(log: TransactionLog, now: Meaning) -> None:
-    """Record what is new or changed. What is no longer declared stays in the log, to be compared if it returns."""
-    before = _recorded(log)
-    states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
-    streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
-    if states or streams:
-        log.append(TopologyRecord(states, streams))
+class NewMeaning:
+    """What is new or changed: recorded with the first batch that is committed, so that code which commits none leaves no trace.
+
+    A state from which nothing takes back what a failed attempt wrote means something new from the first write on. What is no
+    longer declared stays in the log, to be compared if it returns.
+
+    Parameters
+    ----------
+    now
+        What the topology means.
+    lasting
+        The states of that kind, by name.
+    """
+
+    def __init__(self, log: TransactionLog, now: Meaning, lasting: Collection[str] = ()) -> None:
+        before = _recorded(log)
+        self._log = log
+        self._states = {name: facts for name, facts in now.states.items() if before.states.get(name) != facts}
+        self._streams = {name: facts for name, facts in now.streams.items() if before.streams.get(name) != facts}
+        self._lasts = not set(lasting).isdisjoint(self._states)
+
+    def before_writing(self) -> None:
+        """Record it now, if what is about to be written may stay although its batch fails."""
+        if self._lasts:
+            self._log.append(TopologyRecord(self._states, self._streams))
+            self.recorded()
+
+    def with_batch(self) -> dict[str, Mapping[str, Any]]:
+        """Return what the record of the next batch declares."""
+        return {"states": self._states, "streams": self._streams} if self._states or self._streams else {}
+
+    def recorded(self) -> None:
+        """Note that the log has it."""
+        self._states, self._streams, self._lasts = {}, {}, False
 
 
 def _recorded(log: TransactionLog) -> Meaning:

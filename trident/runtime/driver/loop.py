@@ -214,6 +214,7 @@ class BatchLoop:
         if alone and self._tasks_commit:  # in the job that is about to start
             self._opened.gate.pass_through()
             self._log.check_owner()
+            self._opened.meaning.before_writing()
         self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
         self._polling.started(batch, asked, waiting, self._clock.monotonic())
         return True
@@ -250,6 +251,7 @@ class BatchLoop:
             return
         self._opened.gate.pass_through()
         self._log.check_owner()  # a fenced driver must not begin to write
+        self._opened.meaning.before_writing()
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
         batch.lane.commit(partial(self._attempts.commit, batch, self._txids(attempt)))
@@ -266,7 +268,9 @@ class BatchLoop:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
             self._opened.letters.write(attempt, captured, self._log.state.incarnation)
         counts, at_ms = {"tuples": batch.output.tuples, "dead_letters": len(captured)}, self._clock.wall_ms()
-        self._log.append(CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms))
+        declares = self._opened.meaning.with_batch()
+        self._log.append(CommitRecord(*attempt, batch.definitions, committed.touched, counts, at_ms, declares))
+        self._opened.meaning.recorded()
         tries = self._coordinator.failures(attempt.txid) + 1
         self._coordinator.committed(attempt)
         self._observe("recorded", attempt)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +15,8 @@ from trident.planner.loads import stage_loads
 from trident.planner.meaning import meaning_of
 from trident.runtime.commit.committer import Committer, Reach, operations_of_commits
 from trident.runtime.driver.batch_spouts import SpoutHandle, open_spouts
-from trident.runtime.driver.capabilities import check_states, needs_identical_replay
-from trident.runtime.driver.changes import check_meaning, record_meaning
+from trident.runtime.driver.capabilities import check_states, lasting_states
+from trident.runtime.driver.changes import NewMeaning, check_meaning
 from trident.runtime.driver.closing import Closers
 from trident.runtime.driver.daemon_pool import DaemonPool
 from trident.runtime.driver.engine_choice import open_runner
@@ -49,8 +49,10 @@ class OpenedTopology:
         By name, the writer of each partition of the states that the topology updates.
     gate
         Held by readers that commits overtake.
-    needs_identical_replay
-        Whether a state needs a replay to have the same tuples.
+    lasting
+        The states from which nothing takes back what a failed attempt wrote; see `lasting_states`.
+    meaning
+        What the log does not say yet of this topology.
     commit_threads
         Returns the threads that a commit uses beside its own.
     placements
@@ -67,7 +69,8 @@ class OpenedTopology:
     runner: Runner
     committer: Committer
     closers: Closers
-    needs_identical_replay: bool
+    lasting: Collection[str]
+    meaning: NewMeaning
     letters: DeadLetters
     commit_threads: Callable[[], Sequence[int]]
     placements: Mapping[str, PlacedState]
@@ -123,12 +126,13 @@ def open_topology(
         placements = placements_of(plan, config, states)
         log = open_log(states)
         closers.add("log", log.close)
-        _bring_together(graph, plan, config, log, states, executors_of(placements))
+        lasting = lasting_states(plan, states)
+        meaning = _bring_together(graph, plan, config, log, states, executors_of(placements), lasting)
         spouts, emitters = open_spouts(plan, config, closers)
         runner = _open_runner(plan, config, emitters, placements, closers)
         threads = _open_threads(plan, closers) if in_threads else None
         committer = _open_committer(plan, config, states, runner, threads, reach, closers)
-        identical, letters = needs_identical_replay(plan, states), dead_letters_of(config, plan.topology)
+        letters = dead_letters_of(config, plan.topology)
         idents = list if threads is None else threads.idents
         publishing = [(name, one) for name, each in states.items() for one in each if isinstance(one, Publishing)]
         opened = OpenedTopology(
@@ -140,7 +144,8 @@ def open_topology(
             runner,
             committer,
             closers,
-            identical,
+            lasting,
+            meaning,
             letters,
             idents,
             placements,
@@ -167,13 +172,19 @@ def _open_states(plan: Plan, config: Config, closers: Closers) -> States:
 
 
 def _bring_together(
-    graph: Graph, plan: Plan, config: Config, log: TransactionLog, states: States, executors: Sequence[str]
-) -> None:
+    graph: Graph,
+    plan: Plan,
+    config: Config,
+    log: TransactionLog,
+    states: States,
+    executors: Sequence[str],
+    lasting: Collection[str],
+) -> NewMeaning:
     """Compare topology, log and stores; nothing is written before all three are known to belong together."""
     meaning = meaning_of(graph)
     check_meaning(graph.name, log, meaning, config.allow_changed_topology)
     reconcile(plan, log, states, config.state_recovery, lambda *which: make_state(plan, config, *which), executors)
-    record_meaning(log, meaning)
+    return NewMeaning(log, meaning, lasting)
 
 
 def _open_runner(

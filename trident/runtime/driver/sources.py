@@ -40,7 +40,7 @@ class Sources:
 
     def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:
         self._log, self._spouts, self._clock, self._work = opened.log, opened.spouts, clock, work
-        self._sync = opened.needs_identical_replay
+        self._sync = bool(opened.lasting)
         self._time = BatchTime.of(opened.plan)
         self._replays = Replays(opened.plan, opened.letters)
         self._sizes = {
