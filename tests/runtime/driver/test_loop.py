@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,6 +42,9 @@ from trident.runtime.driver.execution import Overlapping
 from trident.runtime.driver.loop import BatchLoop
 from trident.runtime.driver.opened_topology import open_topology
 from trident.runtime.driver.progress import Progress
+from trident.runtime.engine.runners import InProcessRunner
+from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state.txid import RETRY_BITS
 from trident.testing import TopologyTestDriver
@@ -604,6 +608,35 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
     loop_logger.removeFilter(heard)
     assert rows.batches == {1: [("a", 1)], 2: [("b", 2)]}
     assert len(points.attempts("processed")) == 2
+
+
+def test_a_writer_that_a_later_attempt_of_the_same_driver_has_fenced_ends_nothing(
+    topology: TridentTopology, gate: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, process, calls = keep(topology.new_stream("s", letters("ab"))), InProcessRunner.process, Counter[str]()
+
+    def fenced_at_first(runner: InProcessRunner, *given: Any) -> TaskOutput:
+        """As of tasks that commit, which are slow and then meet the sentinel of the next attempt."""
+        calls["process"] += 1
+        if calls["process"] > 1:
+            return process(runner, *given)
+        GATES.pass_through(gate)
+        told = ("state 'counts' partition 0", "batch 1 attempt 0", "batch 1 attempt 1")
+        return TaskOutput(failure=failure_of("counts", FencedError(*told)), fenced=told)
+
+    monkeypatch.setattr(InProcessRunner, "process", fenced_at_first)
+    clock, points = HandClock(), Points()
+    with looping(topology, clock, points, engine="in_process", message_timeout_s=60, max_spout_pending=1) as loop:
+        GATES.await_reached(gate)
+        clock.settle(loop.drain)
+        clock.advance(61)
+        clock.settle(loop.drain)
+        clock.advance(1)  # the backoff
+        loop.drain()
+        points.await_point("succeeded", 2)
+        GATES.open(gate)
+        clock.settle(loop.drain)  # it ends with what ended the loop
+    assert rows.batches == {1: [("a",)], 2: [("b",)]}
 
 
 class BlockingOnAPipe(Function):

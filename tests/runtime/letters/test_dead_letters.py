@@ -16,7 +16,7 @@ import pytest
 
 from spouts import FeederBatchSpout
 from states.memory import MemoryMapState
-from tests.harness.topology_runs import RowsSpout, keep, start, topology_of
+from tests.harness.topology_runs import RowsSpout, dict_state, keep, start, topology_of
 from trident import BatchFailedError, Stream, TridentCollector, TridentTopology, TridentTuple
 from trident.coordination.letter_records import LETTERS
 from trident.coordination.log_file import make_directory
@@ -25,6 +25,7 @@ from trident.fields import Fields
 from trident.operations import (
     BaseAggregator,
     BaseQueryFunction,
+    BaseStateUpdater,
     CombinerAggregator,
     Count,
     Function,
@@ -773,3 +774,64 @@ def test_a_folder_is_made_durable_with_those_above_it(tmp_path: Path) -> None:
     make_directory(tmp_path / "a" / "b")
     make_directory(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()
+
+
+# ---- tuples that a state has already ---------------------------------------------------------------------------------
+
+
+class FailsOnce(BaseStateUpdater[Any]):
+    """Fails the first commit, after the states before it are written."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def update_state(self, state: Any, tuples: Any, collector: TridentCollector) -> None:
+        if not self.failed:
+            self.failed = True
+            mend(False)  # from now on the tuple raises, which it did not before
+            raise RuntimeError("the first attempt fails behind the counts")
+
+
+@pytest.mark.parametrize("kind", ["opaque", "transactional", "non_transactional"])
+@pytest.mark.parametrize("where", ["before the counts", "behind them", "beside them"])
+def test_a_tuple_that_an_earlier_attempt_has_left_in_a_state_is_not_left_out(
+    kind: str, where: str, settings: dict[str, Any]
+) -> None:
+    """It raises only at the last try: its letter, put back, would count twice in a state that keeps what was written."""
+    settings |= {"max_batch_attempts": 2, "allow_inexact": True, "retry_backoff_ms": 1}
+    feeder, counts, last = FeederBatchSpout("word: string, n: int"), dict[Any, Any](), dict[Any, Any]()
+
+    def topology() -> tuple[TridentTopology, Any]:
+        topology = TridentTopology("t")
+        stream = topology.new_stream("s", feeder)
+        raising = stream.each("word", look_at, "again: string")
+        counted = (raising if where == "before the counts" else stream).group_by("word")
+        state = counted.persistent_aggregate(dict_state(counts, kind), Count(), "count", state_name="counts")
+        if where == "behind them":
+            state.new_values_stream().each("word", look_at, "again: string")
+        raising.partition_persist(dict_state(last), fails, state_name="last")
+        return topology, state
+
+    mend()
+    fails, is_kept = FailsOnce(), where == "before the counts" and kind != "opaque"
+    declared, _ = topology()
+    running = start(declared, "in_process", **settings)
+    feeder.feed_nowait([["one", 1], ["bad", 4]])
+    if is_kept:
+        with pytest.raises(BatchFailedError, match="an earlier attempt .* has written to 'counts'.* count twice"):
+            running.process_all_available()
+        assert letters_of(running) == []
+    else:
+        running.process_all_available()
+        assert {letter.left_out.values["word"] for letter in letters_of(running)} == {"bad"}
+        mend()
+        put_back(running)
+        assert running.status["deadLetters"] == 0
+    running.stop()
+    mend()
+    declared, state = topology()
+    with start(declared, "in_process", **settings) as running:
+        running.process_all_available()
+        found = running.state(state).multi_get([("one",), ("bad",)])
+    replays = 1 if kind == "non_transactional" else 0  # its matrix: no replay is exact
+    assert found == [1 + replays, 1 + replays]

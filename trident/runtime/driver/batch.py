@@ -149,6 +149,8 @@ class Batch:
         About how many bytes it has (None: unknown), and into how many parts it was cut.
     commits_now
         Whether the job that processes it commits states too.
+    written
+        If tuples are left out, the states that may keep something of earlier attempts.
     """
 
     attempt: TransactionAttempt
@@ -167,6 +169,7 @@ class Batch:
     size: int | None = None
     tasks: int = 0
     commits_now: bool = False
+    written: frozenset[str] = frozenset()
 
     @classmethod
     def of(

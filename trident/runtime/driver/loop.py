@@ -33,6 +33,7 @@ from trident.runtime.driver.retrying import Retrying
 from trident.runtime.driver.sources import Sources
 from trident.runtime.driver.starting import Starting
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.letters.capturing import Capturing
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 from trident.spout.rich import Activated
@@ -79,13 +80,15 @@ class BatchLoop:
         most, interval_s = most_pending(opened.runner, config), config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         self._retrying = Retrying(config, self._coordinator)
+        in_tasks = executors_of(opened.placements)
+        self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
         self._batches: dict[int, Batch] = {}
         self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
         self.activity = Activity(self._name, self._coordinator, _told_of_activity(opened), active)
         self._starting = Starting(
             self._coordinator, self._retrying, self._polling, self._batches, opened.runner, self.activity
         )
-        self._tasks_commit = bool(executors_of(opened.placements))
+        self._tasks_commit = bool(in_tasks)
         self._stopping, self._look_at = threading.Event(), float("-inf")
 
     # ---- from other threads -----------------------------------------------------------------------------------------
@@ -161,11 +164,13 @@ class BatchLoop:
     def _handle(self, news: News | None) -> None:
         if news is None or news.attempt is None:
             return
-        if news.error is not None:
-            raise news.error
-        if not self._coordinator.is_live(news.attempt):
+        if not self._coordinator.is_live(
+            news.attempt
+        ):  # a store fences its writers when a later attempt of ours begins
             logger.debug("topology %s: ignoring news of dead attempt %s", self._name, news.attempt)
             return
+        if news.error is not None:
+            raise news.error
         batch = self._batches[news.attempt.txid]
         try:
             if news.failure is not None:
@@ -207,6 +212,12 @@ class BatchLoop:
         if defined is None:
             return False
         batch = self._new_batch(defined, now)
+        if batch.capture:
+            try:
+                batch.written = self._capturing.written(txid, self._log.state.txid)
+            except StepFailed as error:
+                self._fail(batch.attempt, error.failure)
+                return True
         batch.times.started = self._clock.monotonic()
         batch.share = self._sources.throttle.share if asked else None
         self._observe("defined", batch.attempt)
@@ -215,6 +226,7 @@ class BatchLoop:
             self._opened.gate.pass_through()
             self._log.check_owner()
             self._opened.meaning.before_writing()
+            self._capturing.begins(txid)
         self._attempts.start(batch, alone, partial(self._txids, batch.attempt))
         self._polling.started(batch, asked, waiting, self._clock.monotonic())
         return True
@@ -227,6 +239,7 @@ class BatchLoop:
 
     def _processed(self, batch: Batch, output: TaskOutput) -> None:
         batch.output, batch.times.processed = output, self._clock.monotonic()
+        self._capturing.check(batch, output.captured)
         if batch.undecided:
             if not self._sources.complete(batch):
                 self._drop(batch)
@@ -252,6 +265,7 @@ class BatchLoop:
         self._opened.gate.pass_through()
         self._log.check_owner()  # a fenced driver must not begin to write
         self._opened.meaning.before_writing()
+        self._capturing.begins(attempt.txid)
         batch = self._batches[attempt.txid]
         batch.times.committing = self._clock.monotonic()
         batch.lane.commit(partial(self._attempts.commit, batch, self._txids(attempt)))
@@ -263,6 +277,7 @@ class BatchLoop:
     def _record(self, batch: Batch, committed: Committed) -> None:
         batch.times.committed = self._clock.monotonic()
         attempt, captured = batch.attempt, [*batch.output.captured, *committed.captured]
+        self._capturing.check(batch, captured)
         self._sources.commit(batch)
         if captured:
             # Before the record: a dead letter that is written twice is found by its txid, a lost one is not.
@@ -313,6 +328,7 @@ class BatchLoop:
         retry_in_s = None if self._retrying.excludes(attempt.txid) else pause
         tries = self._coordinator.failures(attempt.txid) + 1
         self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, self._clock.monotonic())
+        self._capturing.failed(self._batches[attempt.txid], failure)
         for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
             batch = self._batches.pop(dead.txid)
             if dead != attempt:
