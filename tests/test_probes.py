@@ -66,7 +66,6 @@ ALLOWED = {
     ("trident/state/encoding/extensions.py", "kind"): NUMPY,
     ("trident/state/encoding/extensions.py", "item"): NUMPY,
     ("trident/state/encoding/extensions.py", "ndim"): NUMPY,
-    ("trident/storekit/renamed_options.py", "renamed_options"): "a class variable of options that have renamed some",
     ("trident/testing/backend/contract.py", COMPUTED): CHECKS,
     ("trident/testing/backend/contract_sharing.py", COMPUTED): CHECKS,
     ("trident/testing/backend/suite.py", COMPUTED): CHECKS,

@@ -375,9 +375,9 @@ def test_ids_depend_on_the_parent_alone(stream: Stream) -> None:
     topology = topology_of(stream)
     first, second = stream.each("line", Split(), "word"), stream.each("line", Split(), "word")
     labelled = stream.name("shout").map(lambda row: row)
-    assert [s.node_id for s in (first, second, labelled)] == ["lines/each", "lines/each.2", "lines/shout"]
-    assert first.filter("word", FilterNull()).node_id == "lines/each/filter"
-    assert [node.id for node in topology.graph().children("lines")] == ["lines/each", "lines/each.2", "lines/shout"]
+    assert [s.node_id for s in (first, second, labelled)] == ["lines/Split", "lines/Split.2", "lines/shout"]
+    assert first.filter("word", FilterNull()).node_id == "lines/Split/FilterNull"
+    assert [node.id for node in topology.graph().children("lines")] == ["lines/Split", "lines/Split.2", "lines/shout"]
 
 
 def test_names_and_ids_do_not_depend_on_what_else_is_declared() -> None:
@@ -394,11 +394,11 @@ def test_names_and_ids_do_not_depend_on_what_else_is_declared() -> None:
         return [step.node_id for step in steps], topology.new_static_state(MemoryMapState()).state_name
 
     expected = [
-        "lines/each",
-        "lines/each.2",
-        "lines/each/project/join",
-        "lines/each/aggregate",
-        "lines/each.2/aggregate",
+        "lines/Split",
+        "lines/Split.2",
+        "lines/Split/project/join",
+        "lines/Split/Count",
+        "lines/Split.2/Count",
     ]
     assert of_lines(before=0) == of_lines(before=3) == (expected, "static0")
 
@@ -413,7 +413,7 @@ def test_the_largest_hint_counts(stream: Stream) -> None:
     stream.parallelism_hint(2).parallelism_hint(4).parallelism_hint(3)
     counts(stream).parallelism_hint(5)
     topology_of(stream).new_static_state(MemoryMapState(), "towns").parallelism_hint(6)
-    assert topology_of(stream).graph().hints == {"lines": 4, "lines/each/aggregate": 5, "towns": 6}
+    assert topology_of(stream).graph().hints == {"lines": 4, "lines/Split/Count@count": 5, "towns": 6}
 
 
 def test_handles_say_what_they_are(stream: Stream) -> None:

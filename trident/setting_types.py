@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import os
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from trident.errors import ConfigError
 
-__all__ = ["check_types", "read_settings"]
+__all__ = ["check_types", "close_to", "read_settings"]
 
 
 def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -24,10 +24,14 @@ def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
     known = typing.get_type_hints(declared)
     for name in given:
         if name not in known:
-            close = difflib.get_close_matches(name, known, 1)
-            hint = f"; did you mean {close[0]!r}?" if close else "."
-            raise ConfigError(f"unknown setting {name!r}{hint} Known are: {', '.join(sorted(known))}")
+            raise ConfigError(f"unknown setting {name!r}{close_to(name, known)} Known are: {', '.join(sorted(known))}")
     return {name: _read(name, value, known[name]) for name, value in given.items()}
+
+
+def close_to(name: str, known: Iterable[str], otherwise: str = ".") -> str:
+    """Return `; did you mean …?` for a name that is close to a known one, else `otherwise`."""
+    close = difflib.get_close_matches(name, known, 1)
+    return f"; did you mean {close[0]!r}?" if close else otherwise
 
 
 def check_types(settings: object) -> None:

@@ -45,6 +45,7 @@ from trident.operations.adapters import (
 from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.builtin import Last
 from trident.operations.expressions import Expression
+from trident.operations.names import step_label
 from trident.operations.operation_methods import Applies, Combines, Reduces, Retrieves, UpdatesState
 from trident.operations.struct_queries import spread
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
@@ -101,7 +102,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         check_texts(function, inputs, self.get_name())
         outputs = output_fields(function, out, self.get_name())
         fields = self.fields.concat(outputs, self.get_name())
-        return self._then("each", EachNode, fields, inputs=inputs, function=function, outputs=outputs)
+        label = step_label("each", function)
+        return self._then(label, EachNode, fields, inputs=inputs, function=function, outputs=outputs)
 
     def filter(self, *args: Any) -> Stream:
         """Keep tuples: `filter(predicate)` sees the whole tuple, `filter(in, predicate)` the given fields."""
@@ -124,7 +126,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     def peek(self, consumer: Any) -> Stream:
         """Call `consumer` for every tuple, for its side effect, on the worker that has it."""
         consumer = adapt(consumer, PlainConsumer, spread=False, stream=self.get_name())
-        return self._then("peek", PeekNode, self.fields, inputs=self.fields, consumer=consumer)
+        return self._then(step_label("peek", consumer), PeekNode, self.fields, inputs=self.fields, consumer=consumer)
 
     def project(self, *fields: FieldsLike) -> Stream:
         """Keep the named fields, in the order named."""
@@ -183,7 +185,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
         declared = self._topology._add_state(name, spec_of(state))
-        node = self._child("persist", PersistNode, outputs, state=name, inputs=inputs, updater=updater)
+        label = step_label("persist", updater, name)
+        node = self._child(label, PersistNode, outputs, state=name, inputs=inputs, updater=updater)
         return TridentState(self._topology, declared, node)
 
     def state_query(
@@ -225,8 +228,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         row_types = (*declared.key_fields.types, *declared.value.types)
         outputs = query_types(function, row_types, out, self.get_name())
         fields = self.fields.concat(outputs, self.get_name())
+        label = step_label("query", function, state.state_name)
         return self._then(
-            "query", QueryNode, fields, state=state.state_name, inputs=inputs, function=function, outputs=outputs,
+            label, QueryNode, fields, state=state.state_name, inputs=inputs, function=function, outputs=outputs,
             sees_batch=sees_batch,
         )  # fmt: skip
 
@@ -250,7 +254,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
     def _filter(self, inputs: Fields, operation: Any, spread: bool) -> Stream:
         filter_ = adapt(operation, PlainFilter, spread=spread, stream=self.get_name())
         self._check_vectorised(filter_, inputs)
-        return self._then("filter", FilterNode, self.fields, inputs=inputs, filter=filter_, whole=not spread)
+        label = step_label("filter", filter_)
+        return self._then(label, FilterNode, self.fields, inputs=inputs, filter=filter_, whole=not spread)
 
     def _check_vectorised(self, operation: Any, inputs: Fields) -> None:
         if isinstance(operation, (ArrowFilter, ArrowFunction)) and not len(inputs):
@@ -269,7 +274,9 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
                     f"{function.name} has flat={function.flat}"
                 )
         fields = self.fields if out is None else output_fields(function, Fields(out), self.get_name())
-        return self._then(label, MapNode, fields, inputs=self.fields, function=function, flat=flat)
+        return self._then(
+            step_label(label, function), MapNode, fields, inputs=self.fields, function=function, flat=flat
+        )
 
     def _aggregate(
         self, group: Fields, grouped: bool, state: StateFactory | StateSpec, args: Sequence[Any], name: str | None
@@ -289,7 +296,8 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         state_name = name or self._label or output.names[0]
         declared = self._topology._add_state(state_name, spec_of(state), key_fields=group, value=output)
         aggregation = Aggregation(group, grouped, inputs, aggregator, output, combines)
-        node = self._child("aggregate", PersistNode, fields, state=state_name, inputs=inputs, aggregation=aggregation)
+        label = step_label("aggregate", aggregator, state_name)
+        node = self._child(label, PersistNode, fields, state=state_name, inputs=inputs, aggregation=aggregation)
         return TridentState(self._topology, declared, node)
 
     def _each_args(self, args: Sequence[Any]) -> tuple[Fields, Any, Fields | None]:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from trident.errors import ConfigError
 from trident.redaction import redacted
-from trident.storekit import Account, Expiring, renames, seconds, whole
+from trident.storekit import Account, Expiring, seconds, whole
 
 __all__ = ["CassandraOptions", "table_name"]
 
@@ -20,7 +20,6 @@ _READ_LEVELS = ("ONE", "TWO", "THREE", "QUORUM", "ALL", "LOCAL_ONE", "LOCAL_QUOR
 _WRITE_LEVELS = (*_READ_LEVELS, "EACH_QUORUM")
 
 
-@renames(tls_ca="tls_ca_file", tls_certificate="tls_cert_file", tls_key="tls_key_file")
 @dataclass(frozen=True, repr=False, kw_only=True)
 class CassandraOptions(Account, Expiring):
     """The options of a Cassandra state; the others are those of `Account`, `Expiring` and `MapOptions`.

@@ -87,7 +87,9 @@ class DeltaState(Kinds[str | os.PathLike[str]]):
         path = options.pop("path", None) if target is None else target
         if path is None:
             raise ConfigError("a Delta state without a path: give the folder or the URL of its table")
-        return StateSpec(_DeltaFactory(kind, os.fspath(path), DeltaOptions(**options)), required_num_partitions=1)
+        return StateSpec(
+            _DeltaFactory(kind, os.fspath(path), DeltaOptions.of(None, options)), required_num_partitions=1
+        )
 
 
 @dataclass(frozen=True, repr=False)

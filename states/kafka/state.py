@@ -17,7 +17,7 @@ from typing import Any
 from states.kafka.options import KafkaTopicOptions
 from trident.errors import ConfigError
 from trident.state.interfaces import StateConf, StateSpec, StateType
-from trident.storekit import driver_package
+from trident.storekit import check_options, driver_package
 
 __all__ = ["KafkaTopicState"]
 
@@ -53,6 +53,7 @@ class KafkaTopicState:
         There is no opaque one: Kafka cannot take back what an earlier attempt has committed.
         """
         given = options if topic is None else {"topic": topic, **options}
+        check_options(KafkaTopicOptions.store, KafkaTopicOptions, given)
         if isinstance(bootstrap, KafkaTopicOptions):
             made = KafkaTopicOptions.of(bootstrap, given)
         elif "topic" in given:
@@ -60,4 +61,4 @@ class KafkaTopicState:
         else:
             raise ConfigError("a Kafka state needs a topic: KafkaTopicState.transactional(bootstrap, topic)")
         # With several, the sentinel of one would say nothing of the tuples that another number sends elsewhere.
-        return StateSpec(_TopicFactory(made), required_num_partitions=1)
+        return StateSpec(_TopicFactory(made), required_num_partitions=1, store=cls.__name__)

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from trident.errors import ConfigError
-from trident.storekit import Calls, Expiring, renames, seconds, whole
+from trident.storekit import Calls, Expiring, seconds, whole
 
 __all__ = ["MemcachedOptions"]
 
 
-def _allows(on_eviction: Any) -> bool:
-    if on_eviction not in ("fail", "warn"):
-        raise ConfigError(f"on_eviction={on_eviction!r} of a Memcached state: give allow_eviction=True or False")
-    return bool(on_eviction == "warn")
-
-
-@renames(
-    key_prefix="prefix",
-    expiration_s="ttl_s",
-    allow_short_expiration="allow_short_ttl",
-    on_eviction=("allow_eviction", _allows),
-)
 @dataclass(frozen=True, repr=False, kw_only=True)
 class MemcachedOptions(Calls, Expiring):
     """How a Memcached state is kept; the others are those of `Calls`, `Expiring` and `MapOptions`.

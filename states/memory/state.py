@@ -20,7 +20,7 @@ from trident.errors import ConfigError
 from trident.state.interfaces import StateConf, StateSpec, StateType, state_type
 from trident.state.maps import map_for
 from trident.state.snapshottable import SnapshottableMap
-from trident.storekit import Kinds
+from trident.storekit import Kinds, check_options
 
 __all__ = ["LRUMemoryMapState", "MemoryMap", "MemoryMapState"]
 
@@ -77,6 +77,7 @@ class _MemoryFactory(Kinds[int]):
     def of_kind(cls, kind: StateType, target: int | None, options: dict[str, Any]) -> StateSpec:
         """Return a new state of a kind; `target` is the `max_size` of one that has it."""
         given = {} if target is None else {"max_size": target}
+        check_options("memory", cls, options)
         make: Any = cls
         return StateSpec(make(**given, **options, kind=kind))
 

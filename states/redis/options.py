@@ -7,7 +7,7 @@ from typing import ClassVar
 from urllib.parse import urlsplit
 
 from trident.errors import ConfigError
-from trident.storekit import Account, Calls, Expiring, renames, whole
+from trident.storekit import Account, Calls, Expiring, whole
 
 __all__ = ["MAX_KEYS_PER_CALL", "RedisOptions"]
 
@@ -17,7 +17,6 @@ MAX_KEYS_PER_CALL = 3_900
 _SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
 
 
-@renames(username="user")
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RedisOptions(Calls, Account, Expiring):
     """The options of a Redis state; see `Calls`, `Account`, `Expiring` and `MapOptions` of `trident.storekit`.

@@ -186,7 +186,7 @@ def test_a_request_that_fails_fails_alone() -> None:
         wait([first, *futures])
         errors = {one: str(future.exception()) for one, future in zip(args, futures, strict=True) if future.exception()}
         assert errors.keys() == {"bad", "exit"}
-        assert "in step 'drpc:f/each': KeyError: 'bad word' on tuple" in errors["bad"]
+        assert "in step 'drpc:f/Failing': KeyError: 'bad word' on tuple" in errors["bad"]
         assert [future.result() for one, future in zip(args, futures, strict=True) if one not in errors] == [
             [[one.upper()]] for one in "abcdefg"
         ]
@@ -216,7 +216,8 @@ def test_a_store_that_does_not_answer_is_asked_once_for_all() -> None:
         GATES.open("request")
         wait([first, *futures])
         assert {str(future.exception()) for future in futures} == {
-            "DRPC function 'f' gave no answer (failed) in step 'drpc:f/each/query': BackendError: the store does not answer"
+            "DRPC function 'f' gave no answer (failed) in step 'drpc:f/Failing/Broken@static0': BackendError: "
+            "the store does not answer"
         }
         assert broken.calls == 2
 

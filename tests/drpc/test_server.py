@@ -93,7 +93,7 @@ def test_a_request_that_fails_fails_alone() -> None:
             bad.result(30)
         assert [one.result(30) for one in good] == [[["A"]], [["B"]], [["C"]]]
         assert first.result(30) == [["WAIT"]]
-        assert (raised.value.reason, raised.value.step) == ("failed", "drpc:f/each")
+        assert (raised.value.reason, raised.value.step) == ("failed", "drpc:f/Failing")
         assert "KeyError: 'bad word' on tuple" in raised.value.cause
         status, problem, _ = ask(server, "POST", "/drpc/f", "bad")
         assert status == 500

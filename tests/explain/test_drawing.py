@@ -116,9 +116,9 @@ def test_dot_can_be_read_and_is_the_graph(made: Callable[[], TridentTopology]) -
 
 def test_nodes_are_drawn_in_their_stages() -> None:
     clusters = DotParser(stock().to_dot()).parse().clusters
-    assert clusters["cluster_0"] == ["came", "came/merge", "went", "went/aggregate:part"]
-    assert clusters["cluster_1"] == ["came/join", "came/join/each", "went/aggregate:exchange", "went/aggregate"]
-    assert clusters["cluster_2"][0] == "went/aggregate/query"
+    assert clusters["cluster_0"] == ["came", "came/merge", "went", "went/Sum:part"]
+    assert clusters["cluster_1"] == ["came/join", "came/join/each", "went/Sum:exchange", "went/Sum"]
+    assert clusters["cluster_2"][0] == "went/Sum/MapGet@stock"
     assert clusters[""] == ["state stock", "state moved"]
 
 

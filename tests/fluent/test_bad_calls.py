@@ -211,7 +211,7 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     ),
     "merge with a DRPC function, later": (
         lambda t, s: t.merge(s.project("a").filter("a", len), t.new_drpc_stream("f").filter("args", len)),
-        "merge: cannot bring stream 'drpc:f/filter' of DRPC function 'f' together with stream 's/project/filter' of spout 's'",
+        "merge: cannot bring stream 'drpc:f/len' of DRPC function 'f' together with stream 's/project/len' of spout 's'",
     ),
     "reduce with a class": (
         lambda t, s: t.multi_reduce(s, s, MultiReducer, "x"),
@@ -259,7 +259,7 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     ),
     "a function called None": (lambda t, s: t.new_drpc_stream(NOTHING), "None cannot name a DRPC function"),
     # round and round
-    "assemblies that apply each other": (lambda t, s: ping(s), "stream 's/filter': assembly <function pong at 0x"),
+    "assemblies that apply each other": (lambda t, s: ping(s), "stream 's/bool': assembly <function pong at 0x"),
     "new values into the same state": (
         lambda t, s: (
             by_key(s)
@@ -281,7 +281,7 @@ def test_a_call_that_cannot_be_meant_so_is_refused_there(case: str, topology: Tr
 
 def test_assemblies_without_end_name_the_stream(stream: Stream) -> None:
     with pytest.raises(
-        TopologyError, match=r"stream 's/filter': assembly <function pong at .*> applies itself without end"
+        TopologyError, match=r"stream 's/bool': assembly <function pong at .*> applies itself without end"
     ):
         ping(stream)
 

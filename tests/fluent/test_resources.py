@@ -39,7 +39,7 @@ def test_the_plan_has_what_steps_and_states_ask_for() -> None:
     assert make_plan(topology.graph()).resources == {
         "in": Resources(cpu_percent=20),
         "in/project": Resources(150, 256, 64),
-        "in/project/aggregate": Resources(50, 128),
+        "in/project/Count@count": Resources(50, 128),
         "lookup": Resources(1, 32),
     }
 
@@ -56,13 +56,13 @@ def test_the_loads_of_fused_steps_are_summed_and_a_stage_takes_its_largest() -> 
     plan = make_plan(topology.graph())
     assert stage_loads(plan) == (
         StageLoad(1, "in", 110, 500),
-        StageLoad(2, "in/project/merge/aggregate:exchange", 301, 0),
+        StageLoad(2, "in/project/merge/Count:exchange", 301, 0),
     )
     assert [load.cpus for load in stage_loads(plan)] == [2, 4]
-    assert commit_loads(plan) == ["in/project/aggregate", "in/project/aggregate/peek"]
+    assert commit_loads(plan) == ["in/project/Count@count", "in/project/Count@count/print"]
     (state,) = plan.states
     assert commit_loads(plan, [state]) == []
-    assert [load.entry for load in stage_loads(plan, [state])][2:] == ["in/project/aggregate"]
+    assert [load.entry for load in stage_loads(plan, [state])][2:] == ["in/project/Count@count"]
     told = [line.strip() for line in topology.explain().splitlines() if "a task takes" in line]
     assert told == [
         "a task takes 2 cores and 500 MiB (asked: 110 %); a local master honours neither",
@@ -90,7 +90,7 @@ def test_what_runs_in_the_driver_is_recorded_only(caplog: pytest.LogCaptureFixtu
         assert running.state("count").get() == 1
     said = [record.message for record in caplog.records if "recorded only" in record.message]
     assert said == [
-        "topology t: cpu and memory loads of in, in/aggregate are recorded only: they run in the process of the driver"
+        "topology t: cpu and memory loads of in, in/Count@count are recorded only: they run in the process of the driver"
     ]
 
 

@@ -62,8 +62,8 @@ def test_events_are_records_with_levels_and_sentences(log: pytest.LogCaptureFixt
         rf"wait {figure}, commit {figure}, record {figure}\)",
         batch,
     )
-    assert first.endswith("failed in step 's/each' (ValueError: no b); trying again in 0.0 s")
-    assert last.endswith("failed in step 's/each' (ValueError: no b); not trying again")
+    assert first.endswith("failed in step 's/FailTimes' (ValueError: no b); trying again in 0.0 s")
+    assert last.endswith("failed in step 's/FailTimes' (ValueError: no b); not trying again")
     assert end == f"topology failing ended at batch 1: {running.exception()}"
 
 

@@ -289,7 +289,7 @@ def test_a_scrape_tells_what_each_operation_did() -> None:
     with topology.start(engine="in_process", metrics_port=0) as running:
         running.process_all_available()
         found = samples(scrape(running))
-        state = frozenset({("operation", "s/aggregate")})
+        state = frozenset({("operation", "s/Count@count")})
         assert found["trident_operation_emitted_total", frozenset({("operation", "s")})] == 3
         assert found["trident_operation_executed_total", state] == 3
         assert found["trident_operation_failed_total", state] == 0

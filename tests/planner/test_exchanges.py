@@ -54,12 +54,12 @@ def test_a_topology_without_exchanges_has_no_level(topology: TridentTopology) ->
 def test_a_full_aggregate_of_a_combiner_is_in_part_first(topology: TridentTopology) -> None:
     lines(topology).group_by("line").aggregate("n", Sum(), "sum").peek(print)
     plan = plan_of(topology)
-    before, behind = plan.fragments["lines"], plan.fragments["lines/aggregate:exchange"]
-    assert [step.id for step in before.steps] == ["lines/aggregate:part"]
+    before, behind = plan.fragments["lines"], plan.fragments["lines/Sum:exchange"]
+    assert [step.id for step in before.steps] == ["lines/Sum:part"]
     assert before.steps[0].node.partial
     assert (before.blocking, behind.blocking) == (False, True)
-    assert routes(plan, "lines") == [("lines/aggregate:exchange", 0, "hash")]
-    assert [step.id for step in behind.steps] == ["lines/aggregate", "lines/aggregate/peek"]
+    assert routes(plan, "lines") == [("lines/Sum:exchange", 0, "hash")]
+    assert [step.id for step in behind.steps] == ["lines/Sum", "lines/Sum/print"]
     assert behind.fields == Fields("line: string, sum: bigint")
     assert not behind.steps[0].node.partial
 
@@ -80,12 +80,12 @@ def test_exchanges_run_level_by_level(topology: TridentTopology) -> None:
     joined.aggregate("count", Sum(), "sum").peek(print)
     right.broadcast().peek(print)
     plan = plan_of(topology)
-    count = "left/shuffle/aggregate"
+    count = "left/shuffle/Count"
     assert plan.levels == (
         ("left/shuffle", "right/broadcast"),
         (f"{count}:exchange",),
         (f"{count}/join",),
-        (f"{count}/join/aggregate:exchange",),
+        (f"{count}/join/Sum:exchange",),
     )
     assert plan.commits == ()
     assert routes(plan, "right") == [(f"{count}/join", 1, "hash"), ("right/broadcast", 0, "broadcast")]
@@ -105,15 +105,15 @@ def test_what_comes_from_a_state_is_exchanged_where_it_is_committed(topology: Tr
     plan = plan_of(topology)
     assert plan.levels == (("lines/shuffle",),)
     assert [node.id for node in plan.commits] == [
-        "lines/aggregate",
+        "lines/Count@count",
         "lines/shuffle/join",
-        "lines/aggregate/shuffle",
-        "lines/aggregate/shuffle/query",
-        "lines/shuffle/join/persist",
-        "lines/aggregate/shuffle/query/project/persist",
+        "lines/Count@count/shuffle",
+        "lines/Count@count/shuffle/MapGet@count",
+        "lines/shuffle/join/Pass@joined",
+        "lines/Count@count/shuffle/MapGet@count/project/Pass@asked",
     ]
     assert routes(plan, "lines/shuffle") == [("lines/shuffle/join", 0, "hash")]
-    assert routes(plan, "lines/aggregate")[0][0] == "lines/shuffle/join"
+    assert routes(plan, "lines/Count@count")[0][0] == "lines/shuffle/join"
 
 
 def test_a_step_behind_a_merge_is_in_the_fragment_of_every_source(topology: TridentTopology) -> None:
@@ -123,18 +123,18 @@ def test_a_step_behind_a_merge_is_in_the_fragment_of_every_source(topology: Trid
     plan = plan_of(topology)
     steps = {entry: [(step.id, step.sources) for step in plan.fragments[entry].steps] for entry in ("first", "second")}
     assert steps == {
-        "first": [("first/merge", ("first", "first")), ("first/merge/filter", ("first/merge",))],
+        "first": [("first/merge", ("first", "first")), ("first/merge/FilterNull", ("first/merge",))],
         "second": [
             ("second/project", ("second",)),
             ("first/merge", ("second/project",)),
-            ("first/merge/filter", ("first/merge",)),
+            ("first/merge/FilterNull", ("first/merge",)),
         ],
     }
     assert plan.fragments["second"].steps[0].keep == ("line", "m", "n")
     assert [sink.target for entry in ("first", "second") for sink in plan.fragments[entry].sinks] == [
-        "first/merge/filter/aggregate"
+        "first/merge/FilterNull/Sum@sum"
     ] * 2
-    assert {spout.id for spout in topology.graph().sources_of("first/merge/filter/aggregate")} == {"first", "second"}
+    assert {spout.id for spout in topology.graph().sources_of("first/merge/FilterNull/Sum@sum")} == {"first", "second"}
 
 
 def test_a_column_of_a_merge_that_nobody_reads_is_dropped_before(topology: TridentTopology) -> None:
@@ -144,7 +144,7 @@ def test_a_column_of_a_merge_that_nobody_reads_is_dropped_before(topology: Tride
     )
     plan = plan_of(topology)
     assert {step.id: step.keep for step in plan.fragments["second"].steps} == {
-        "second/filter": ("n",), "second/filter/project": ("n",), "first/filter/merge": ("v",),
+        "second/FilterNull": ("n",), "second/FilterNull/project": ("n",), "first/FilterNull/merge": ("v",),
     }  # fmt: skip
 
 

@@ -59,7 +59,7 @@ def test_a_topology_that_keeps_nothing_is_refused(topology: TridentTopology) -> 
 def test_a_peek_is_reason_enough_to_run(topology: TridentTopology) -> None:
     lines(topology).peek(print)
     plan = plan_of(topology)
-    assert (plan.commits, plan.partitions, kept(plan, "lines")) == ((), {}, {"lines/peek": ()})
+    assert (plan.commits, plan.partitions, kept(plan, "lines")) == ((), {}, {"lines/print": ()})
 
 
 def test_the_steps_before_a_state_are_one_fragment(topology: TridentTopology) -> None:
@@ -68,25 +68,25 @@ def test_the_steps_before_a_state_are_one_fragment(topology: TridentTopology) ->
     plan = plan_of(topology)
     (fragment,) = [plan.fragments["lines"]]
     assert [(step.id, step.sources) for step in fragment.steps] == [
-        ("lines/each", ("lines",)),
-        ("lines/each/filter", ("lines/each",)),
+        ("lines/Split", ("lines",)),
+        ("lines/Split/FilterNull", ("lines/Split",)),
     ]
     (sink,) = fragment.sinks
     assert (sink.target, sink.source, sink.fields) == (
-        "lines/each/filter/aggregate", "lines/each/filter", Fields("word: string"),
+        "lines/Split/FilterNull/Count@count", "lines/Split/FilterNull", Fields("word: string"),
     )  # fmt: skip
     assert sink.aggregation is not None
     assert sink.aggregation.combines
-    assert plan.fragments["lines/each/filter/aggregate"].steps == ()
+    assert plan.fragments["lines/Split/FilterNull/Count@count"].steps == ()
 
 
 def test_a_column_that_nobody_reads_is_dropped_at_once(topology: TridentTopology) -> None:
     stream = lines(topology).each("line", Split(), "word").each("n", lambda n: n, "copy: bigint")
     stream.filter("m", FilterNull()).group_by("word").persistent_aggregate(MemoryMapState(), "copy", Sum(), "sum")
     assert kept(plan_of(topology), "lines") == {
-        "lines/each": ("n", "m", "word"),
-        "lines/each/each": ("m", "word", "copy"),
-        "lines/each/each/filter": ("word", "copy"),
+        "lines/Split": ("n", "m", "word"),
+        "lines/Split/each": ("m", "word", "copy"),
+        "lines/Split/each/FilterNull": ("word", "copy"),
     }
 
 
@@ -94,9 +94,9 @@ def test_a_map_reads_all_and_a_project_what_is_needed_of_it(topology: TridentTop
     stream = lines(topology).filter("n", FilterNull()).map(lambda row: row).project("m", "n")
     stream.persistent_aggregate(MemoryMapState(), "n", Sum(), "sum")
     assert kept(plan_of(topology), "lines") == {
-        "lines/filter": ("line", "n", "m"),
-        "lines/filter/map": ("n",),
-        "lines/filter/map/project": ("n",),
+        "lines/FilterNull": ("line", "n", "m"),
+        "lines/FilterNull/map": ("n",),
+        "lines/FilterNull/map/project": ("n",),
     }
 
 
@@ -106,9 +106,9 @@ def test_a_fork_needs_what_any_branch_needs(topology: TridentTopology) -> None:
     words.persistent_aggregate(MemoryMapState(), "m", Sum(), "sum")
     words.filter("n", FilterNull()).partition_persist(MemoryMapState(), "line", Pass(), "x")
     plan = plan_of(topology)
-    assert kept(plan, "lines") == {"lines/each": ("line", "n", "m", "word"), "lines/each/filter": ("line",)}
+    assert kept(plan, "lines") == {"lines/Split": ("line", "n", "m", "word"), "lines/Split/FilterNull": ("line",)}
     assert [sink.target for sink in plan.fragments["lines"].sinks] == [
-        "lines/each/aggregate", "lines/each/aggregate.2", "lines/each/filter/persist",
+        "lines/Split/Count@count", "lines/Split/Sum@sum", "lines/Split/FilterNull/Pass@lines-persist",
     ]  # fmt: skip
 
 
@@ -128,10 +128,10 @@ def test_new_values_begin_a_fragment_of_their_own(topology: TridentTopology) -> 
     )
     plan = plan_of(topology)
     assert kept(plan, "lines") == {}
-    assert [sink.target for sink in plan.fragments["lines"].sinks] == ["lines/aggregate"]
-    assert kept(plan, "lines/aggregate") == {"lines/aggregate/filter": ("count",)}
-    assert plan.fragments["lines/aggregate"].fields == Fields("line: string, count: bigint")
-    assert order(plan) == ["lines/aggregate", "lines/aggregate/filter/aggregate"]
+    assert [sink.target for sink in plan.fragments["lines"].sinks] == ["lines/Count@count"]
+    assert kept(plan, "lines/Count@count") == {"lines/Count@count/FilterNull": ("count",)}
+    assert plan.fragments["lines/Count@count"].fields == Fields("line: string, count: bigint")
+    assert order(plan) == ["lines/Count@count", "lines/Count@count/FilterNull/Sum@all"]
 
 
 def test_queries_run_before_persists_wherever_they_can(topology: TridentTopology) -> None:
@@ -139,7 +139,7 @@ def test_queries_run_before_persists_wherever_they_can(topology: TridentTopology
     asked = lines(topology, "ask").state_query(counts, "line", MapGet(), "before")
     asked.partition_persist(MemoryMapState(), ["line", "before"], Pass())
     plan = plan_of(topology)
-    assert order(plan) == ["ask/query", "lines/aggregate", "ask/query/persist"]
+    assert order(plan) == ["ask/MapGet@count", "lines/Count@count", "ask/MapGet@count/Pass@ask-persist"]
     assert plan.fragments["ask"].sinks[0].fields == Fields("line: string, n: bigint, m: bigint")
 
 
@@ -147,8 +147,8 @@ def test_a_query_of_new_values_waits_for_them(topology: TridentTopology) -> None
     counts = lines(topology).group_by("line").persistent_aggregate(MemoryMapState(), Count(), "count")
     counts.new_values_stream().state_query(counts, "line", MapGet(), "before").peek(print)
     plan = plan_of(topology)
-    assert order(plan) == ["lines/aggregate", "lines/aggregate/query"]
-    assert kept(plan, "lines/aggregate/query") == {"lines/aggregate/query/peek": ()}
+    assert order(plan) == ["lines/Count@count", "lines/Count@count/MapGet@count"]
+    assert kept(plan, "lines/Count@count/MapGet@count") == {"lines/Count@count/MapGet@count/print": ()}
 
 
 def test_a_query_of_a_static_state_is_an_ordinary_step(topology: TridentTopology) -> None:
@@ -156,8 +156,8 @@ def test_a_query_of_a_static_state_is_an_ordinary_step(topology: TridentTopology
     asked = lines(topology).state_query(towns, "line", Towns(), "town")
     asked.group_by("town").persistent_aggregate(MemoryMapState(), Count(), "count")
     plan = plan_of(topology)
-    assert kept(plan, "lines") == {"lines/query": ("town",)}
-    assert order(plan) == ["lines/query/aggregate"]
+    assert kept(plan, "lines") == {"lines/Towns@towns": ("town",)}
+    assert order(plan) == ["lines/Towns@towns/Count@count"]
     assert plan.states["towns"].static
     assert "towns" not in plan.partitions
 
@@ -167,8 +167,8 @@ def test_every_spout_has_its_fragment(topology: TridentTopology) -> None:
         lines(topology, name).persistent_aggregate(MemoryMapState(), Count(), name)
     plan = plan_of(topology)
     assert [spout.id for spout in plan.spouts] == ["one", "two"]
-    assert [plan.fragments[name].sinks[0].target for name in ("one", "two")] == ["one/aggregate", "two/aggregate"]
-    assert [spout.id for spout in topology.graph().sources_of("two/aggregate")] == ["two"]
+    assert [plan.fragments[name].sinks[0].target for name in ("one", "two")] == ["one/Count@one", "two/Count@two"]
+    assert [spout.id for spout in topology.graph().sources_of("two/Count@two")] == ["two"]
 
 
 def test_a_state_says_its_number_of_partitions_or_the_hint_does(topology: TridentTopology) -> None:

@@ -37,6 +37,7 @@ from trident.operations import (
     Sum,
     arrow_function,
 )
+from trident.operations.names import operation_name
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 
 
@@ -173,7 +174,7 @@ def counts(stream: Stream) -> Any:
 WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
     "too many values": (
         lambda s: keep(s.each("line", three, "a: int, b: int")), 1,
-        r"batch 1 failed once in step 'lines/each' on tuple \[line='a'\]: emitted 3 values \(1, 2, 3\) for the 2 "
+        r"batch 1 failed once in step 'lines/three' on tuple \[line='a'\]: emitted 3 values \(1, 2, 3\) for the 2 "
         r"output fields \['a', 'b'\]; emit one value per field, as a tuple or list",
     ),
     "a bare value where two are due": (
@@ -190,10 +191,10 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
     ),
     "a value of another type": (
         lambda s: keep(s.each("line", lambda line: line, "a: int")), 1,
-        "in step 'lines/each': field 'a' is declared int32, but got 'a' ",
+        "in step 'lines/each': field 'a' is declared int, but got 'a' ",
     ),
     "a number that does not fit": (
-        lambda s: keep(s.map(lambda row: 300, "a: tinyint")), 1, "field 'a' is declared int8, but got 300 ",
+        lambda s: keep(s.map(lambda row: 300, "a: tinyint")), 1, "field 'a' is declared tinyint, but got 300 ",
     ),
     "a function that raises": (
         lambda s: keep(s.each("line", lambda line: 1 // 0, "a: int")), 2,
@@ -207,15 +208,15 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
         lambda s: s.peek(lambda row: row["x"]), 2, r"in step 'lines/peek' on tuple \[line='a', n=1\]: KeyError: .*'x'",
     ),
     "a kernel that has no answer": (
-        lambda s: keep(s.each("n", upper)), 2, r"in step 'lines/each' on tuple \[n=1\]: ArrowNotImplementedError: ",
+        lambda s: keep(s.each("n", upper)), 2, r"in step 'lines/upper' on tuple \[n=1\]: ArrowNotImplementedError: ",
     ),
     "a vectorised function of another type": (
         lambda s: keep(s.each("n", as_text)), 1,
-        "in step 'lines/each': as_text returned string for field 'b', which is declared int64",
+        "in step 'lines/as_text': as_text returned string for field 'b', which is declared bigint",
     ),
     "a generator that yields something else": (
         lambda s: keep(s.each("line", three, "a: int")), 1,
-        r"in step 'lines/each' on tuple \[line='a'\]: emitted 3 values \(1, 2, 3\) for the 1 output field \['a'\]",
+        r"in step 'lines/three' on tuple \[line='a'\]: emitted 3 values \(1, 2, 3\) for the 1 output field \['a'\]",
     ),
     "a flat_map of nothing": (
         lambda s: keep(s.flat_map(lambda row: None)), 2,
@@ -223,27 +224,27 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
     ),
     "a query without an answer": (
         lambda s: s.state_query(counts(s), "line", Silent(), "a"), 1,
-        "in step 'lines/query': batch_retrieve of Silent returned None for 2 tuples; it must return one per tuple, in order",
+        "in step 'lines/Silent@count': batch_retrieve of Silent returned None for 2 tuples; it must return one per tuple",
     ),
     "a query with too many results": (
         lambda s: s.state_query(counts(s), "line", Long(), "a"), 1,
-        "in step 'lines/query': batch_retrieve of Long returned 3 results for 2 tuples; it must return one ",
+        "in step 'lines/Long@count': batch_retrieve of Long returned 3 results for 2 tuples; it must return one ",
     ),
     "a query that emits too much": (
         lambda s: s.state_query(counts(s), "line", Doubling(), "a"), 1,
-        r"in step 'lines/query' on tuple \[line='a'\]: emitted 2 values \[1, 1\] for the 1 output field \['a'\]",
+        r"in step 'lines/Doubling@count' on tuple \[line='a'\]: emitted 2 values \[1, 1\] for the 1 output field \['a'\]",
     ),
     "a query that emits another type": (
         lambda s: s.state_query(counts(s), "line", Right(), "a: int").peek(print), 1,
-        "in step 'lines/query': field 'a' is declared int32, but got 'text' ",
+        "in step 'lines/Right@count': field 'a' is declared int, but got 'text' ",
     ),
     "an aggregator that emits too much": (
         lambda s: keep(s.aggregate("line", Emitting3(), "a: int")), 1,
-        r"in step 'lines/aggregate': emitted 3 values \[1, 2, 3\] for the 1 output field \['a'\]",
+        r"in step 'lines/Emitting3': emitted 3 values \[1, 2, 3\] for the 1 output field \['a'\]",
     ),
     "a reducer of another type": (
         lambda s: keep(s.aggregate("line", Joined(), "a: int")), 1,
-        "in step 'lines/aggregate': field 'a' is declared int32, but got 'ab' ",
+        "in step 'lines/Joined': field 'a' is declared int, but got 'ab' ",
     ),
     "a multi-reducer that emits too much": (
         lambda s: keep(topology_of(s).multi_reduce(s, s.project("line"), Emitting3(), "a: int")), 1,
@@ -251,42 +252,42 @@ WRONG: dict[str, tuple[Callable[[Stream], object], int, str]] = {
     ),
     "a sum of what no sum can hold": (
         lambda s: keep(s.map(lambda row: 2**62, "n: bigint").aggregate("n", Sum(), "x")), 1,
-        "in step 'lines/map/aggregate.*': field 'x' is declared int64, but got 9223372036854775808 ",
+        "in step 'lines/map/Sum:part': field 'x' is declared bigint, but got 9223372036854775808 ",
     ),
     "a kernel of a sum that has no answer": (
         lambda s: s.map(lambda row: 99, "n: int").persistent_aggregate(MemoryMapState(), "n", Sum(), "a: tinyint"), 2,
-        "in step 'lines/map/aggregate': Arrow",
+        "in step 'lines/map/Sum@a': Arrow",
     ),
     "a combiner that raises": (
         lambda s: s.persistent_aggregate(MemoryMapState(), "line", Worse(), "a"), 2,
-        r"in step 'lines/aggregate' on tuple \[line='b'\]: ArithmeticError: cannot combine",
+        r"in step 'lines/Worse@a' on tuple \[line='b'\]: ArithmeticError: cannot combine",
     ),
     "an updater that emits too much": (
         lambda s: s.partition_persist(RowsState(), Fat(), "a"), 1,
-        r"in step 'lines/persist': emitted 2 values \['a', 'b'\] for the 1 output field \['a'\]",
+        r"in step 'lines/Fat@lines-persist': emitted 2 values \['a', 'b'\] for the 1 output field \['a'\]",
     ),
     "an updater that emits unasked": (
         lambda s: s.partition_persist(RowsState(), Keep()), 1,
-        r"in step 'lines/persist': emitted 2 values \('a', 1\) for the 0 output fields \[\]",
+        r"in step 'lines/Keep@lines-persist': emitted 2 values \('a', 1\) for the 0 output fields \[\]",
     ),
     "a query with too few results": (
         lambda s: s.state_query(counts(s), "line", Short(), "a"), 1,
-        "in step 'lines/query': batch_retrieve of Short returned 1 results for 2 tuples; it must return one ",
+        "in step 'lines/Short@count': batch_retrieve of Short returned 1 results for 2 tuples; it must return one ",
     ),
     "a query that raises": (
-        lambda s: s.state_query(counts(s), "line", Broken(), "a"), 2, "in step 'lines/query': OSError: no answer",
+        lambda s: s.state_query(counts(s), "line", Broken(), "a"), 2, "in step 'lines/Broken@count': OSError: no answer",
     ),
     "a static state that is not there": (
         lambda s: keep(s.state_query(topology_of(s).new_static_state(Nowhere()), "line", Short(), "a")), 2,
-        "in step 'lines/query': ConnectionError: nobody there",
+        "in step 'lines/Short@static0': ConnectionError: nobody there",
     ),
     "a step after new values that raises": (
         lambda s: keep(counts(s).new_values_stream().filter("count", lambda count: 1 // 0)), 2,
-        r"in step 'lines/aggregate/filter' on tuple \[count=1\]: ZeroDivisionError",
+        r"in step 'lines/Count@count/filter' on tuple \[count=1\]: ZeroDivisionError",
     ),
     "new values of another type": (
         lambda s: keep(s.persistent_aggregate(MemoryMapState(), "line", TextOfAll(), "a: int").new_values_stream()), 1,
-        "in step 'lines/aggregate': field 'a' is declared int32, but got ",
+        "in step 'lines/TextOfAll@a': field 'a' is declared int, but got ",
     ),
 }  # fmt: skip
 
@@ -399,7 +400,7 @@ def test_a_function_that_cannot_be_pickled_is_named_at_the_start(engine: str, to
     keep(lines(topology, "a").each("line", guarded, "copy"))
     with pytest.raises(
         TopologyError,
-        match=r"step 'lines/each': guarded cannot be sent to Spark workers \(TypeError: cannot pickle '_thread.lock' "
+        match=r"step 'lines/guarded': guarded cannot be sent to Spark workers \(TypeError: cannot pickle '_thread.lock' "
         r"object\). "
         r"It or something it closes over holds a lock, a connection or an open file: open such things in prepare",
     ):
@@ -486,7 +487,8 @@ def test_poisoned_tuples_are_put_aside_on_the_last_try(
         assert running.log_state.totals["dead_letters"] == 2
     (file,) = (tmp_path / "letters").iterdir()
     letters = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    expected = {"txid": 1, "step": "lines/each", "tuple": "[line='bad']", "error": "ValueError: cannot read 'bad' ü"}
+    step = f"lines/{operation_name(function)}"
+    expected = {"txid": 1, "step": step, "tuple": "[line='bad']", "error": "ValueError: cannot read 'bad' ü"}
     assert [{name: letter[name] for name in expected} for letter in letters] == [expected] * 2
 
 

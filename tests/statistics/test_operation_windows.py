@@ -31,7 +31,7 @@ def batch(txid: int, at: float, rows: int, tries: int = 1) -> tuple[BatchCommitt
         {}, 0, 0, 0, {},
     )  # fmt: skip
     figures = {"s": [rows, 6 * MS, 2 * rows, 2 * MS, rows, 1 * MS]}
-    return event, TaskOutput(figures=figures), Committed(took_ns={"s/each/aggregate": 4 * MS})
+    return event, TaskOutput(figures=figures), Committed(took_ns={"s/Split/Count@count": 4 * MS})
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -49,7 +49,7 @@ def test_windows_have_what_was_committed_within_them(seed: int) -> None:
         now += randomly.choice((0.0, 1.5, 40.0, 700.0, 20_000.0))
         rows, tries = randomly.randint(0, 9), randomly.choice((1, 1, 1, 3))
         for _ in range(tries - 1):
-            totals.failed("s/each", now)
+            totals.failed("s/Split", now)
         event, output, committed = batch(txid, now, rows, tries)
         totals.committed(event, output, committed, in_executors=False)
         happened.append((now, rows, tries))
@@ -82,5 +82,5 @@ def check(totals: OperationTotals, happened: list[tuple[float, int, int]], now: 
             assert figures.complete_latency_ms == pytest.approx(15)
             assert state.commit_latency_ms == pytest.approx(4)
     latest = statistics.over(600)
-    busy = latest.operations["s/each"].figures
+    busy = latest.operations["s/Split"].figures
     assert busy.capacity == pytest.approx(busy.busy_s / max(latest.seconds, 1e-9), rel=1e-6)

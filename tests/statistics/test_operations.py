@@ -51,21 +51,21 @@ def test_operations_count_what_they_are_given_and_give(engine: str) -> None:
     kept = [word for word in WORDS if word != "the"]
     window = running.statistics.over()
     found = figures(window)
-    assert list(found) == ["s", "each", "filter", "aggregate"]
+    assert list(found) == ["s", "Split", "NotThe", "Count@count"]
     assert [(each.executed, each.emitted) for each in found.values()] == [
         (0, len(SENTENCES)),
         (len(SENTENCES), len(WORDS)),
         (len(WORDS), len(kept)),
         (len(kept), 0),
     ]
-    assert rows_along(window)["s", "each"] == len(SENTENCES)
-    assert rows_along(window)["each", "filter"] == len(WORDS)
-    assert len(set(kept)) <= rows_along(window)["filter", "aggregate"] <= len(kept)
+    assert rows_along(window)["s", "Split"] == len(SENTENCES)
+    assert rows_along(window)["Split", "NotThe"] == len(WORDS)
+    assert len(set(kept)) <= rows_along(window)["NotThe", "Count@count"] <= len(kept)
     assert (window.figures.batches, window.figures.tuples, window.figures.failed) == (2, len(SENTENCES), 0)
-    assert found["aggregate"].keys == sum(len(set(kept_of(batch))) for batch in (SENTENCES[:2], SENTENCES[2:]))
+    assert found["Count@count"].keys == sum(len(set(kept_of(batch))) for batch in (SENTENCES[:2], SENTENCES[2:]))
     assert all(each.busy_s > 0 and each.capacity > 0 for each in found.values())
-    assert found["aggregate"].commit_latency_ms is not None
-    assert found["aggregate"].commit_latency_ms > 0
+    assert found["Count@count"].commit_latency_ms is not None
+    assert found["Count@count"].commit_latency_ms > 0
 
 
 def kept_of(batch: list[str]) -> list[str]:
@@ -84,7 +84,7 @@ def test_an_exchange_counts_what_arrives_and_what_it_gives(engine: str) -> None:
     assert (exchange.operation.tasks, exchange.operation.stage) == (3, 2)
     assert [each.tuples for each in exchange.inputs] == [len(WORDS)]
     assert [each.edge.grouping for each in exchange.inputs] == ["by word"]
-    assert figures(window)["filter"].executed == len(WORDS)
+    assert figures(window)["NotThe"].executed == len(WORDS)
 
 
 def test_branches_and_merges_count_each_way(engine: str) -> None:
@@ -107,9 +107,9 @@ def test_steps_behind_a_state_and_queries_of_it_count(engine: str) -> None:
     window = run_all(topology, engine).statistics.over()
     found = figures(window)
     updated = sum(len({w for s in batch for w in s.split(" ") if w}) for batch in (SENTENCES[:2], SENTENCES[2:]))
-    assert found["aggregate"].emitted == updated
-    assert found["filter"].executed == updated
-    assert found["peek"].executed == found["filter"].emitted == updated - 1
+    assert found["Count@count"].emitted == updated
+    assert found["NotThe"].executed == updated
+    assert found["peek"].executed == found["NotThe"].emitted == updated - 1
 
 
 def test_states_that_executors_commit_count_the_same(spark: Any, redis_server: Server, tmp_path: Path) -> None:
@@ -128,10 +128,10 @@ def test_states_that_executors_commit_count_the_same(spark: Any, redis_server: S
         assert [entry["engine"] for entry in running.recent_progress] == ["in_process", "spark"] * 2
         window = running.statistics.over()
         assert running.pages.topology()["states"][0]["placement"] == "executors"
-    found = window.operations["s/filter/aggregate"].figures
-    assert (window.operations["s/filter"].figures.executed, found.executed) == (7007, 7003)
+    found = window.operations["s/NotThe/Count@n"].figures
+    assert (window.operations["s/NotThe"].figures.executed, found.executed) == (7007, 7003)
     assert (found.emitted, found.commits) == (1 + 7 + 2 + 7, 4)
-    assert window.operations["s/filter/aggregate/filter"].figures.executed == 17
+    assert window.operations["s/NotThe/Count@n/NotThe"].figures.executed == 17
     assert found.commit_latency_ms is not None
     assert found.commit_latency_ms > 0
 
@@ -142,7 +142,7 @@ def test_attempts_that_failed_count_as_failed_and_nothing_else(engine: str, tmp_
     keep(lines.each("x", FailTimes(tmp_path, "b", 2, FailedException("no")), "y"))
     window = run_all(topology, engine).statistics.over()
     found = figures(window)
-    assert (found["each"].executed, found["each"].emitted, found["each"].failed) == (3, 3, 2)
+    assert (found["FailTimes"].executed, found["FailTimes"].emitted, found["FailTimes"].failed) == (3, 3, 2)
     assert (window.figures.failed, window.figures.retries, window.figures.tuples) == (2, 2, 3)
 
 
@@ -152,10 +152,10 @@ def test_tuples_that_are_left_out_count_where_they_raised(engine: str, tmp_path:
     keep(lines.each("x", FailTimes(tmp_path, "b", 9, ValueError("poison")), "y"))
     letters = {"on_poison": "dead_letter", "max_batch_attempts": 1, "dead_letter_dir": str(tmp_path / "letters")}
     running = run_all(topology, engine, **letters)
-    found = figures(running.statistics.over())["each"]
+    found = figures(running.statistics.over())["FailTimes"]
     assert (found.executed, found.emitted, found.dead_letters, found.failed) == (3, 2, 1, 0)
     (error,) = running.errors
-    assert error.component == "s/each"
+    assert error.component == "s/FailTimes"
     assert "left out" in error.text
     assert "ValueError: poison" in error.text
 
@@ -172,7 +172,7 @@ def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
         running.process_all_available()
     feed = ErrorFeed(running)
     first, second, last = feed.new()
-    assert [each.component for each in (first, second, last)] == ["s/each", "s/each", WHOLE_TOPOLOGY]
+    assert [each.component for each in (first, second, last)] == ["s/FailTimes", "s/FailTimes", WHOLE_TOPOLOGY]
     assert "attempt 1 (start 2) failed on tuple [x='a']: KeyError: 'lost'" in first.text
     assert "in execute\n    raise self.error" in first.text
     assert "batch 1 failed 2 times" in last.text
@@ -188,8 +188,8 @@ def test_ten_errors_of_a_component_are_kept(tmp_path: Path) -> None:
     keep(lines.each("x", FailTimes(tmp_path, "a", 14, FailedException("no")), "y"))
     running = run_all(topology, "in_process", max_batch_attempts=15, retry_backoff_max_ms=1)
     assert len(running.errors) == 10
-    assert len(running.pages.component("s/each")["componentErrors"]) == 10
-    assert running.statistics.over().operations["s/each"].figures.failed == 14
+    assert len(running.pages.component("s/FailTimes")["componentErrors"]) == 10
+    assert running.statistics.over().operations["s/FailTimes"].figures.failed == 14
 
 
 # ---- pages -------------------------------------------------------------------------------------------------------------
@@ -213,24 +213,24 @@ def test_the_page_of_a_topology_has_the_shape_of_storm_ui(counted: Any) -> None:
     assert float(whole["completeLatency"]) == pytest.approx(whole["phasesMs"]["total"], abs=0.001)
     assert [each["spoutId"] for each in page["spouts"]] == ["s"]
     assert [(each["boltId"], each["kind"]) for each in page["bolts"]] == [
-        ("s/each", "step"),
-        ("s/each/aggregate", "state"),
+        ("s/Split", "step"),
+        ("s/Split/Count@count", "state"),
     ]
     (state,) = page["states"]
-    assert (state["state"], state["component"], state["lastTxid"]) == ("count", "s/each/aggregate", 2)
+    assert (state["state"], state["component"], state["lastTxid"]) == ("count", "s/Split/Count@count", 2)
     assert (state["commits"], state["kind"], state["exact"]) == (2, "opaque", True)
     assert state["lastCommitTime"] == counted._progress._recent[-1].timestamp_ms
     json.dumps(page)
 
 
 def test_the_page_of_an_operation_has_its_inputs_and_outputs(counted: Any) -> None:
-    page = counted.pages.component("s/each", 0)
+    page = counted.pages.component("s/Split", 0)
     assert (page["componentType"], page["kind"]) == ("bolt", "step")
     assert page["detail"] == "each Split(sentence) -> word: string"
     assert [each["window"] for each in page["boltStats"]] == ["600", "10800", "86400", ":all-time"]
     assert [(each["component"], each["transferred"]) for each in page["inputStats"]] == [("s", 4)]
     assert counted.pages.component("s")["componentType"] == "spout"
-    with pytest.raises(KeyError, match=r"no component 'x'; it has \['s', 's/each', 's/each/aggregate'\]"):
+    with pytest.raises(KeyError, match=r"no component 'x'; it has \['s', 's/Split', 's/Split/Count@count'\]"):
         counted.pages.component("x")
     with pytest.raises(KeyError, match="no window of 7 seconds"):
         counted.pages.topology(7)
@@ -238,10 +238,10 @@ def test_the_page_of_an_operation_has_its_inputs_and_outputs(counted: Any) -> No
 
 def test_the_picture_joins_operations_by_edges(counted: Any) -> None:
     drawn = counted.pages.visualization()
-    assert [node["id"] for node in drawn["nodes"]] == ["s", "s/each", "s/each/aggregate"]
+    assert [node["id"] for node in drawn["nodes"]] == ["s", "s/Split", "s/Split/Count@count"]
     edges = {(edge["source"], edge["target"]): (edge["tuples"], edge["grouping"]) for edge in drawn["edges"]}
-    assert edges["s", "s/each"] == (4, "same task")
-    assert edges["s/each", "s/each/aggregate"][1] == "by word"
+    assert edges["s", "s/Split"] == (4, "same task")
+    assert edges["s/Split", "s/Split/Count@count"][1] == "by word"
     assert [stage["number"] for stage in drawn["stages"]] == [1, 2]
 
 
@@ -249,7 +249,7 @@ def test_a_heartbeat_tells_the_page_in_a_few_kilobytes(counted: Any) -> None:
     page = counted.pages.topology()
     told = heartbeat_of(page)
     assert told["omitted"] == 0
-    assert {each["boltId"] for each in told["bolts"]} == {"s/each/aggregate", "s/each"}
+    assert {each["boltId"] for each in told["bolts"]} == {"s/Split/Count@count", "s/Split"}
     assert told["topologyStats"][-1]["tuples"] == 4
     assert len(json.dumps(told)) < 4000
 
@@ -286,9 +286,9 @@ def test_statistics_are_read_while_batches_run() -> None:
             feeder.feed_nowait([["the cow"]])
         seen = 0
         while seen < 300:
-            now = running.statistics.over().operations["s/each"].figures
+            now = running.statistics.over().operations["s/Split"].figures
             assert (now.emitted, now.executed >= seen) == (2 * now.executed, True)
             seen = now.executed
             if running.txid == 300:
                 running.process_all_available()
-    assert running.statistics.over().operations["s/each"].figures.executed == 300
+    assert running.statistics.over().operations["s/Split"].figures.executed == 300

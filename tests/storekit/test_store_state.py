@@ -1,20 +1,26 @@
-"""A store in a few lines: its options, its names of earlier versions, and its three kinds."""
+"""A store in a few lines: its options and its three kinds."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pytest
 
+from states.cassandra import CassandraState
+from states.delta import DeltaState
+from states.kafka import KafkaTopicState
+from states.memcached import MemcachedState
+from states.memory import MemoryMapState
+from states.postgres import PostgresState
+from states.redis import RedisState
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.state import Key, StateConf, StateType, Txid
-from trident.storekit import Account, Calls, Expiring, StoreState, driver_package, renames, whole
+from trident.storekit import Account, Calls, Expiring, StoreState, driver_package, whole
 
 
-@renames(login="user", forgets=("ttl_s", lambda days: days * 86_400))
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ShelfOptions(Calls, Account, Expiring):
     store: ClassVar[str] = "Shelf"
@@ -89,10 +95,10 @@ def test_options_are_given_by_name_or_ready_and_some_replaced() -> None:
         ({"ttl_s": 864_001, "allow_short_ttl": True}, "None .never. or at most 864000 seconds"),
         ({"ttl_s": -1}, "of at least 0"),
         ({"tls_ca_file": "ca.pem"}, "TLS options and no TLS"),
-        ({"login": "a", "user": "b"}, "login and user of ShelfOptions are the same option: give user only"),
+        ({"ttl": 3600}, "a Shelf state has no option 'ttl'; did you mean 'ttl_s'\\? Known are: .*url, boards"),
+        ({"colour": "red"}, r"has no option 'colour'.* Known are: "),
     ],
 )
-@pytest.mark.filterwarnings("ignore:the option:DeprecationWarning")
 def test_wrong_options_are_refused_where_they_are_given(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         ShelfState.opaque("shelf://a", **options)
@@ -103,11 +109,14 @@ def test_no_expiry_is_none_or_zero() -> None:
     assert ShelfOptions("a", ttl_s=60, allow_short_ttl=True).ttl_s == 60
 
 
-def test_a_former_name_is_taken_with_a_warning() -> None:
-    with pytest.warns(DeprecationWarning, match="the option 'login' of ShelfOptions is called 'user' now"):
-        assert ShelfOptions("a", login="me").user == "me"  # type: ignore[call-arg]
-    with pytest.warns(DeprecationWarning, match="'forgets' .* 'ttl_s'"):
-        assert ShelfOptions.of(ShelfOptions("a"), {"forgets": 2}).ttl_s == 172_800
+def test_every_store_names_an_option_that_it_does_not_have() -> None:
+    stores: list[Callable[..., Any]] = [
+        RedisState.opaque, PostgresState.opaque, CassandraState.opaque, MemcachedState.opaque, DeltaState.opaque,
+        MemoryMapState.opaque, KafkaTopicState.transactional,
+    ]  # fmt: skip
+    for make in stores:
+        with pytest.raises(ConfigError, match=r"a .* state has no option 'colour'.* Known are: "):
+            make("x", colour="red")
 
 
 def test_no_secret_is_shown() -> None:

@@ -91,7 +91,7 @@ def test_the_page_of_a_trident_topology_agrees_with_it(trident: tuple[RunningTop
     assert told == {
         "state": "count",
         "kind": "opaque",
-        "store": "states.memory",
+        "store": "MemoryMapState",
         "guarantee": "exact",
         "lastTxid": running.txid,
         "key": ["word: string"],

@@ -41,12 +41,9 @@ def describe(graph: Graph) -> list[dict[str, Any]]:
 
 
 def store_of(spec: StateSpec) -> str:
-    """Return the package of a built-in store, else the name of the state's factory."""
+    """Return what a state's store is called: the class that the user wrote, else the name of the state's factory."""
     factory = spec.factory.backing_map_factory if isinstance(spec.factory, OverBackingMap) else spec.factory
-    module = str(getattr(factory, "__module__", type(factory).__module__))
-    if module.startswith("states."):
-        return ".".join(module.split(".")[:2])
-    return f"{module}.{operation_name(factory)}"
+    return spec.store or operation_name(factory)
 
 
 def _window(writer: PersistNode | None) -> dict[str, Any]:

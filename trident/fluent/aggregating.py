@@ -13,6 +13,7 @@ from trident.naming import TridentNames
 from trident.operations.adapters import aggregate_type, output_fields
 from trident.operations.combined_values import merging_member
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
+from trident.operations.names import step_label
 from trident.operations.operation_methods import Combines, Completes, Reduces
 
 if TYPE_CHECKING:
@@ -151,7 +152,8 @@ def declare(stream: S, group: Fields | None, members: Sequence[Member], full: bo
     fields = key
     for member in members:
         fields = fields.concat(member.outputs, stream.get_name())
-    id_ = stream._child_id(label or ("aggregate" if full else "partition_aggregate"))
+    call = "aggregate" if full else "partition_aggregate"
+    id_ = stream._child_id(label or (step_label(call, members[0].aggregator) if len(members) == 1 else call))
     parent = stream._node.id
     if full:
         if all(member.combines for member in members):

@@ -56,7 +56,7 @@ def join_within(
     spec = MemoryMapState.opaque() if state is None else spec_of(state)
     topology._add_state(name, keeping(handles[0], "join", name, spec))
     parents = tuple(stream._node.id for stream in handles)
-    id_ = handles[0]._child_id("join_within")
+    id_ = handles[0]._child_id(f"join_within@{name}")
     return topology._add(
         JoinWithinNode(id_, parents, fields, state=name, sides=sides, earliest_us=earliest, latest_us=latest)
     )

@@ -16,6 +16,7 @@ from trident.fluent.declaration import spec_of
 from trident.fluent.drpc_rules import refuse_state
 from trident.graph import WindowNode
 from trident.naming import TridentNames
+from trident.operations.names import step_label
 from trident.operations.windows import (
     SlidingCountWindow,
     SlidingDurationWindow,
@@ -131,8 +132,9 @@ def _declare(
         )
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
     stream._topology._add_state(name, keeping(stream, "window", name, spec, by_key=len(key) > 0))
+    label = step_label("window", member.aggregator, name)
     node = stream._child(
-        "window", WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
+        label, WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
         grouped=group is not None, member=member, bounds=limits,
     )  # fmt: skip
     return type(stream)(stream._topology, node)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from trident.operations.builtin import Last
@@ -9,7 +10,9 @@ from trident.operations.combined_values import MergedCombiner
 from trident.operations.operation_methods import WrapsFunction
 from trident.operations.struct_queries import StructQuery
 
-__all__ = ["function_name", "operation_name"]
+__all__ = ["function_name", "operation_name", "step_label"]
+
+_WORD = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def operation_name(operation: Any) -> str:
@@ -22,6 +25,13 @@ def operation_name(operation: Any) -> str:
         return f"{type(operation).__name__}-by-{operation.by}"
     wrapped = operation.function if isinstance(operation, WrapsFunction) else None
     return function_name(wrapped if callable(wrapped) else operation)
+
+
+def step_label(call: str, operation: Any, state: str | None = None) -> str:
+    """Return what a step is called: its operation, and its state if it has one; the call where the operation has no name."""
+    name = operation_name(operation)
+    label = name if _WORD.fullmatch(name) else call  # `<lambda>`
+    return label if state is None else f"{label}@{state}"
 
 
 def function_name(function: Any) -> str:

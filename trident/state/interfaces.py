@@ -150,10 +150,14 @@ class StateFactory(Ability, Protocol):
 
 @dataclass(frozen=True)
 class StateSpec:
-    """A factory and the number of partitions that it requires (None: as the topology asks)."""
+    """A factory, the number of partitions that it requires (None: as the topology asks), and the store's name for readers.
+
+    The name is that of the class that users write, such as `RedisState`; empty: that of the factory.
+    """
 
     factory: StateFactory
     required_num_partitions: int | None = None
+    store: str = ""
 
     @property
     def kind(self) -> StateType | None:

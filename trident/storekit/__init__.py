@@ -9,10 +9,18 @@ from trident.state.sentinel import check_move, displaced
 from trident.storekit.chunking import by_count, by_size
 from trident.storekit.guards import refuse_read_only, warn_of_eviction, warn_once
 from trident.storekit.record_fence import RecordFence, Register
-from trident.storekit.renamed_options import renames
 from trident.storekit.retries import Retries
 from trident.storekit.sentinel_records import FieldsCodec, Record, RecordCodec, no_sentinel, sentinel_of
-from trident.storekit.store_options import Account, Calls, Expiring, MapOptions, StoreOptions, seconds, whole
+from trident.storekit.store_options import (
+    Account,
+    Calls,
+    Expiring,
+    MapOptions,
+    StoreOptions,
+    check_options,
+    seconds,
+    whole,
+)
 from trident.storekit.store_state import Kinds, StoreMapFactory, StoreState, driver_package
 from trident.storekit.whole_commits import Puts, Rows, WholeCommitMap
 
@@ -37,11 +45,11 @@ __all__ = [
     "by_count",
     "by_size",
     "check_move",
+    "check_options",
     "displaced",
     "driver_package",
     "no_sentinel",
     "refuse_read_only",
-    "renames",
     "seconds",
     "sentinel_of",
     "warn_of_eviction",

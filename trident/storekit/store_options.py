@@ -14,12 +14,12 @@ from typing import Any, ClassVar, Self, TypeVar
 
 from trident.errors import ConfigError
 from trident.redaction import SECRET, Redacted
+from trident.setting_types import close_to
 from trident.state.encoding.serializers import Serializer
 from trident.state.interfaces import REPLAY_WINDOW_S, Key
 from trident.state.snapshottable import DEFAULT_SNAPSHOT_KEY
-from trident.storekit.renamed_options import current_names
 
-__all__ = ["Account", "Calls", "Expiring", "MapOptions", "StoreOptions", "seconds", "whole"]
+__all__ = ["Account", "Calls", "Expiring", "MapOptions", "StoreOptions", "check_options", "seconds", "whole"]
 
 T = TypeVar("T")
 _BOUNDS = "trident.bounds"
@@ -33,6 +33,16 @@ def whole(default: T, least: int, most: int | None = None, or_none: bool = False
 def seconds(default: float, least: float | None = None) -> float:
     """Declare an option in seconds: above 0, or `least` and more."""
     return field(default=default, metadata={_BOUNDS: (float, least, None, False)})
+
+
+def check_options(store: str, declared: type, given: Mapping[str, Any]) -> None:
+    """Raise `ConfigError` for the first name that is no field of the dataclass `declared`."""
+    known = [each.name for each in dataclasses.fields(declared)]
+    for name in given:
+        if name not in known:
+            raise ConfigError(
+                f"a {store} state has no option {name!r}{close_to(name, known)} Known are: {', '.join(known)}"
+            )
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -60,8 +70,9 @@ class StoreOptions(Redacted):
     @classmethod
     def of(cls, target: Any, given: Mapping[str, Any]) -> Self:
         """Return the options that a call gave: a target (where the store is), or options of which some are replaced."""
+        check_options(cls.store, cls, given)
         if isinstance(target, cls):
-            return dataclasses.replace(target, **current_names(cls, given))
+            return dataclasses.replace(target, **given)
         return cls(**given) if target is None else cls(cls.target(target), **given)  # type: ignore[call-arg]
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, TypeVar
 
 from trident.errors import EnvironmentProblem
@@ -28,17 +28,21 @@ class Kinds(ABC, Generic[T]):
     @classmethod
     def opaque(cls, target: T | None = None, /, **options: Any) -> StateSpec:
         """Exact with transactional and opaque spouts."""
-        return cls.of_kind(StateType.OPAQUE, target, options)
+        return cls._named(StateType.OPAQUE, target, options)
 
     @classmethod
     def transactional(cls, target: T | None = None, /, **options: Any) -> StateSpec:
         """Exact with transactional spouts."""
-        return cls.of_kind(StateType.TRANSACTIONAL, target, options)
+        return cls._named(StateType.TRANSACTIONAL, target, options)
 
     @classmethod
     def non_transactional(cls, target: T | None = None, /, **options: Any) -> StateSpec:
         """Bare values, where a replay counts twice."""
-        return cls.of_kind(StateType.NON_TRANSACTIONAL, target, options)
+        return cls._named(StateType.NON_TRANSACTIONAL, target, options)
+
+    @classmethod
+    def _named(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:
+        return replace(cls.of_kind(kind, target, options), store=cls.__name__)
 
     @classmethod
     @abstractmethod

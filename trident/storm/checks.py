@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from inspect import signature
 
 from trident.errors import TopologyError
+from trident.setting_types import close_to
 from trident.storm.groupings import Subscription
 from trident.storm.interfaces import IBasicBolt, IRichBolt
 from trident.storm.storm_topology import BoltSpec, StormTopology
@@ -59,13 +59,13 @@ def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) ->
     if source is None:
         raise TopologyError(
             f"bolt {bolt.id!r} reads component {each.component!r}, which is not set"
-            f"{_close(each.component, topology.components)}"
+            f"{close_to(each.component, topology.components, otherwise='')}"
         )
     stream = source.streams.get(each.stream)
     if stream is None:
         raise TopologyError(
             f"bolt {bolt.id!r} reads stream {each.stream!r} of component {each.component!r}, which declares "
-            f"{sorted(source.streams) or 'none'}{_close(each.stream, source.streams)}"
+            f"{sorted(source.streams) or 'none'}{close_to(each.stream, source.streams, otherwise='')}"
         )
     if stream.direct != (each.grouping.kind == "direct"):
         found, wanted = ("direct", "direct_grouping") if stream.direct else ("not direct", "another grouping")
@@ -77,10 +77,5 @@ def _check_input(topology: StormTopology, bolt: BoltSpec, each: Subscription) ->
         if field not in stream.fields:
             raise TopologyError(
                 f"bolt {bolt.id!r} groups stream {each.stream!r} of component {each.component!r} by field {field!r}, but it "
-                f"has {list(stream.fields)}{_close(field, stream.fields)}"
+                f"has {list(stream.fields)}{close_to(field, stream.fields, otherwise='')}"
             )
-
-
-def _close(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
-    return f"; did you mean {close[0]!r}?" if close else ""

@@ -81,7 +81,7 @@ def test_states_wait_for_each_other_in_the_order_of_the_plan(engine: str) -> Non
     asked = keep(other.state_query(reached, "ask", MapGet(), "reached", sees="this_batch"))
     plan = make_plan(topology.graph())
     assert [node.id for node in plan.commits] == [
-        "s/aggregate", "s/query", "s/query/aggregate", "o/query", "o/query/persist",
+        "s/Count@count", "s/MapGet@count", "s/MapGet@count/Count@reached", "o/MapGet@reached", "o/MapGet@reached/Keep@kept",
     ]  # fmt: skip
     run_all(topology, engine)
     assert asked.batches == {1: [(2, 2)], 2: [(3, 1)]}

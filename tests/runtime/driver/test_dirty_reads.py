@@ -62,8 +62,8 @@ def test_such_a_read_is_refused_where_it_feeds_a_state() -> None:
     topology, _ = seen_before("transactional")
     with pytest.raises(
         DirtyReadError,
-        match=r"query 'words/query' reads state 'count', which is transactional, before the batch has updated it, and feeds "
-        r"state 'sum': in a replay .* Make 'count' opaque, query it behind its own update .* allow_inexact=True",
+        match=r"query 'words/MapGet@count' reads state 'count', which is transactional, before the batch has updated it, "
+        r"and feeds state 'sum': in a replay .* Make 'count' opaque, query it behind its own update .* allow_inexact=True",
     ):
         topology.start(engine="in_process")
     with pytest.raises(InexactPairingError), TopologyTestDriver(topology):
@@ -78,7 +78,7 @@ def described(topology: TridentTopology, state: str = "sum") -> dict[str, Any]:
 
 def test_it_is_described_as_not_exact() -> None:
     topology, _ = seen_before("transactional")
-    why = "query 'words/query' may read from state 'count' what a failed attempt wrote, and feeds it"
+    why = "query 'words/MapGet@count' may read from state 'count' what a failed attempt wrote, and feeds it"
     assert (described(topology)["guarantee"], described(topology)["why"]) == ("not exact", why)
     assert f"not exact (transactional spout, opaque state); {why}" in topology.explain()
     assert described(topology, "count")["exact"] is True
@@ -122,9 +122,9 @@ def back_into_itself(words: Stream, counts: TridentState) -> None:
 @pytest.mark.parametrize(
     ("declare", "text"),
     [
-        (windowed, "query 'words/query' reads state 'count', .* feeds state 'n-window'"),
-        (far_behind, "query 'words/query' reads state 'count', .* feeds state 'first'"),
-        (back_into_itself, "query 'words/query' reads state 'all', .* feeds state 'n'"),
+        (windowed, "query 'words/MapGet@count' reads state 'count', .* feeds state 'n-window'"),
+        (far_behind, "query 'words/MapGet@count' reads state 'count', .* feeds state 'first'"),
+        (back_into_itself, "query 'words/SnapshotGet@all' reads state 'all', .* feeds state 'n'"),
     ],
 )
 def test_whatever_lies_between(declare: Callable[[Stream, TridentState], None], text: str) -> None:

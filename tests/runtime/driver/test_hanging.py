@@ -85,7 +85,11 @@ def test_a_function_that_hangs_is_named_with_its_tuple(call: str, pending: int) 
     with pytest.raises(BatchFailedError) as raised:
         running.process_all_available()
     error = raised.value
-    assert (error.txid, error.attempts, error.step) == (2, 1 if pending == 1 else 2, f"in/{call}")
+    assert (error.txid, error.attempts, error.step) == (
+        2,
+        1 if pending == 1 else 2,
+        "in/map" if call == "map" else "in/hangs",
+    )
     assert "message_timeout_s=0.1 seconds; it is still on tuple [word='b'] in " in error.cause
     assert f"{__file__}:" in error.cause
     running.stop()
@@ -101,7 +105,7 @@ def test_a_combiner_that_hangs_in_a_commit_ends_the_topology(tmp_path: Path, par
     stream.group_by("word").persistent_aggregate(state, HangingSum(), "n")
     running = topology.start({**LIMITS, "max_spout_pending": pending}, log_dir=str(tmp_path))
     with pytest.raises(
-        BatchFailedError, match=r"batch 2 failed once in step 'in/aggregate': no end within .* in combine, "
+        BatchFailedError, match=r"batch 2 failed once in step 'in/HangingSum@n': no end within .* in combine, "
     ):
         running.process_all_available()
     assert running.txid == 1
@@ -230,7 +234,12 @@ def hanging(call: str) -> TridentTopology:
     return topology
 
 
-CALLS = {"emit_batch": "in", "ack": "in", "batch_retrieve": "in/query", "complete": "in/window"}
+CALLS = {
+    "emit_batch": "in",
+    "ack": "in",
+    "batch_retrieve": "in/HangingQuery@n",
+    "complete": "in/HangingEnd@size-window",
+}
 """And their steps."""
 
 
@@ -364,7 +373,7 @@ def test_one_signal_ends_a_run_that_hangs(tmp_path: Path) -> None:
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 1
     assert "stopping after the commit under way" in said
-    assert "in step 'in/filter'" in " ".join(said.split())
+    assert "in step 'in/hangs'" in " ".join(said.split())
 
 
 @pytest.mark.parametrize("pending", [1, 3])
@@ -376,7 +385,7 @@ def test_a_run_whose_function_hangs_ends_with_exit_code_1(tmp_path: Path, pendin
     done = subprocess.run([*command, *options], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     said = " ".join(done.stderr.split())
-    assert "in step 'in/filter': " in said
+    assert "in step 'in/hangs': " in said
     assert "it is still on tuple [word='a'] in hangs" in said
 
 
@@ -385,7 +394,7 @@ def test_a_program_ends_though_a_function_of_its_topology_hangs(tmp_path: Path) 
     command = [sys.executable, "program.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
-    assert "BatchFailedError: batch 1 failed 2 times in step 'in/filter'" in done.stderr
+    assert "BatchFailedError: batch 1 failed 2 times in step 'in/hangs'" in done.stderr
 
 
 ENDLESS = """

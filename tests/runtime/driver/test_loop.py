@@ -275,9 +275,9 @@ def test_a_batch_that_fails_too_often_stops_the_topology_and_a_restart_goes_on(
     with pytest.raises(BatchFailedError) as caught:
         running.process_all_available()
     error = caught.value
-    assert (error.txid, error.attempts, error.step, error.row) == (2, 3, "s/each", "[x='b']")
+    assert (error.txid, error.attempts, error.step, error.row) == (2, 3, "s/FailTimes", "[x='b']")
     assert str(error) == (
-        "batch 2 failed 3 times in step 's/each' on tuple [x='b']: KeyError: 'lost'. Nothing of it is committed; after "
+        "batch 2 failed 3 times in step 's/FailTimes' on tuple [x='b']: KeyError: 'lost'. Nothing of it is committed; after "
         'the cause is fixed a restart continues with this batch (or set on_poison="dead_letter" to leave such tuples out)'
     )
     assert running.exception() is error
@@ -832,7 +832,9 @@ def test_a_batch_spout_is_asked_again_for_a_batch_that_its_last_driver_left(
     spout = RowsSpout("x: string", {1: [["a"]], 2: [["b"]]})
     failing = FailTimes(tmp_path / "calls", "b", 1, ConnectionError("away"))
     rows = keep(topology.new_stream("s", spout).each("x", failing, "y").project("y"))
-    with pytest.raises(BatchFailedError, match="batch 2 failed once in step 's/each' on tuple .*: ConnectionError"):
+    with pytest.raises(
+        BatchFailedError, match="batch 2 failed once in step 's/FailTimes' on tuple .*: ConnectionError"
+    ):
         run_all(topology, engine, max_batch_attempts=1, log_dir=tmp_path / "log")
     run_all(topology, engine, max_batch_attempts=1, log_dir=tmp_path / "log")
     assert rows.batches == {1: [("a",)], 2: [("b",)]}

@@ -28,6 +28,7 @@ from trident.operations import (
     arrow_function,
     col,
 )
+from trident.operations.names import operation_name
 from trident.runtime.engine import spark_runner
 from trident.runtime.engine.job_errors import JobFailed
 from trident.runtime.engine.spark_resources import most_shipped
@@ -126,23 +127,23 @@ STEP = r"TooManyRows: the step makes {} rows or more of the {} of one partition 
 
 # name -> (declaration over n = 3, 51, expected text)
 HUGE: dict[str, tuple[Callable[[Stream], Any], str]] = {
-    "a generator without end": (lambda s: s.each("n", forever, "x: int"), rf"'s/each' on tuple \[n=3\]: {TUPLE}"),
-    "a generator of too much": (lambda s: s.each("n", times, "x: int"), rf"'s/each' on tuple \[n=51\]: {TUPLE}"),
-    "a function without end": (lambda s: s.each("n", Forever(), "x"), rf"'s/each' on tuple \[n=3\]: {TUPLE}"),
+    "a generator without end": (lambda s: s.each("n", forever, "x: int"), rf"'s/forever' on tuple \[n=3\]: {TUPLE}"),
+    "a generator of too much": (lambda s: s.each("n", times, "x: int"), rf"'s/times' on tuple \[n=51\]: {TUPLE}"),
+    "a function without end": (lambda s: s.each("n", Forever(), "x"), rf"'s/Forever' on tuple \[n=3\]: {TUPLE}"),
     "a flat_map": (lambda s: s.flat_map(lambda row: times(row[0])), rf"'s/flat_map' on tuple \[n=51\]: {TUPLE}"),
     "a query": (
         lambda s: s.state_query(topology_of(s).new_static_state(RowsState()), "n", Answers(), "x"),
-        rf"'s/query' on tuple \[n=51\]: {TUPLE}",
+        rf"'s/Answers@static0' on tuple \[n=51\]: {TUPLE}",
     ),
     "a query of a state": (
         lambda s: s.state_query(s.partition_persist(RowsState(), Keep(), "m: int"), "n", Answers(), "x"),
-        rf"'s/query' on tuple \[n=51\]: {TUPLE}",
+        rf"'s/Answers@s-persist' on tuple \[n=51\]: {TUPLE}",
     ),
-    "a vectorised function of lists": (lambda s: s.each("n", lists), rf"'s/each' on tuple \[n=51\]: {TUPLE}"),
-    "a vectorised function of parents": (lambda s: s.each("n", parents), rf"'s/each' on tuple \[n=51\]: {TUPLE}"),
+    "a vectorised function of lists": (lambda s: s.each("n", lists), rf"'s/lists' on tuple \[n=51\]: {TUPLE}"),
+    "a vectorised function of parents": (lambda s: s.each("n", parents), rf"'s/parents' on tuple \[n=51\]: {TUPLE}"),
     "a vectorised flat_map": (
         lambda s: s.filter("n", lambda n: n > 3).flat_map(columns),
-        rf"'s/filter/flat_map' on tuple .*{TUPLE}",
+        rf"'s/filter/columns' on tuple .*{TUPLE}",
     ),
     "an explosion": (
         lambda s: s.each("n", lambda n: list(range(n)), "l: array<int>").select(x=col("l").explode()),
@@ -150,9 +151,9 @@ HUGE: dict[str, tuple[Callable[[Stream], Any], str]] = {
     ),
     "many tuples together": (
         lambda s: s.flat_map(lambda row: [[40]] * 10).global_().each("n", times, "x: int"),
-        rf"'s/flat_map/global/each' on tuple \[n=40\]: {STEP.format(201, 20)}",
+        rf"'s/flat_map/global/times' on tuple \[n=40\]: {STEP.format(201, 20)}",
     ),
-    "an aggregator": (lambda s: s.aggregate("n", Endless(), "x"), "'s/aggregate': " + STEP.format(201, 2)),
+    "an aggregator": (lambda s: s.aggregate("n", Endless(), "x"), "'s/Endless': " + STEP.format(201, 2)),
     "a chain": (
         lambda s: s.chained_agg().aggregate("n", Hundred(), "x").aggregate("n", Hundred(), "y").chain_end(),
         "'s/aggregate': " + STEP.format(10000, 2),
@@ -167,13 +168,13 @@ HUGE: dict[str, tuple[Callable[[Stream], Any], str]] = {
     ),
     "an updater": (
         lambda s: s.partition_persist(RowsState(), EndlessUpdater(), "x", state_name="u").new_values_stream(),
-        "'s/persist': " + STEP.format(201, 2),
+        "'s/EndlessUpdater@u': " + STEP.format(201, 2),
     ),
     "a step behind a state": (
         lambda s: (
             s.persistent_aggregate(MemoryMapState(), Count(), "c").new_values_stream().each("c", forever, "x: bigint")
         ),
-        rf"'s/aggregate/each' on tuple \[c=2\]: {TUPLE}",
+        rf"'s/Count@c/forever' on tuple \[c=2\]: {TUPLE}",
     ),
 }
 
@@ -194,7 +195,7 @@ def test_what_is_allowed_passes_and_what_is_not_can_be_put_aside(
     run_all(topology, engine, **MOST, on_poison="dead_letter", dead_letter_dir=tmp_path)
     assert kept.rows == [(50,)] * 50 + [(2,)] * 2
     (letter,) = (json.loads(line) for line in next(tmp_path.glob("*.jsonl")).read_text("utf-8").splitlines())
-    assert (letter["step"], letter["tuple"]) == ("s/each", "[n=51]")
+    assert (letter["step"], letter["tuple"]) == (f"s/{operation_name(function)}", "[n=51]")
     assert letter["error"].startswith("TooManyRows: one tuple gave more than 50 rows")
 
 
@@ -232,7 +233,7 @@ def test_a_text_beyond_what_arrow_holds_is_named_without_being_written_out() -> 
 @pytest.mark.parametrize(
     ("declare", "step"),
     [
-        (lambda s: s, "s/each/persist"),
+        (lambda s: s, "s/each/Keep@kept"),
         (lambda s: s.shuffle().parallelism_hint(2), "s/each/shuffle"),
         (lambda s: s.partition_by("n").parallelism_hint(2).filter("n", bool), "s/each/partition_by"),
     ],

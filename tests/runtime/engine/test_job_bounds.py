@@ -86,7 +86,7 @@ def test_each_bound_of_spark_is_named_at_the_first_try_and_the_next_batch_finds_
     assert part == "ok 1"  # there it is no message
     assert "failed once in step 'spark': TooMuchData: 2 tasks of the batch give the driver 4." in results
     assert 'spark.driver.maxResultSize is 3.0 MiB. Let states commit in the executors (state_placement="exec' in results
-    assert "failed once in step 's/each/persist': TooManyRows: one partition gives 4194" in task
+    assert "failed once in step 's/larger/Keep@kept': TooManyRows: one partition gives 4194" in task
     assert "Use smaller batches, more partitions" in task
     assert well == "ok 1"
 

@@ -408,7 +408,7 @@ def test_a_letter_holds_the_whole_tuple_typed_and_it_comes_back_as_it_was(settin
     with start(topology, "in_process", **settings) as running:
         running.process_all_available()
         (letter,) = letters_of(running)
-        assert (letter.id, letter.txid, letter.attempt, letter.failure.step) == ("1-0", 1, 1 << 20, "s/each")
+        assert (letter.id, letter.txid, letter.attempt, letter.failure.step) == ("1-0", 1, 1 << 20, "s/careful")
         assert letter.failure.cause == "ValueError: cannot read this"
         assert "look_at" in letter.failure.details
         assert (*letter.left_out.values.values(),) == whole.rows[0]
@@ -577,7 +577,7 @@ def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, A
         log = driver.log_state
         folder.write(
             TransactionAttempt(1, 1 << 20),
-            [Failure("s/each", "late", "late", left_out=LeftOut({}, "s"))],
+            [Failure("s/look_at", "late", "late", left_out=LeftOut({}, "s"))],
             log.incarnation,
         )
         assert list(folder.all(log)) == []
@@ -585,7 +585,7 @@ def test_a_driver_that_was_replaced_cannot_replace_letters(settings: dict[str, A
         driver.run()
         folder.write(
             TransactionAttempt(2, 1 << 20),
-            [Failure("s/each", "late", "late", left_out=LeftOut({}, "s"))],
+            [Failure("s/look_at", "late", "late", left_out=LeftOut({}, "s"))],
             log.incarnation,
         )
         assert [letter.failure.row for letter in folder.all(log)] == ["[word='bad']"]
@@ -646,7 +646,7 @@ def test_a_reducer_of_a_state_fails_the_batch(settings: dict[str, Any]) -> None:
     words.persistent_aggregate(MemoryMapState(), "word", CarefulReducer(), "size")
     with TopologyTestDriver(topology, **settings) as driver:
         driver.feed("s", "bad")
-        with pytest.raises(BatchFailedError, match="'s/aggregate': ValueError: cannot read this"):
+        with pytest.raises(BatchFailedError, match="'s/CarefulReducer@size': ValueError: cannot read this"):
             driver.run()
 
 

@@ -154,9 +154,9 @@ def test_a_state_becomes_a_dataframe_with_typed_columns(
     stream.group_by("value").persistent_aggregate(DeltaState.opaque(str(tmp_path / "n")), Count(), "n")
     running = run_all(topology, "in_process", log_dir=str(tmp_path / "log"))
     frame = running.state(sums).to_dataframe(spark)
-    assert frame.columns == ["value", "at", "value_"]
+    assert frame.columns == ["value", "at", "sum"]
     assert [type_ for _, type_ in frame.dtypes][:2] == ["string", "timestamp"]
-    found = frame.selectExpr("value", "unix_seconds(at)", "double(value_)").collect()
+    found = frame.selectExpr("value", "unix_seconds(at)", "double(sum)").collect()
     assert sorted(map(tuple, found)) == [("a", noon.timestamp(), 3.15), ("b", noon.timestamp(), 1.0)]
     # A session without Delta's library: the rows pass through this process.
     with trident.open_state(topology, "n", log_dir=str(tmp_path / "log")) as state:
@@ -228,7 +228,7 @@ def test_rows_that_commits_overtook_are_not_given(target: str, tmp_path: Path) -
         for planned in reader.partitions():
             partition, count, (_, *winners) = planned.value
             batches = reader.read(InputPartition((partition, count, (planned_after, *winners))))
-            found.update(row["value"] for batch in batches for row in batch.to_pylist())
+            found.update(row[state] for batch in batches for row in batch.to_pylist())
         return found
 
     assert read("rows", 3) == read("table", 3) == {3: 100}
@@ -244,7 +244,7 @@ def test_the_tasks_of_spark_read_a_state(spark: SparkSession, target: str, tmp_p
     spark.dataSource.register(TridentDataSource)
     reader = spark.read.format("trident").options(topology=target, log_dir=str(tmp_path / "log"))
     rows = reader.load("rows")
-    assert (rows.dtypes, rows.rdd.getNumPartitions()) == ([("k", "string"), ("value", "bigint")], 3)
+    assert (rows.dtypes, rows.rdd.getNumPartitions()) == ([("k", "string"), ("rows", "bigint")], 3)
     assert sorted(map(tuple, rows.collect())) == sorted((f"k{n}", 3) for n in range(100))
-    assert reader.option("txid", 2).load("table").groupBy("value").count().collect() == [(2, 100)]
+    assert reader.option("txid", 2).load("table").groupBy("table").count().collect() == [(2, 100)]
     assert reader.option("txid", 3).load("total").collect() == [(300,)]

@@ -255,11 +255,11 @@ NOT_THIS: list[tuple[Callable[[], Any], str]] = [
     (lambda: each(given_back(pa.array([1, 2])), "x: bigint"),
      "<lambda> returned 2 values for 4 tuples; it must return one per tuple, in order, or be declared with flat=True"),
     (lambda: each(given_back(pa.array(["a"] * 4)), "x: bigint"),
-     "<lambda> returned string for field 'x', which is declared int64"),
+     "<lambda> returned string for field 'x', which is declared bigint (int64)"),
     (lambda: each(given_back(pa.array([1 << 40] * 4)), "x: int"),
-     "<lambda> returned int64 for field 'x', which is declared int32: Integer value 1099511627776 not in range"),
+     "<lambda> returned int64 for field 'x', which is declared int (int32): Integer value 1099511627776 not in range"),
     (lambda: each(given_back([1, 2, 3, 4]), "x: bigint"),
-     "<lambda> returned list for field 'x'; it must return a pyarrow.Array"),
+     "<lambda> returned list for field 'x', which is declared bigint (int64); it must return a pyarrow.Array"),
     (lambda: each(given_back(None), "x: bigint"), "<lambda> returned NoneType for field 'x'"),
     (lambda: each(given_back((NUMBERS,), "x: bigint, y: bigint"), "x: bigint, y: bigint"),
      "<lambda> returned 1 column for the 2 output fields ['x', 'y']"),
@@ -412,12 +412,12 @@ def test_a_function_that_asks_for_a_replay_gets_it_at_once() -> None:
 def test_a_bad_tuple_in_a_topology(engine: str, tmp_path: Path) -> None:
     topology = TridentTopology("t")
     kept_rows = keep(stream_of(topology, *((str(n), n) for n in range(8))).each("n", Picky({5})).project("tenfold"))
-    with pytest.raises(BatchFailedError, match=r"step 'in/each' on tuple \[n=5\]: ValueError: not this one"):
+    with pytest.raises(BatchFailedError, match=r"step 'in/Picky' on tuple \[n=5\]: ValueError: not this one"):
         run_all(topology, engine, max_batch_attempts=1)
     run_all(topology, engine, max_batch_attempts=1, on_poison="dead_letter", dead_letter_dir=str(tmp_path))
     assert kept_rows.rows == [(n * 10,) for n in (0, 1, 2, 3, 4, 6, 7)]
     (letter,) = [json.loads(line) for line in next(tmp_path.glob("*.jsonl")).read_text().splitlines()]
-    assert (letter["step"], letter["tuple"]) == ("in/each", "[n=5]")
+    assert (letter["step"], letter["tuple"]) == ("in/Picky", "[n=5]")
 
 
 # ---- life cycle ----------------------------------------------------------------------------------------------------------

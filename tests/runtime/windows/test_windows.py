@@ -361,7 +361,8 @@ def test_what_a_reducer_does_not_bear_fails_the_batch_that_completes_the_window(
         fed(driver, [13])
         driver.feed("s", 1)
         with pytest.raises(
-            BatchFailedError, match=r"batch 2 failed 2 times in step 's/window' on tuple \[n=13\]: ValueError"
+            BatchFailedError,
+            match=r"batch 2 failed 2 times in step 's/_Thirteen@n-window' on tuple \[n=13\]: ValueError",
         ):
             driver.run()
         assert driver.txid == 1
@@ -466,7 +467,7 @@ def test_a_state_that_says_its_kind_late_is_refused_at_the_start() -> None:
     topology = TridentTopology("t")
     topology.new_stream("s", RowsSpout("w: string", {})).tumbling_window(2, StateSpec(_NoKind()), Count(), "n")
     with pytest.raises(
-        TopologyError, match=r"state 'n-window' \(MemoryMap\) is transactional, but window 's/window' needs"
+        TopologyError, match=r"state 'n-window' \(MemoryMap\) is transactional, but window 's/Count@n-window' needs"
     ):
         start(topology, "in_process")
 
@@ -507,7 +508,7 @@ def test_explain_describe_and_the_drawings_show_it() -> None:
     by_event_time(topology, 10 * S, MemoryMapState.opaque())
     config = "tumbling time of 0:00:10 by event time at, delay 0:00:01, allowed lateness 0:00:00"
     text = topology.explain()
-    assert f"s/window: window counts: {config} by w: Count() -> n; 1 partition" in text
+    assert f"s/Count@counts: window counts: {config} by w: Count() -> n; 1 partition" in text
     assert "sends w, at; aggregated in each task first, Arrow kernel" in text
     (state,) = topology.describe()
     assert (state["kind"], state["window"], state["partitions"]) == ("opaque", config, 1)

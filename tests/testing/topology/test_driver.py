@@ -182,7 +182,7 @@ def test_a_failure_of_user_code_is_told_and_tried_again() -> None:
     with TopologyTestDriver(topology) as driver:
         driver.feed("s", "a")
         failed, done = driver.run()
-        assert (failed.failed_at, failed.committed, done.committed) == ("s/each", False, True)
+        assert (failed.failed_at, failed.committed, done.committed) == ("s/once", False, True)
         assert "not now" in str(failed.failure)
         assert kept.batches == {1: [("a",)]}
 

@@ -19,8 +19,12 @@ __all__ = ["columns_of", "frame_of", "table_of_state"]
 
 
 def columns_of(state: StateNode) -> Fields:
-    """Return the columns of a state's rows: the fields of its key, and `value` (`value_` if a field has that name)."""
-    keys, value = state.key_fields, "value"
+    """Return the columns of a state's rows: the fields of its key, and that of its value.
+
+    The value has the name that the aggregate's output was given, `value` where an updater decides what it is; with a `_` at
+    its end if a field of the key has that name.
+    """
+    keys, value = state.key_fields, state.value.names[0] if len(state.value) else "value"
     while value in keys.names:
         value += "_"
     return Fields.of([*keys.names, value], [*keys.types, state.value.types[0] if len(state.value) else None])

@@ -57,7 +57,7 @@ class StateReader:
         return self._current().at(txid)
 
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
-        """Return the key fields and `value` of all keys as a DataFrame; see `StateView.to_dataframe`."""
+        """Return the key fields and the value of all keys as a DataFrame; see `StateView.to_dataframe`."""
         return self._current().to_dataframe(spark)
 
     def close(self) -> None:

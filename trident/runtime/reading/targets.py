@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import os
@@ -13,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from trident.errors import TopologyError, TridentError, describe
+from trident.setting_types import close_to
 from trident.topology import TridentTopology
 
 __all__ = ["NoSuchTarget", "folder_of", "load_one_of", "load_topology"]
@@ -133,5 +133,4 @@ def _offer(module: ModuleType, attribute: str) -> str:
     topologies = [name for name, value in vars(module).items() if isinstance(value, TridentTopology)]
     if topologies:
         return f"; its topologies are: {', '.join(topologies)}"
-    close = difflib.get_close_matches(attribute, vars(module), 1)
-    return f"; did you mean {close[0]!r}?" if close else "; it has no topology at all"
+    return close_to(attribute, vars(module), "; it has no topology at all")

@@ -174,7 +174,9 @@ class StateView:
         return StateView(partitions, lambda: then, self._name, columns=self._columns)
 
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
-        """Return the key fields and `value` of all keys as a DataFrame, all as of one committed batch.
+        """Return the key fields and the value of all keys as a DataFrame, all as of one committed batch.
+
+        The value's column has the name of the aggregate's field (`value` if an updater declared none).
 
         The tasks of Spark read the store if it is a Delta table and this session can read such tables. The rows of any other
         store that can list its keys pass through this process. States that are not opaque show their latest writes.
@@ -196,6 +198,7 @@ class StateView:
             self.compare()
             snapshot = self._snapshot()
             frame: DataFrame = table.to_dataframe(spark, snapshot)
+            frame = frame.toDF(*frame.columns[:-1], self._columns.names[-1])
             self.txid = snapshot.txid
             return frame
 

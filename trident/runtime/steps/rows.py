@@ -93,8 +93,8 @@ def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list
     schema = schema_of(fields)
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(schema)
     return [
-        _column(step, name, type_, column)
-        for name, type_, column in zip(schema.names, schema.types, columns, strict=True)
+        _column(step, name, declared, type_, column)
+        for name, declared, type_, column in zip(schema.names, fields.types, schema.types, columns, strict=True)
     ]
 
 
@@ -102,12 +102,13 @@ def columns_of(step: str, fields: Fields, rows: Sequence[Sequence[Any]]) -> list
 _UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowCapacityError, TypeError, ValueError, OverflowError)
 
 
-def _column(step: str, name: str, type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
+def _column(step: str, name: str, declared: str | None, type_: pa.DataType, values: Sequence[Any]) -> pa.Array:
     try:
         return pa.array(values, type=type_)
     except _UNFIT as error:
         culprit = next((value for value in values if not _fits(value, type_)), None)
-        cause = f"field {name!r} is declared {type_}, but got {shown(culprit)} ({error})"
+        reason = str(error).replace(str(type_), str(declared))  # as the user wrote it, not as Arrow calls it
+        cause = f"field {name!r} is declared {declared}, but got {shown(culprit)} ({reason})"
         raise StepFailed(Failure(step, None, cause, retry=False)) from error
 
 
@@ -121,8 +122,8 @@ def _fits(value: Any, type_: pa.DataType) -> bool:
 
 def column_of(step: str, fields: Fields, values: Sequence[Any]) -> pa.Array:
     """Build the column of the only field, with the errors of `columns_of`."""
-    (name,), (type_,) = fields.names, schema_of(fields).types
-    return _column(step, name, type_, values)
+    (name,), (declared,), (type_,) = fields.names, fields.types, schema_of(fields).types
+    return _column(step, name, declared, type_, values)
 
 
 def wrong_arity(step: str, values: object, fields: Fields) -> Failure:

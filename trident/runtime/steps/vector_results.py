@@ -142,8 +142,8 @@ def _columns(step: str, name: str, fields: Fields, result: Any) -> list[Any]:
         )
     schema = schema_of(fields)
     return [
-        _typed(step, name, field, type_, column)
-        for field, type_, column in zip(schema.names, schema.types, columns, strict=True)
+        _typed(step, name, f"field {field!r}, which is declared {declared} ({type_})", type_, column)
+        for field, declared, type_, column in zip(schema.names, fields.types, schema.types, columns, strict=True)
     ]
 
 
@@ -164,17 +164,17 @@ def _typed(step: str, name: str, field: str, type_: pa.DataType, column: Any) ->
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if not isinstance(column, pa.Array):
-        _refuse(step, f"{name} returned {_kind(column)} for field {field!r}; it must return a pyarrow.Array")
+        _refuse(step, f"{name} returned {_kind(column)} for {field}; it must return a pyarrow.Array")
     if column.type == type_:
         return column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if _family(column.type) not in (_family(type_), "null"):
-        _refuse(step, f"{name} returned {column.type} for field {field!r}, which is declared {type_}")
+        _refuse(step, f"{name} returned {column.type} for {field}")
     try:
         return column.cast(type_)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        cause = f"{name} returned {column.type} for field {field!r}, which is declared {type_}: {error}"
+        cause = f"{name} returned {column.type} for {field}: {error}"
         raise StepFailed(Failure(step, None, cause, retry=False)) from error
 
 

@@ -78,4 +78,4 @@ class Captures:
 
 def _is_inner(node: Node) -> bool:
     """Whether a node is only a piece of a declared step: the first half of an aggregate, or its exchange."""
-    return ":" in node.id
+    return node.id.endswith((":part", ":exchange"))
