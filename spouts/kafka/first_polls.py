@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from spouts.kafka.batch_ranges import Range, Spot
+from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import Bounds, BrokerView
 from spouts.kafka.options import KafkaOptions
 
@@ -20,30 +20,32 @@ class FirstPoll:
 
     @property
     def moves(self) -> bool:
-        """Whether asking later would give another answer, so that the first one has to be logged at once."""
+        """Whether asking later would give another answer, so that the first one has to be logged before anything else."""
         return self._options.first_poll != "earliest"
 
-    def starts(self, new: Sequence[Spot], bounds: Mapping[Spot, Bounds], read: Mapping[Spot, Range]) -> dict[Spot, int]:
-        """Return where `new` partitions begin, given how far others were `read`.
+    def decides(self, topic: str, known: Collection[str], is_first: bool) -> bool:
+        """Whether `first_poll` says where a topic begins: all of them at first, and later one that the user names.
 
-        `first_poll` decides for all partitions at first, and later for a topic that the user names and that was not read
-        yet. What is added to Kafka while the topology has its log is read from its first record.
+        What is added to Kafka while the topology has its log is read from its first record.
+
+        Parameters
+        ----------
+        known
+            The topics that the log knows.
+        is_first
+            Whether the log knows nothing, not even that there was no topic.
         """
-        known = {spot.topic for spot in read}
-        by_option = [
-            spot for spot in new if not read or (spot.topic not in known and self._options.topics.pattern is None)
-        ]
-        starts = {spot: bounds[spot].low for spot in new}
-        return {**starts, **self._by_option(by_option, bounds)} if by_option else starts
+        return is_first or (self._options.topics.pattern is None and topic not in known)
 
-    def _by_option(self, spots: Sequence[Spot], bounds: Mapping[Spot, Bounds]) -> dict[Spot, int]:
-        first = self._options.first_poll
+    def starts(self, spots: Sequence[Spot], bounds: Mapping[Spot, Bounds]) -> dict[Spot, int]:
+        """Return where partitions begin of which `first_poll` decides; `SourceAwayError` if that is not answered."""
+        first, starts = self._options.first_poll, {spot: bounds[spot].low for spot in spots}
         if first == "latest":
             return {spot: bounds[spot].end for spot in spots}
-        if first == "committed":
+        if first == "committed" and spots:
             committed = self._view.committed(spots)
-            return {spot: offset for spot, offset in committed.items() if offset >= 0}
-        if isinstance(first, datetime):
+            starts.update((spot, offset) for spot, offset in committed.items() if offset is not None)
+        if isinstance(first, datetime) and spots:
             found = self._view.at(spots, int(first.timestamp() * 1000))
-            return {spot: bounds[spot].end if found.get(spot, -1) < 0 else found[spot] for spot in spots}
-        return {}
+            return {spot: bounds[spot].end if offset is None else offset for spot, offset in found.items()}
+        return starts

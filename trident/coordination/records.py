@@ -35,7 +35,7 @@ class Record:
 
 @dataclass(frozen=True)
 class DefineRecord(Record):
-    """What batch `txid` of a transactional spout contains; logged before anything reads the source."""
+    """What batch `txid` of a transactional spout contains, or where a spout begins; logged before anything reads the source."""
 
     tag = "define"
     txid: int

@@ -11,6 +11,7 @@ from trident.spout.completing import (
 )
 from trident.spout.interfaces import (
     BatchCoordinator,
+    ChoosesPositions,
     CommitterCoordinator,
     DeclaresSpoutType,
     Definition,
@@ -52,6 +53,7 @@ from trident.spout.rich import (
 __all__ = [
     "Activated",
     "BatchCoordinator",
+    "ChoosesPositions",
     "ClosesWithTopology",
     "CommitterCoordinator",
     "CompletedByProcessing",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BatchCoordinator",
+    "ChoosesPositions",
     "CommitterCoordinator",
     "DeclaresSpoutType",
     "Definition",
@@ -136,9 +137,10 @@ class Throttled(Ability, Protocol):
 
 @runtime_checkable
 class Preparing(Ability, Protocol):
-    """A coordinator whose batches are made ready by a thread of its own, so that it may have nothing yet, and more to come.
+    """A coordinator that may have nothing yet, and more to come: what its source has is not known, or not ready.
 
-    `initialize_transaction` then returns None at once, and does not hold up the other streams.
+    It makes batches ready in a thread of its own, or its source did not answer. `initialize_transaction` then returns None
+    at once, and does not hold up the other streams. Without this ability None says that the source is at its end.
     """
 
     def look_now(self) -> None:
@@ -146,6 +148,18 @@ class Preparing(Ability, Protocol):
 
     def is_preparing(self) -> bool:
         """Whether a batch of what the source had at the last `look_now` may still come."""
+
+
+@runtime_checkable
+class ChoosesPositions(Ability, Protocol):
+    """A coordinator that chooses where reading begins, and would choose otherwise if it was asked again later."""
+
+    def is_choice(self, definition: Definition) -> bool:
+        """Whether a definition, which has no rows then, says where reading begins.
+
+        It is durable in the log before anything else happens, and it is the definition of every later attempt, whatever
+        the spout promises about replays.
+        """
 
 
 class SizedCoordinator(BatchCoordinator, KnowsSize, Protocol):

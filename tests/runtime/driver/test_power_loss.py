@@ -109,6 +109,23 @@ FIRST = {1: ["cat", "dog"], 2: ["cat", "cat", "bee"], 3: ["dog"]}
 SECOND = {2: ["dog", "ant"], 3: ["cat", "ant"], 4: ["bee"]}  # a batch that is defined anew has other words
 
 
+class ChoosingSpout(GrowingSpout):
+    """Opaque: batch 1 says where it begins, "now", and batch 2 has the words from then on."""
+
+    def __init__(self, now: int) -> None:
+        super().__init__({})
+        self.spout_type, self.now = SpoutType.OPAQUE, now
+
+    def is_choice(self, definition: Definition) -> bool:
+        return isinstance(definition, int)
+
+    def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
+        return self.now if txid == 1 else WORDS[previous:] if txid == 2 else None
+
+    def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> list[list[str]]:
+        return [] if self.is_choice(definition) else [definition]
+
+
 def count_words(
     entries: dict[Any, Any],
     kind: str,
@@ -251,3 +268,21 @@ def test_a_definition_that_a_state_counts_on_is_durable_before_anything_is_read(
 
     count_words({}, "transactional", FIRST, tmp_path / "log", lose_power)
     assert LogReader(tmp_path / "left").refresh().definitions == {2: {"s": FIRST[2]}}
+
+
+def test_where_an_opaque_spout_begins_is_durable_before_anything_else_and_is_not_chosen_again(tmp_path: Path) -> None:
+    def lose_power(point: str, attempt: TransactionAttempt) -> None:
+        if (point, attempt.txid) == ("defined", 1):
+            remains(tmp_path / "log", tmp_path / "left", keep_last=False)
+
+    def run(now: int, log_dir: Path, observer: Callable[[str, TransactionAttempt], None]) -> list[str]:
+        topology, entries = TridentTopology("t"), dict[Any, Any]()
+        words = topology.new_stream("s", ChoosingSpout(now)).group_by("word")
+        counts = words.persistent_aggregate(dict_state(entries, "opaque", 1), Count(), "count")
+        with start(topology, "in_process", observer, log_dir=str(log_dir)) as running_topology:
+            running_topology.process_all_available()
+            counted = running_topology.state(counts).multi_get([(word,) for word in WORDS])
+        return [word for word, count in zip(WORDS, counted, strict=True) if count]
+
+    assert run(1, tmp_path / "log", lose_power) == WORDS[1:]
+    assert run(3, tmp_path / "left", lambda point, attempt: None) == WORDS[1:]

@@ -22,7 +22,14 @@ from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
 from trident.runtime.steps.failures import failing_at
 from trident.spout.completing import CompletedByProcessing
-from trident.spout.interfaces import CommitterCoordinator, Definition, KnowsSize, Preparing, SpoutType
+from trident.spout.interfaces import (
+    ChoosesPositions,
+    CommitterCoordinator,
+    Definition,
+    KnowsSize,
+    Preparing,
+    SpoutType,
+)
 
 __all__ = ["Sources"]
 
@@ -60,6 +67,11 @@ class Sources:
             name: spout.coordinator.commit
             for name, spout in opened.spouts.items()
             if isinstance(spout.coordinator, CommitterCoordinator)
+        }
+        self._chooses = {
+            name: spout.coordinator.is_choice
+            for name, spout in opened.spouts.items()
+            if isinstance(spout.coordinator, ChoosesPositions)
         }
         self._is_repeated = {name: spout.spout_type is SpoutType.TRANSACTIONAL for name, spout in opened.spouts.items()}
         self._hints = {name: _largest_hint(opened.plan, name) for name in opened.spouts}
@@ -145,20 +157,29 @@ class Sources:
     ) -> None:
         """Log what a replay has to repeat, before anything reads a source, or before what has been read is committed.
 
-        That is the definitions of transactional spouts, "nothing" included, the letters and the time; other spouts are asked
-        again for each attempt. It is made durable here if a state needs identical replays; otherwise with the commit of the
+        That is the definitions of transactional spouts, "nothing" included, the letters, the time, and where any spout has
+        chosen to begin; otherwise a spout is asked again for each attempt. It is made durable here if a state needs identical
+        replays, or if it was chosen: the source would give another answer later. Otherwise that is left to the commit of the
         batch, which saves one of two syncs.
         """
+        chosen = {name for name, definition in asked.items() if self._is_choice(name, definition)}
         repeated = {
             name: definition
             for name, definition in asked.items()
-            if (definition is not None if name == LETTERS else self._is_repeated[name])
+            if name in chosen or (definition is not None if name == LETTERS else self._is_repeated[name])
         }
         if time is not None:
             repeated[TIME] = {"now": time["now"]}
         for name, definition in repeated.items():
             if name not in logged:
-                self._log.append(DefineRecord(txid, name, definition), self._sync)
+                self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)
+
+    def _is_choice(self, name: str, definition: Definition | None) -> bool:
+        chooses = self._chooses.get(name)
+        if definition is None or chooses is None:
+            return False
+        with failing_at(name):
+            return chooses(definition)
 
     def _earlier(self, name: str, txid: int, in_flight: Mapping[int, Batch]) -> Definition | None:
         """Return the last definition before batch `txid` under a name: of a batch in flight, else the last committed one."""
