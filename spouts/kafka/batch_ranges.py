@@ -6,7 +6,7 @@ A definition is plain data:
     By topic: its ``id``, which a topic that is deleted and created again does not keep, and its ``ranges``: a flat list of
     partition, start, end and leader epoch. Start is the first offset of the batch, end the first one after it. A partition
     with nothing in this batch is there too (start and end are equal), because nothing else says how far it was read. No
-    record before the end has a leader epoch above the epoch.
+    record before the end has a leader epoch above the epoch. ``since`` has one such epoch for each start.
 ``bytes``
     About how many bytes the keys and values have.
 """
@@ -14,7 +14,7 @@ A definition is plain data:
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from trident.spout.interfaces import Definition
 
@@ -34,13 +34,17 @@ class Spot(NamedTuple):
 
 
 class Range(NamedTuple):
-    """The records from offset `start` to before offset `end` of a partition, whose topic has the id `topic_id`."""
+    """The records from offset `start` to before offset `end` of a partition, whose topic has the id `topic_id`.
+
+    No record before the end has a leader epoch above `epoch`, and none before the start one above `since`; -1: not known.
+    """
 
     spot: Spot
     topic_id: str
     start: int
     end: int
     epoch: int
+    since: int = -1
 
     @property
     def offsets(self) -> int:
@@ -50,11 +54,11 @@ class Range(NamedTuple):
 
 def definition_of(ranges: Sequence[Range], size: int) -> Definition:
     """Return the definition of a batch."""
-    topics: dict[str, dict[str, object]] = {}
+    topics: dict[str, dict[str, Any]] = {}
     for one in sorted(ranges):
-        topic = topics.setdefault(one.spot.topic, {"id": one.topic_id, "ranges": []})
-        flat: list[int] = topic["ranges"]  # type: ignore[assignment]
-        flat.extend((one.spot.partition, one.start, one.end, one.epoch))
+        topic = topics.setdefault(one.spot.topic, {"id": one.topic_id, "ranges": [], "since": []})
+        topic["ranges"].extend((one.spot.partition, one.start, one.end, one.epoch))
+        topic["since"].append(one.since)
     return {"topics": topics, "bytes": size}
 
 
@@ -62,9 +66,10 @@ def ranges_of(definition: Definition) -> Iterator[Range]:
     """Iterate over the ranges of a definition, empty ones too."""
     for name, topic in definition["topics"].items():
         flat = topic["ranges"]
+        since = topic.get("since") or [-1] * len(flat)  # an earlier version did not write it
         for at in range(0, len(flat), 4):
             partition, start, end, epoch = flat[at : at + 4]
-            yield Range(Spot(name, partition), topic["id"], start, end, epoch)
+            yield Range(Spot(name, partition), topic["id"], start, end, epoch, since[at // 4])
 
 
 def positions_of(definition: Definition | None) -> dict[Spot, Range]:
@@ -90,7 +95,8 @@ def parts_of(definition: Definition, parallelism: int) -> list[tuple[Range, ...]
             index = taken * count // total
             room = -(-total * (index + 1) // count) - taken
             end = min(one.end, at + room)
-            parts[index].append(one._replace(start=at, end=end))
+            since = one.since if at == one.start else one.epoch
+            parts[index].append(one._replace(start=at, end=end, since=since))
             taken += end - at
             at = end
     return [tuple(part) for part in parts if part]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spouts.kafka.asking_client import AskingClient
 from spouts.kafka.batch_ranges import Spot
-from spouts.kafka.client_settings import Reports, consumer_settings, error_of, kafka_error, kafka_package
-from spouts.kafka.options import KafkaOptions
+from spouts.kafka.client_settings import Reports, consumer_settings, error_of, is_away, kafka_error, kafka_package
+from spouts.kafka.options import KafkaOptions, Topics
 from spouts.kafka.record_sizes import mean_sizes
-from trident.errors import SpoutError
+from spouts.kafka.truncations import Place, truncations
+from trident.errors import SourceAwayError, SpoutError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaException
@@ -24,6 +24,8 @@ __all__ = ["Bounds", "BrokerView", "TopicView"]
 _log = logging.getLogger(__name__)
 _ASK_S = 3.0
 _START_S = 5.0
+_NONE = -1  # what a broker answers where it has no such offset
+_NO_ANSWER = -1001  # what the client says where a leader just went away, and where a group has no offset
 
 
 class Bounds(NamedTuple):
@@ -76,21 +78,20 @@ class BrokerView:
     def topics(self, more: Iterable[str]) -> dict[str, TopicView]:
         """Return the topics that are to be read, and `more`, as far as they are there."""
         choice = self._options.topics
-        names = {*choice.names, *more, *self._matching(choice.pattern)}
+        names = {*choice.names, *more, *self._matching(choice)}
         return self._describe(sorted(names)) if names else {}
 
-    def _matching(self, pattern: str | None) -> list[str]:
+    def _matching(self, choice: Topics) -> list[str]:
         from confluent_kafka import KafkaException
 
-        if pattern is None:
+        if choice.pattern is None:
             return []
         try:
             found = self._asking.client.list_topics(timeout=_ASK_S).topics
         except KafkaException as error:
             self._asking.heed(error)
             raise self._failed("listing the topics", error) from error
-        matches = re.compile(pattern)
-        return [name for name in found if matches.fullmatch(name) and not name.startswith("__")]
+        return [name for name in found if choice.hold(name)]
 
     def _describe(self, names: list[str]) -> dict[str, TopicView]:
         from confluent_kafka import KafkaException
@@ -105,7 +106,7 @@ class BrokerView:
         return views
 
     def compacted(self, names: Iterable[str]) -> list[str]:
-        """Return the topics that are compacted, as far as the user may know."""
+        """Return the topics that are compacted, as far as the user may know; `SourceAwayError` if no broker answers."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import ConfigResource, ResourceType  # type: ignore[attr-defined]
 
@@ -117,6 +118,9 @@ class BrokerView:
             try:
                 policy = future.result()["cleanup.policy"].value
             except KafkaException as error:
+                if is_away(error_of(error)):
+                    self._asking.heed(error)
+                    raise self._failed(f"asking for the settings of topic {resource.name!r}", error) from error
                 _log.debug("asking for the settings of topic %r: %s", resource.name, error_of(error).str())
                 continue
             if "compact" in policy:
@@ -136,8 +140,7 @@ class BrokerView:
         return {
             spot: Bounds(lows[spot][0], *found)
             for spot, found in end().items()
-            if spot in lows
-            and min(lows[spot][0], found[0]) >= 0  # the client answers -1001 where a leader just went away
+            if spot in lows and min(lows[spot][0], found[0]) >= 0
         }
 
     def high(self, spot: Spot) -> int | None:
@@ -148,11 +151,29 @@ class BrokerView:
         found = self._ask([spot], latest, "read_uncommitted")()
         return found[spot][0] if spot in found and found[spot][0] >= 0 else None
 
-    def at(self, spots: Iterable[Spot], ms: int) -> dict[Spot, int]:
-        """Return the first offset whose record is from then or later; -1 if there is none."""
+    def at(self, spots: Iterable[Spot], ms: int) -> dict[Spot, int | None]:
+        """Return the first offset whose record is from then or later; None if the broker says that there is none.
+
+        Raises
+        ------
+        SourceAwayError
+            A partition does not answer.
+        """
         from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 
-        return {spot: found[0] for spot, found in self._ask(list(spots), OffsetSpec.for_timestamp(ms))().items()}
+        wanted = list(spots)
+        found = {spot: offset for spot, (offset, _) in self._ask(wanted, OffsetSpec.for_timestamp(ms))().items()}
+        for spot in wanted:
+            if found.get(spot, _NO_ANSWER) < _NONE:
+                raise SourceAwayError(
+                    f"asking for the first record of {spot} from {ms} ms on at {self._options.bootstrap_servers}: no answer "
+                    f"({self._reports})"
+                )
+        return {spot: None if offset == _NONE else offset for spot, offset in found.items()}
+
+    def truncations(self, places: Mapping[Spot, Place]) -> dict[Spot, int | None]:
+        """Return where partitions were cut off, as `truncations.truncations` does."""
+        return truncations(self._consumer(), places, _ASK_S)
 
     def _ask(
         self, spots: list[Spot], spec: OffsetSpec, isolation: str = ""
@@ -185,15 +206,18 @@ class BrokerView:
 
     # ---- records and groups -------------------------------------------------------------------------------------------
 
-    def committed(self, spots: Iterable[Spot]) -> dict[Spot, int]:
-        """Return the offsets that the group committed; negative where it has none."""
+    def committed(self, spots: Iterable[Spot]) -> dict[Spot, int | None]:
+        """Return the offsets that the group committed; None where it has none."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
             found = self._consumer().committed([TopicPartition(*spot) for spot in spots], timeout=_START_S)
+            for each in found:
+                if each.error is not None:
+                    raise KafkaException(each.error)
         except KafkaException as error:
             raise self._failed(f"asking for the offsets of group {self._options.group_id!r}", error) from error
-        return {Spot(each.topic, each.partition): each.offset for each in found}
+        return {Spot(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in found}
 
     def commit(self, ends: Mapping[Spot, int]) -> None:
         """Commit offsets to the group, without waiting: they are for monitors only."""

@@ -5,7 +5,17 @@ from __future__ import annotations
 from spouts.kafka.batch_ranges import Range, Spot
 from trident.errors import ReplayMismatchError, SpoutError
 
-__all__ = ["compacted_topic", "gone_topic", "lost_before", "range_lost", "replaced_text", "rewritten", "topic_replaced"]
+__all__ = [
+    "compacted_topic",
+    "cut_off",
+    "gone_topic",
+    "lost_before",
+    "range_lost",
+    "replaced_text",
+    "rewritten",
+    "topic_replaced",
+    "truncated",
+]
 
 _CHOICES = 'Bring the records back, or let on_lost="skip" go on without them (each skip is logged and counted)'
 
@@ -42,7 +52,32 @@ def rewritten(one: Range, offset: int, epoch: int) -> ReplayMismatchError:
     return ReplayMismatchError(
         f"the batch was defined as offsets {one.start} to {one.end} of {one.spot} under leader epoch {one.epoch}; offset "
         f"{offset} was written under epoch {epoch}: an unclean leader election lost the records, and others have their "
-        "numbers. A replay cannot be the same; start with a new log"
+        f"numbers. A replay cannot be the same; start with a new log. {_CHOICES}"
+    )
+
+
+def cut_off(one: Range, position: int, offset: int) -> ReplayMismatchError:
+    """Say that a partition was cut off before the records of a batch that was defined."""
+    kept = f"only what is before offset {offset} is still there" if offset >= 0 else "Kafka knows nothing of that epoch"
+    return ReplayMismatchError(
+        f"the batch was defined as offsets {one.start} to {one.end} of {one.spot} under leader epoch {one.epoch}; of what was "
+        f"before offset {position} then {kept}: an unclean leader election lost the records, and others have their numbers. A "
+        f"replay cannot be the same; start with a new log. {_CHOICES}"
+    )
+
+
+def truncated(spot: Spot, position: int, offset: int) -> SpoutError:
+    """Say that a partition was cut off before what was read, and has other records since."""
+    if offset < 0:
+        return SpoutError(
+            f"{spot} was read up to offset {position}, and Kafka knows nothing of the leader that it was read from: what was "
+            "read was lost (an unclean leader election: see unclean.leader.election.enable). Start with a new log"
+        )
+    return SpoutError(
+        f"{spot} was read up to offset {position}, and only what is before offset {offset} is still what was read: "
+        f"{position - offset} offsets that were read were lost in Kafka (an unclean leader election: see "
+        "unclean.leader.election.enable), and other records have or take their numbers. Start with a new log, or let "
+        f'on_lost="skip" go on at offset {offset}'
     )
 
 

@@ -66,6 +66,12 @@ class Topics:
             return cls(_names(tuple(assigned), topics), None, assigned)
         return cls(_names((topics,) if isinstance(topics, str) else tuple(topics), topics))
 
+    def hold(self, topic: str, partition: int | None = None) -> bool:
+        """Whether a topic is read, or a partition of it."""
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None and not topic.startswith("__")
+        return topic in self.names and (partition is None or partition in self.assigned.get(topic, (partition,)))
+
     def __str__(self) -> str:
         return f"pattern {self.pattern!r}" if self.pattern is not None else ", ".join(map(repr, self.names))
 

@@ -10,11 +10,12 @@ from spouts.kafka.batch_limits import BatchLimits
 from spouts.kafka.batch_ranges import Range, Spot, definition_of, parts_of, positions_of, ranges_of, records_of
 from spouts.kafka.broker_view import Bounds, BrokerView, TopicView
 from spouts.kafka.first_polls import FirstPoll
-from spouts.kafka.lost_records import lost_before, replaced_text, topic_replaced
+from spouts.kafka.lost_records import lost_before, replaced_text, topic_replaced, truncated
 from spouts.kafka.options import KafkaOptions
 from spouts.kafka.record_tables import READERS, KafkaEmitter
 from spouts.kafka.topic_watch import TopicWatch
-from trident.errors import SourceAwayError
+from spouts.kafka.truncations import Place
+from trident.errors import SourceAwayError, SpoutError
 from trident.spout.interfaces import Definition, Lag, SpoutType, TransactionAttempt
 
 __all__ = ["KafkaCoordinator"]
@@ -41,6 +42,10 @@ class KafkaCoordinator:
         self._bounds: dict[Spot, Bounds] = {}
         self._asked, self._txid = float("-inf"), 0
         self._complaint, self._complained = "", 0.0
+        self._resting: set[Spot] = set()
+        self._told: dict[Spot, str] = {}
+        self._checked: dict[Spot, tuple[int, int]] = {}  # position and epoch under which all before it was there
+        self._is_unsure = self._is_waited_for = False
         self.skipped = 0
         """How many offsets were left out because of `on_lost="skip"`, since the start."""
         try:
@@ -65,6 +70,7 @@ class KafkaCoordinator:
         try:
             made = self._defined(positions_of(previous), is_first=previous is None)
         except SourceAwayError as error:
+            self._is_unsure = True
             self._complain(str(error))
             return None
         if made is not None:
@@ -73,31 +79,68 @@ class KafkaCoordinator:
         return made
 
     def _defined(self, read: dict[Spot, Range], is_first: bool) -> Definition | None:
-        topics = self._watch.look({spot.topic: one.topic_id for spot, one in read.items()})
-        skipped = self._drop_replaced(read, topics)
-        led = self._watch.led(topics)
-        bounds = self._ends(led, read)
-        away = [spot for spot in led if spot not in bounds]
-        if away:
-            self._complain(f"no leader answers for {_listed(away)}{'' if self._waits else '; left out until one does'}")
+        self._is_unsure = True  # until all is known
+        if self._is_waited_for:
+            self._is_waited_for = False
             self._watch.look_again()
-            if self._waits or is_first:
-                return None
-        elif self._complaint:
-            _log.warning("all partitions are back")
-            self._complaint = ""
-        starts = {spot: read[spot].end for spot in bounds if spot in read}
-        starts.update(self._first.starts([spot for spot in bounds if spot not in starts], bounds, read))
-        skipped |= self._skip_lost(starts, bounds)
-        backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
-        if not backlogs and not skipped and not (is_first and self._first.moves):
+            self._asked = float("-inf")
+        held = self._held(read)
+        topics = self._watch.look({spot.topic for spot in held})
+        replaced = self._replaced(held, topics)
+        held = {spot: one for spot, one in held.items() if spot.topic not in replaced and spot.topic in topics}
+        led = {**dict.fromkeys(held, False), **self._watch.led(topics)}
+        bounds, cut = self._intact(self._ends(led, held), held)
+        away = [spot for spot in led if spot not in bounds]
+        self._tell_away(away)
+        if away and (self._waits or is_first):
             return None
-        counts, size = self._limits.divide(starts, backlogs)
-        ranges = {spot: one._replace(start=one.end) for spot, one in read.items()}
+        self._is_unsure = bool(away)
+        starts = {spot: held[spot].end for spot in bounds if spot in held}
+        moved = self._skip_cut(starts, cut)
+        chosen = self._begin([spot for spot in bounds if spot not in held], starts, bounds, away, read, is_first)
+        moved |= self._skip_lost(starts, bounds)
+        moved |= any(spot.topic in replaced for spot in starts)
+        backlogs = {spot: bounds[spot].end - start for spot, start in starts.items() if bounds[spot].end > start}
+        if chosen:  # it is only written down where reading begins: asking again would give another answer
+            backlogs = {}
+        elif not backlogs and not moved:
+            return None
+        counts, size = self._limits.divide(starts, backlogs) if backlogs else ({}, 0)
+        begun = {spot.topic for spot in starts}
+        ranges = {
+            spot: one._replace(start=one.end, since=one.epoch)
+            for spot, one in read.items()
+            if spot.topic not in replaced & begun
+        }
         for spot, start in starts.items():
-            end = start + counts.get(spot, 0)
-            ranges[spot] = Range(spot, topics[spot.topic].id, start, end, bounds[spot].epoch)
+            end, epoch = start + counts.get(spot, 0), bounds[spot].epoch
+            since = held[spot].epoch if spot in held and start == held[spot].end else epoch
+            ranges[spot] = Range(spot, topics[spot.topic].id, start, end, epoch, since)
         return definition_of(list(ranges.values()), size)
+
+    def is_choice(self, definition: Definition) -> bool:
+        """Whether a definition only says where reading begins."""
+        return not records_of(definition)
+
+    def _begin(
+        self,
+        new: Sequence[Spot],
+        starts: dict[Spot, int],
+        bounds: Mapping[Spot, Bounds],
+        away: Sequence[Spot],
+        read: Mapping[Spot, Range],
+        is_first: bool,
+    ) -> bool:
+        """Add where `new` partitions begin to `starts`; whether `first_poll` chose any, or that there is none yet.
+
+        It chooses for all partitions of a topic at once: one that is added later begins at its first record.
+        """
+        known, incomplete = {spot.topic for spot in read}, {spot.topic for spot in away}
+        by_option = [spot for spot in new if self._first.decides(spot.topic, known, is_first)]
+        starts.update((spot, bounds[spot].low) for spot in new if spot not in by_option)
+        complete = [spot for spot in by_option if spot.topic not in incomplete]
+        starts.update(self._first.starts(complete, bounds))
+        return self._first.moves and (is_first or bool(complete))
 
     def _ends(self, led: Mapping[Spot, bool], read: Mapping[Spot, Range]) -> Mapping[Spot, Bounds]:
         """Return where the partitions begin and end, those that answer; of late, if enough for a batch waits anyway."""
@@ -117,22 +160,80 @@ class KafkaCoordinator:
     def _waiting(self, ranges: Iterable[Range]) -> int:
         return sum(max(0, self._bounds[one.spot].end - one.end) for one in ranges if one.spot in self._bounds)
 
+    # ---- what is said once --------------------------------------------------------------------------------------------
+
+    def _held(self, read: Mapping[Spot, Range]) -> dict[Spot, Range]:
+        """Return how far the partitions were read that `topics` names; the others rest where they are."""
+        held = {spot: one for spot, one in read.items() if self._options.topics.hold(*spot)}
+        for spot, one in read.items():
+            if spot not in held and spot not in self._resting:
+                self._resting.add(spot)
+                _log.warning(
+                    "%s was read up to offset %d and is not in topics any more (%s): it is not read. Its position stays in "
+                    "the log; reading goes on there when topics has it again", spot, one.end, self._options.topics
+                )  # fmt: skip
+        return held
+
+    def _tell_away(self, away: Sequence[Spot]) -> None:
+        if away:
+            self._complain(f"no leader answers for {_listed(away)}{'' if self._waits else '; left out until one does'}")
+            self._watch.look_again()
+        elif self._complaint:
+            _log.warning("all partitions are back")
+            self._complaint = ""
+
     # ---- what is lost -------------------------------------------------------------------------------------------------
 
-    def _drop_replaced(self, read: dict[Spot, Range], topics: Mapping[str, TopicView]) -> bool:
-        """Forget how far topics were read that are gone or were created again; whether there was one."""
-        dropped = False
-        for spot, one in list(read.items()):
+    def _replaced(self, held: Mapping[Spot, Range], topics: Mapping[str, TopicView]) -> set[str]:
+        """Return the topics that were created again since they were read; a topic that is gone is not one yet."""
+        replaced = set()
+        for spot, one in held.items():
             topic = topics.get(spot.topic)
             if topic is not None and topic.id == one.topic_id:
                 continue
             if topic is not None and self._options.on_lost == "fail":
                 raise topic_replaced(spot.topic, one.topic_id, topic.id)
-            what = "it is gone" if topic is None else replaced_text(spot.topic, one.topic_id, topic.id)
-            _log.warning("on_lost=skip: %s was read up to offset %d; %s", spot, one.end, what)
-            del read[spot]
-            dropped = True
-        return dropped
+            now = "" if topic is None else topic.id
+            if self._told.get(spot) != now:
+                self._told[spot] = now
+                what = "it is gone" if topic is None else replaced_text(spot.topic, one.topic_id, now)
+                _log.warning("on_lost=skip: %s was read up to offset %d; %s", spot, one.end, what)
+            if topic is not None:
+                replaced.add(spot.topic)
+        return replaced
+
+    def _intact(
+        self, bounds: Mapping[Spot, Bounds], read: Mapping[Spot, Range]
+    ) -> tuple[Mapping[Spot, Bounds], Mapping[Spot, int]]:
+        """Ask, where another leader leads since, whether what was read is still there.
+
+        Returns the bounds of the partitions that answer, and the offsets at which partitions were cut off.
+        """
+        doubtful = {
+            spot: Place(read[spot].end, read[spot].epoch)
+            for spot, found in bounds.items()
+            if spot in read
+            and 0 <= read[spot].epoch < found.epoch
+            and read[spot].end > 0
+            and self._checked.get(spot) != (read[spot].end, found.epoch)
+        }
+        if not doubtful:
+            return bounds, {}
+        answers = self._view.truncations(doubtful)
+        for spot, cut in answers.items():
+            if cut is None:
+                self._checked[spot] = (read[spot].end, bounds[spot].epoch)
+        answered = {spot: found for spot, found in bounds.items() if spot not in doubtful or spot in answers}
+        return answered, {spot: cut for spot, cut in answers.items() if cut is not None}
+
+    def _skip_cut(self, starts: dict[Spot, int], cut: Mapping[Spot, int]) -> bool:
+        """Move positions back to where other records than those that were read begin; whether there is any."""
+        for spot, offset in cut.items():
+            error = truncated(spot, starts[spot], offset)
+            if self._options.on_lost == "fail" or offset < 0:
+                raise error
+            self._skip(starts, spot, offset, error)
+        return bool(cut)
 
     def _skip_lost(self, starts: dict[Spot, int], bounds: Mapping[Spot, Bounds]) -> bool:
         """Move positions to where there are records; whether any was moved."""
@@ -147,13 +248,14 @@ class KafkaCoordinator:
             error = lost_before(spot, start, low, high)
             if self._options.on_lost == "fail":
                 raise error
-            starts[spot] = low if start < low else high
-            self.skipped += abs(starts[spot] - start)
-            _log.warning(
-                "on_lost=skip: %s; reading goes on at offset %d (%d offsets skipped)", error, starts[spot], self.skipped
-            )
+            self._skip(starts, spot, low if start < low else high, error)
             moved = True
         return moved
+
+    def _skip(self, starts: dict[Spot, int], spot: Spot, offset: int, error: SpoutError) -> None:
+        self.skipped += abs(starts[spot] - offset)
+        starts[spot] = offset
+        _log.warning("on_lost=skip: %s; reading goes on at offset %d (%d offsets skipped)", error, offset, self.skipped)
 
     def _complain(self, text: str) -> None:
         now = time.monotonic()
@@ -173,7 +275,8 @@ class KafkaCoordinator:
         """Commit the offsets to the group, if there is one."""
         self._limits.done(txid)
         if self._options.group_id is not None:
-            self._view.commit({one.spot: one.end for one in ranges_of(definition)})
+            ends = {one.spot: one.end for one in ranges_of(definition) if one.spot in self._bounds}
+            self._view.commit(ends)  # of those that are there
 
     def size(self, definition: Definition) -> int | None:
         """Say about how many bytes the keys and values have."""
@@ -181,8 +284,16 @@ class KafkaCoordinator:
         return size
 
     def lag(self, definition: Definition) -> Lag | None:
-        """Say how many offsets were there beyond the batch."""
-        return Lag(self._waiting(ranges_of(definition)), "records")
+        """Say how many offsets were there beyond the batch; None while a partition does not say."""
+        return None if self._is_unsure else Lag(self._waiting(ranges_of(definition)), "records")
+
+    def look_now(self) -> None:
+        """Ask the brokers anew, for topics too, before it is said that there is nothing. For any thread."""
+        self._is_waited_for = True
+
+    def is_preparing(self) -> bool:
+        """Whether there may be records of which nothing is known, because a broker or a partition does not answer."""
+        return self._is_unsure
 
     def throttle(self, share: float) -> None:
         """Let batches be smaller from now on."""

@@ -12,8 +12,9 @@ from spouts.kafka.asking_client import AskingClient
 from spouts.kafka.batch_ranges import Range, Spot
 from spouts.kafka.client_settings import Reports, error_of, is_final, kafka_error
 from spouts.kafka.collector_pause import CollectorPause
-from spouts.kafka.lost_records import gone_topic, range_lost, rewritten, topic_replaced
-from trident.errors import SourceAwayError, SpoutError
+from spouts.kafka.lost_records import cut_off, gone_topic, range_lost, rewritten, topic_replaced
+from spouts.kafka.truncations import Place, placed, truncation_of
+from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Message
@@ -48,7 +49,8 @@ class RangeReader:
         except KafkaException as error:
             raise SpoutError(f"config: {error_of(error).str()}") from error
         self._asking = AskingClient(settings, self._reports)
-        self._next: tuple[Spot, int] | None = None  # what the consumer gives next
+        # What the consumer gives next, and the epoch up to which it was checked that all before that is still there.
+        self._next: tuple[Spot, Place] | None = None
 
     def close(self) -> None:
         """Close the consumer and its connections."""
@@ -93,10 +95,13 @@ class RangeReader:
             first = self._consumer.poll(_STEP_S)
             if first is None:
                 if time.monotonic() - since > patience_s:
-                    raise self._silent(one, position, patience_s)
+                    error = self._silent(one, position, patience_s)
+                    if not may_skip or not isinstance(error, ReplayMismatchError):
+                        raise error
+                    position = self._leave_out(one, position, error)
                 continue
             with _PAUSE:  # until the messages are gone again
-                made, after, errors = self._taken(one, first, min(most, one.end - position), make)
+                made, after, errors = self._taken(one, first, min(most, one.end - position), make, may_skip)
             if after > position:
                 position, since = after, time.monotonic()
             if made is not None:
@@ -105,10 +110,10 @@ class RangeReader:
                 patience_s = min(patience_s, _SHORT_S) if _ends_short(each, one) else patience_s
                 position = max(position, self._heed(one, position, each, may_skip))
         if self._next is not None:
-            self._next = (one.spot, one.end)
+            self._next = (one.spot, Place(one.end, one.epoch))
 
     def _taken(
-        self, one: Range, first: Message, most: int, make: Callable[[list[Message]], T]
+        self, one: Range, first: Message, most: int, make: Callable[[list[Message]], T], may_skip: bool
     ) -> tuple[T | None, int, Sequence[Message]]:
         """Take what is there after a first message: what is made of it, the offset behind it, and errors.
 
@@ -120,25 +125,32 @@ class RangeReader:
         if not records:
             return None, -1, errors
         after = offset_of(records[-1]) + 1
-        inside = self._inside(one, records)
+        inside = self._inside(one, records, may_skip)
         return make(inside) if inside else None, after, errors
 
     def _begin(self, one: Range, position: int) -> int:
-        from confluent_kafka import TopicPartition
+        """Have the consumer go on at a position, after the broker has compared the epoch of what was before it.
 
-        if self._next != (one.spot, position):
-            self._consumer.assign([TopicPartition(one.spot.topic, one.spot.partition, position)])
-        self._next = (one.spot, position)
+        What it has fetched ahead under an earlier epoch may be gone by now.
+        """
+        if self._next != (one.spot, Place(position, one.epoch)):
+            since = one.since if position == one.start else one.epoch
+            self._consumer.assign([placed(one.spot, Place(position, since))])
+        self._next = (one.spot, Place(position, one.epoch))
         return position
 
-    def _inside(self, one: Range, records: list[Message]) -> list[Message]:
+    def _inside(self, one: Range, records: list[Message], may_skip: bool) -> list[Message]:
         """Leave out the records behind a range: its last offsets may be no records."""
         if offset_of(records[-1]) >= one.end:
             self._next = None
             records = [each for each in records if offset_of(each) < one.end]
         epoch = records[-1].leader_epoch() if records else None
         if epoch is not None and epoch > one.epoch >= 0:
-            raise rewritten(one, offset_of(records[-1]), epoch)
+            error = rewritten(one, offset_of(records[-1]), epoch)
+            if not may_skip:
+                raise error
+            _log.warning("on_lost=skip: %s; these are left out, and read in the next batch", error)
+            records = [each for each in records if (each.leader_epoch() or 0) <= one.epoch]
         return records
 
     def _heed(self, one: Range, position: int, message: Message, may_skip: bool) -> int:
@@ -150,7 +162,12 @@ class RangeReader:
                 return position
             self.rest()
             return one.end
-        if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION"):
+        if (cut := truncation_of(error)) is not None:
+            gone = cut_off(one, position, cut)
+            if not may_skip or cut < 0:
+                raise gone
+            return self._leave_out(one, position, gone)
+        if name in ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE"):
             return self._lost(one, position, may_skip)
         if name in _UNKNOWN:
             raise gone_topic(one.spot.topic)
@@ -165,6 +182,13 @@ class RangeReader:
         end = max(position, min(one.end, low if position < low else one.end))
         _log.warning("on_lost=skip: offsets %d to %d of %s are gone and were left out", position, end, one.spot)
         return self._begin(one, end) if end < one.end else end
+
+    def _leave_out(self, one: Range, position: int, error: SpoutError) -> int:
+        """Leave out the rest of a range; what has its offsets now is found when the next batch is defined."""
+        _log.warning("on_lost=skip: %s; offsets %d to %d of %s are left out", error, position, one.end, one.spot)
+        self._next = None
+        self._consumer.unassign()
+        return one.end
 
     def _silent(self, one: Range, position: int, patience_s: float) -> SpoutError:
         """Say why nothing comes."""

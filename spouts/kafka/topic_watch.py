@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.broker_view import BrokerView, TopicView
@@ -63,8 +63,8 @@ class TopicWatch:
         """Ask the brokers at the next look."""
         self._looked = float("-inf")
 
-    def look(self, read: Mapping[str, str]) -> Mapping[str, TopicView]:
-        """Return the topics; asked for after some seconds, and if one that was `read` (name and id) is not known.
+    def look(self, read: Collection[str]) -> Mapping[str, TopicView]:
+        """Return the topics; asked for after some seconds, and if one that was `read` is not known.
 
         Raises
         ------
@@ -73,7 +73,7 @@ class TopicWatch:
         SpoutError
             It has not been there for seconds, or is compacted.
         """
-        if time.monotonic() - self._looked >= self._options.refresh_s or not read.keys() <= self._topics.keys():
+        if time.monotonic() - self._looked >= self._options.refresh_s or not self._topics.keys() >= set(read):
             self._look(list(read))
         missing = [name for name in read if name not in self._topics]
         self._missing = {name: self._missing.get(name, time.monotonic()) for name in missing}
@@ -85,20 +85,19 @@ class TopicWatch:
         return self._topics
 
     def _look(self, more: list[str]) -> None:
-        self._topics = self._view.topics(more)
-        self._looked = time.monotonic()
+        topics = self._view.topics(more)
         if self._refuse_compacted:
-            compacted = self._view.compacted(self._topics.keys() - self._policies)
+            compacted = self._view.compacted(topics.keys() - self._policies)
             if compacted:
                 raise compacted_topic(compacted[0])
-            self._policies |= self._topics.keys()
+            self._policies |= topics.keys()
+        self._topics, self._looked = topics, time.monotonic()
 
     def led(self, topics: Mapping[str, TopicView]) -> dict[Spot, bool]:
         """Return the partitions to read of some topics, and whether each has a leader."""
-        assigned = self._options.topics.assigned
         return {
             Spot(name, partition): led
             for name, topic in topics.items()
             for partition, led in topic.led.items()
-            if name not in assigned or partition in assigned[name]
+            if self._options.topics.hold(name, partition)
         }

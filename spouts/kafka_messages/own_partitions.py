@@ -138,7 +138,7 @@ class OwnPartitions:
             offsets.update({spot: bounds[spot].end for spot in at_first})
         elif isinstance(first, datetime) and at_first:
             for spot, offset in self._view.at(at_first, int(first.timestamp() * 1000)).items():
-                offsets[spot] = bounds[spot].end if offset < 0 else offset
+                offsets[spot] = bounds[spot].end if offset is None else offset
         return {spot: Start(offset, OffsetNotes(), False) for spot, offset in offsets.items()}
 
     def _checked(self, spot: Spot, start: Start, limits: Bounds) -> Start:

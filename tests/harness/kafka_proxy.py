@@ -1,0 +1,212 @@
+"""A proxy before the brokers of a Kafka: chosen requests are answered late, never, with an error, or by another broker.
+
+It knows where one request ends and the next begins, and which one it is: each has its length, the number of its kind (its API
+key), its version and its own number in front. What brokers say of their addresses is replaced by those of the proxy, so that
+a client stays behind it. Nothing is left to timing: a test waits until a rule was met.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+from tests.harness.kafka_servers import KafkaCluster
+
+__all__ = ["FETCH", "LIST_OFFSETS", "METADATA", "OFFSETS_OF_GROUP", "How", "KafkaProxy", "Rule", "asks_for_time"]
+
+FETCH, LIST_OFFSETS, METADATA, COMMIT, OFFSETS_OF_GROUP, COORDINATOR, EPOCH_END, TOPICS = 1, 2, 3, 8, 9, 10, 23, 75
+"""The API keys of requests."""
+
+How = Literal["never", "late", "cut", "error", "other broker"]
+_HOST = b"127.0.0.1"
+_WAIT_S = 30.0
+
+
+class Rule:
+    """What happens to requests of some kinds while it is in force.
+
+    `never`: no answer; `late`: it goes on once the rule is lifted; `cut`: the connection ends in place of an answer; `error`:
+    the broker is asked for a name that it does not know, and its answer given; `other broker`: another one answers.
+    """
+
+    def __init__(self, how: How, keys: set[int], only: Callable[[bytes], bool], names: tuple[bytes, ...]) -> None:
+        self.how, self.keys, self.only, self.names = how, keys, only, names
+        self.met, self.lifted = threading.Event(), threading.Event()
+
+    def wait(self) -> None:
+        """Wait until a request met it."""
+        assert self.met.wait(_WAIT_S), f"no request of the kinds {self.keys} came"
+
+    def changed(self, frame: bytes, back: bool = False) -> bytes:
+        """Return a request with names that no broker knows, or its answer with the right ones."""
+        for name in self.names:
+            wrong = bytes(255 - byte if len(name) == 16 else ord("x") for byte in name)
+            frame = frame.replace(wrong, name) if back else frame.replace(name, wrong)
+        return frame
+
+
+def asks_for_time(frame: bytes, ms: int) -> bool:
+    """Whether a request for offsets asks for the records from a time on."""
+    return struct.pack(">q", ms) in frame
+
+
+class KafkaProxy:
+    """One listener for each broker."""
+
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._brokers = [broker.port for broker in cluster.brokers]
+        self._listeners = [socket.create_server(("127.0.0.1", 0)) for _ in self._brokers]
+        self._ports = [each.getsockname()[1] for each in self._listeners]
+        self._rules: list[Rule] = []
+        self._sockets: set[socket.socket] = set()
+        for at in range(len(self._brokers)):
+            _thread(self._accept, at)
+
+    @property
+    def bootstrap(self) -> str:
+        """What a client is given as `bootstrap.servers`."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._ports)
+
+    @contextmanager
+    def rule(
+        self,
+        how: How,
+        *keys: int,
+        only: Callable[[bytes], bool] = lambda frame: True,
+        names: tuple[bytes, ...] = (),
+    ) -> Iterator[Rule]:
+        """Have a rule in force; `only` says of a request whether it is meant, `names` (and ids) are wrong for `error`."""
+        made = Rule(how, set(keys), only, names)
+        self._rules.append(made)
+        try:
+            yield made
+        finally:
+            self.lift(made)
+
+    def lift(self, rule: Rule) -> None:
+        """Let requests pass from now on."""
+        if rule in self._rules:
+            self._rules.remove(rule)
+        rule.lifted.set()
+
+    def close(self) -> None:
+        """End all connections."""
+        for each in [*self._listeners, *self._sockets]:
+            _end(each)
+
+    def _accept(self, at: int) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._listeners[at].accept()
+                try:
+                    server = socket.create_connection(("127.0.0.1", self._brokers[at]))
+                except OSError:
+                    client.close()
+                    continue
+                _Connection(self, at, client, server).start()
+
+    def _rule_for(self, key: int, frame: bytes) -> Rule | None:
+        return next((each for each in self._rules if key in each.keys and each.only(frame)), None)
+
+    def _here(self, frame: bytes) -> bytes:
+        """Return an answer in which the brokers are where the proxy listens."""
+        for broker, port in zip(self._brokers, self._ports, strict=True):
+            frame = frame.replace(_HOST + struct.pack(">i", broker), _HOST + struct.pack(">i", port))
+        return frame
+
+
+class _Connection:
+    """A client's connection to one broker."""
+
+    def __init__(self, proxy: KafkaProxy, at: int, client: socket.socket, server: socket.socket) -> None:
+        self._proxy, self._at, self._client, self._server = proxy, at, client, server
+        self._changed: dict[bytes, Rule] = {}  # by the number of a request: what has to be changed back in its answer
+        self._lock = threading.Lock()
+        proxy._sockets |= {client, server}
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def start(self) -> None:
+        _thread(self._ask)
+        _thread(self._answer)
+
+    def _ask(self) -> None:
+        with contextlib.suppress(OSError):
+            while frame := _frame(self._client):
+                (key,) = struct.unpack(">h", frame[:2])
+                rule = self._proxy._rule_for(key, frame)
+                if rule is None:
+                    _send(self._server, frame)
+                    continue
+                self._act(rule, frame)
+                rule.met.set()
+        self._close()
+
+    def _act(self, rule: Rule, frame: bytes) -> None:
+        match rule.how:
+            case "never":
+                pass
+            case "late":
+                rule.met.set()
+                rule.lifted.wait(_WAIT_S)
+                _send(self._server, frame)
+            case "cut":
+                self._close()
+            case "error":
+                self._changed[frame[4:8]] = rule
+                _send(self._server, rule.changed(frame))
+            case "other broker":
+                ports = self._proxy._brokers
+                with socket.create_connection(("127.0.0.1", ports[(self._at + 1) % len(ports)])) as other:
+                    _send(other, frame)
+                    self._give(_frame(other))
+
+    def _answer(self) -> None:
+        with contextlib.suppress(OSError):
+            while frame := _frame(self._server):
+                rule = self._changed.pop(frame[:4], None)
+                self._give(frame if rule is None else rule.changed(frame, back=True))
+        self._close()
+
+    def _give(self, frame: bytes) -> None:
+        with self._lock:
+            _send(self._client, self._proxy._here(frame))
+
+    def _close(self) -> None:
+        _end(self._client)
+        _end(self._server)
+
+
+def _frame(source: socket.socket) -> bytes:
+    """Return the next request or answer without its length; nothing: the connection has ended."""
+    size = _read(source, 4)
+    return _read(source, *struct.unpack(">i", size)) if size else b""
+
+
+def _read(source: socket.socket, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        more = source.recv(count - len(found))
+        if not more:
+            return b""
+        found += more
+    return bytes(found)
+
+
+def _send(target: socket.socket, frame: bytes) -> None:
+    target.sendall(struct.pack(">i", len(frame)) + frame)
+
+
+def _end(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+    each.close()
+
+
+def _thread(run: Callable[..., None], *given: object) -> None:
+    threading.Thread(target=run, args=given, name="kafka-proxy", daemon=True).start()
