@@ -21,6 +21,7 @@ from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.activity import Activity
 from trident.runtime.driver.attempts import Attempts, txids_of
 from trident.runtime.driver.batch import Batch, BatchTimes, Defined, Mail, News, Observer
+from trident.runtime.driver.capturing import Capturing
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.engine_choice import most_pending
 from trident.runtime.driver.execution import Execution
@@ -33,7 +34,6 @@ from trident.runtime.driver.retrying import Retrying
 from trident.runtime.driver.sources import Sources
 from trident.runtime.driver.starting import Starting
 from trident.runtime.engine.task_output import TaskOutput
-from trident.runtime.letters.capturing import Capturing
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 from trident.spout.rich import Activated

@@ -1,4 +1,4 @@
-"""Which tuples the last try of a batch may leave out: none that an earlier attempt of the batch may have left in a state.
+"""Capturing: which tuples a last try may leave out: none that an earlier attempt of the batch may have left in a state.
 
 An opaque state takes back what a failed attempt wrote. A transactional one keeps it, and one that is neither, or does not keep
 the attempts, keeps some. If such a state has the tuple already, its dead letter, put back, would count twice.
