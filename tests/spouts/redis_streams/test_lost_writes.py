@@ -93,7 +93,7 @@ def test_what_was_read_may_be_deleted_or_trimmed(redis_server: Server, client: A
 def test_a_log_from_before_entries_had_a_digest_is_continued(redis_server: Server, client: Any) -> None:
     fill(client, range(1, 11))
     batches = Batches(spout_of(redis_server))
-    definition = batches.define()
+    definition: Any = batches.define()
     batches.commit({**definition, "at": {"s": definition["at"]["s"][:2]}})
     fill(client, range(11, 14))
     assert numbers(batches.run()) == [[11, 12, 13]]
