@@ -150,6 +150,7 @@ def test_all_that_a_map_offers_is_asked_at_once() -> None:
 def test_a_spec_knows_what_its_factory_says_before_anything_is_opened() -> None:
     class Says:
         in_memory = forgets = True
+        expires_after_s = 60.0
 
         def make_state(self, conf: Any, partition_index: int, num_partitions: int) -> Any:
             raise AssertionError
@@ -159,6 +160,7 @@ def test_a_spec_knows_what_its_factory_says_before_anything_is_opened() -> None:
 
     said, unsaid = StateSpec(Says()), StateSpec(SaysNothing())
     assert (said.in_memory, said.forgets, said.kind, said.keeps_attempts) == (True, True, None, None)
+    assert (said.expires_after_s, unsaid.expires_after_s) == (60.0, None)
     assert (unsaid.in_memory, unsaid.forgets, unsaid.kind, unsaid.keeps_attempts) == (False, False, None, None)
 
 

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 from spouts.dataframes.chunks import ChunkLimits, ChunkPart, cut_chunks, write_dataframe
 from spouts.dataframes.manifests import (
     Manifest,
+    check_owner,
     fields_as_text,
     new_rows_folder,
     read_manifest,
+    remove_others,
     remove_rows,
     write_manifest,
 )
@@ -51,13 +53,23 @@ class DataFrameCoordinator:
         Of a batch.
     keep
         Keep the rows after the last batch.
+    owner
+        Whose rows they are; see `owner_of`.
     """
 
     def __init__(
-        self, open_dataframe: Callable[[], DataFrame], folder: str, fields: Fields, limits: ChunkLimits, keep: bool
+        self,
+        open_dataframe: Callable[[], DataFrame],
+        folder: str,
+        fields: Fields,
+        limits: ChunkLimits,
+        keep: bool,
+        owner: str = "",
     ) -> None:
         self._folder, self._fields, self._limits, self._keep, self._share = folder, fields, limits, keep, 1.0
+        self._owner = owner
         self._manifest: Manifest | None = None
+        self._has_swept = False
         self._begun = False  # whether this driver defined or cut a batch
         self._writing = _Writing(lambda: self._written(open_dataframe()))
 
@@ -69,8 +81,11 @@ class DataFrameCoordinator:
             return None
         manifest = self._loaded() if previous is None else self._of(previous)
         if manifest is None:
-            self._manifest = self._writing.result()
-            return None if self._manifest is None else self._define(self._manifest, 0)
+            manifest = self._manifest = self._writing.result()
+        if manifest is None:
+            return None
+        if previous is None:  # else the log says that they are its own, whatever the topology is called now
+            check_owner(self._folder, manifest, self._owner)
         if manifest.consumed:
             raise SpoutError(
                 f"the rows in {self._folder} were all committed and then deleted, and this log has none of them. Remove the "
@@ -99,7 +114,10 @@ class DataFrameCoordinator:
         return cut_chunks(manifest.rows_folder(self._folder), chunks, parallelism)
 
     def success(self, txid: int, definition: Definition) -> None:
-        """Delete the rows once the last of them are committed."""
+        """Delete the rows once the last of them are committed; and at first those that no batch will ever have."""
+        if not self._has_swept:
+            remove_others(self._folder, definition["snapshot"])
+            self._has_swept = True
         if definition["end"] == definition["of"]:
             self._done(definition)
 
@@ -154,9 +172,8 @@ class DataFrameCoordinator:
     def _written(self, df: DataFrame) -> Manifest:
         limits = ChunkLimits(*(max(1, limit // CHUNKS_PER_BATCH) for limit in self._limits))
         id_, rows_folder = new_rows_folder(self._folder)
-        manifest = write_manifest(
-            self._folder, id_, self._fields, write_dataframe(df, rows_folder, self._fields, limits)
-        )
+        chunks = write_dataframe(df, rows_folder, self._fields, limits)
+        manifest = write_manifest(self._folder, id_, self._fields, chunks, self._owner)
         _log.info("wrote %d rows in %d chunks to %s", manifest.rows, len(manifest.chunks), self._folder)
         return manifest
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spouts.dataframes.chunks import ChunkEmitter, ChunkLimits
 from spouts.dataframes.dataframe_batches import DataFrameCoordinator
+from spouts.dataframes.manifests import owner_of
 from trident.arrow import schema_of
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields, FieldsLike, normal_type
@@ -80,7 +81,12 @@ class DataFrameSpout:
     def get_coordinator(self, conf: Mapping[str, Any]) -> DataFrameCoordinator:
         """Open the driver's side."""
         return DataFrameCoordinator(
-            lambda: dataframe_of(self._source, self._fields), self._folder, self._fields, self._limits, self._keep
+            lambda: dataframe_of(self._source, self._fields),
+            self._folder,
+            self._fields,
+            self._limits,
+            self._keep,
+            owner_of(conf),
         )
 
     def get_emitter(self, conf: Mapping[str, Any]) -> ChunkEmitter:

@@ -1,19 +1,21 @@
 """The driver's side of `StructuredStreamingSpout`: from a batch of the query to a batch of the topology.
 
 A definition is plain data: `query` and `batch` (Spark's ids), `offsets` (the digest of what the checkpoint says of the
-batch), `sources` (what the query reads), `rows`, `bytes`, and `snapshot`, the id of the written rows.
+batch), `sources` (what the query reads), `rows`, `bytes`, `snapshot`, the id of the written rows, and `folder`, the name of
+that which they are in.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spouts.dataframes.chunks import ChunkLimits, ChunkPart, cut_chunks, write_dataframe
-from spouts.dataframes.manifests import fields_as_text, new_rows_folder, read_manifest, write_manifest
+from spouts.dataframes.manifests import check_owner, fields_as_text, new_rows_folder, read_manifest, write_manifest
 from spouts.streaming.checkpoint_check import check_checkpoint, check_handed, is_batch
 from spouts.streaming.checkpoint_files import read_batch, read_checkpoint, sources_of
 from spouts.streaming.stream_query import StreamQuery
@@ -49,10 +51,13 @@ class QueryCoordinator:
     ----------
     open_dataframe
         Returns the streaming DataFrame; called when the query is started, which is when the first batch is asked for.
+    owner
+        Whose rows they are; see `owner_of`.
     """
 
-    def __init__(self, open_dataframe: Callable[[], DataFrame], settings: QuerySettings) -> None:
+    def __init__(self, open_dataframe: Callable[[], DataFrame], settings: QuerySettings, owner: str = "") -> None:
         self._open_dataframe, self._settings, self._fields = open_dataframe, settings, settings.fields
+        self._owner = owner
         self._query: StreamQuery | None = None
         self._last: Definition | None = None  # the last batch that the log has, committed or being tried
         self._open: Definition | None = None  # a batch that is being tried
@@ -91,9 +96,7 @@ class QueryCoordinator:
 
     def success(self, txid: int, definition: Definition) -> None:
         """Delete the rows of the batch, and let Spark complete it."""
-        shutil.rmtree(
-            self._folder(definition), ignore_errors=True
-        )  # first: a batch that Spark gives again is deleted again
+        self._remove(definition)  # first: a batch that Spark gives again is deleted again
         self._open = None
         if self._query is not None:
             self._query.recorded(definition)
@@ -160,23 +163,34 @@ class QueryCoordinator:
         query, digest = read_batch(df.sparkSession, settings.checkpoint, batch)
         if last is not None and is_batch(last, query, batch, digest):
             if open_ is None:  # committed, but a crash kept Spark from completing it
-                shutil.rmtree(self._folder(last), ignore_errors=True)
+                self._remove(last)
             return open_  # else it is being tried since the restart, from the rows that were written before
         check_handed(settings.checkpoint, query, batch, last, settings.adopts)
+        # Of these rows nothing is removed here: a driver that was replaced would remove those of its successor.
+        fields = zlib.crc32("\n".join(fields_as_text(self._fields)).encode())
         made = {"query": query, "batch": batch, "offsets": digest, "sources": self._sources}
+        made["folder"] = f"{batch}-{digest}-{fields:08x}"
         folder = self._folder(made)
         manifest = read_manifest(folder)
-        if manifest is None or manifest.fields != fields_as_text(self._fields):
-            shutil.rmtree(folder, ignore_errors=True)
+        if manifest is None:
             id_, rows_folder = new_rows_folder(folder)
             chunks = write_dataframe(df, rows_folder, self._fields, _CHUNK)
-            manifest = write_manifest(folder, id_, self._fields, chunks)
+            manifest = write_manifest(folder, id_, self._fields, chunks, self._owner)
+        if last is None and not settings.adopts:
+            check_owner(folder, manifest, self._owner)
         size = sum(chunk.bytes for chunk in manifest.chunks)
         return {**made, "snapshot": manifest.id, "rows": manifest.rows, "bytes": size}
 
     def _folder(self, definition: Mapping[str, Any]) -> str:
-        name = f"{definition['batch']}-{definition['offsets']}"
-        return str(Path(self._settings.rows_dir, definition["query"], name))
+        earlier = f"{definition['batch']}-{definition['offsets']}"  # as versions named it whose definitions did not say
+        return str(Path(self._settings.rows_dir, definition["query"], definition.get("folder", earlier)))
+
+    def _remove(self, definition: Mapping[str, Any]) -> None:
+        """Delete the rows of a batch that is committed, and of those before it: also what other drivers wrote of them."""
+        for folder in Path(self._folder(definition)).parent.glob("*-*"):
+            number = folder.name.partition("-")[0]
+            if number.isdecimal() and int(number) <= definition["batch"]:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _same(one: Definition, other: Definition) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spouts.dataframes.chunks import ChunkEmitter
+from spouts.dataframes.manifests import owner_of
 from spouts.dataframes.spout import checked_folder, dataframe_of, fields_of_source, is_dataframe
 from spouts.streaming.query_batches import QueryCoordinator, QuerySettings
 from trident.fields import Fields, FieldsLike
@@ -77,7 +78,9 @@ class StructuredStreamingSpout:
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> QueryCoordinator:
         """Open the driver's side. The query is started when the first batch is asked for."""
-        return QueryCoordinator(lambda: dataframe_of(self._source, self._fields, streams=True), self._settings)
+        return QueryCoordinator(
+            lambda: dataframe_of(self._source, self._fields, streams=True), self._settings, owner_of(conf)
+        )
 
     def get_emitter(self, conf: Mapping[str, Any]) -> ChunkEmitter:
         """Return the worker's side."""

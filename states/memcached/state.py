@@ -26,7 +26,7 @@ from states.memcached.map import MemcachedMap
 from states.memcached.options import MemcachedOptions
 from states.memcached.read_cache import MemcachedCache
 from trident.errors import ConfigError
-from trident.state.abilities import DeclaresAttempts
+from trident.state.abilities import DeclaresAttempts, Expires
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
 from trident.state.map_state import BackingMapFactory, MapStateFactory
 from trident.state.wrappers.read_through import ReadThroughMap
@@ -95,3 +95,8 @@ class _CachedMapFactory:
     def keeps_attempts(self) -> bool | None:
         """Whether the durable map does."""
         return self.durable.keeps_attempts if isinstance(self.durable, DeclaresAttempts) else None
+
+    @property
+    def expires_after_s(self) -> float | None:
+        """When values of the durable map expire; those of the cache may."""
+        return self.durable.expires_after_s if isinstance(self.durable, Expires) else None

@@ -54,7 +54,9 @@ def join_within(
     )
     name = state_name or handles[0]._label or f"{fields.names[0]}-join"
     spec = MemoryMapState.opaque() if state is None else spec_of(state)
-    topology._add_state(name, keeping(handles[0], "join", name, spec))
+    # A row is kept until the other side's watermark is beyond the last time that may meet it.
+    kept_us = max(0, latest + sides[1].delay_us, sides[0].delay_us - earliest)
+    topology._add_state(name, keeping(handles[0], "join", name, spec, -(-kept_us // 1000)))
     parents = tuple(stream._node.id for stream in handles)
     id_ = handles[0]._child_id(f"join_within@{name}")
     return topology._add(

@@ -24,7 +24,7 @@ from trident.operations.windows import (
     TumblingDurationWindow,
     WindowConfig,
 )
-from trident.state.interfaces import StateFactory, StateSpec, StateType
+from trident.state.interfaces import REPLAY_WINDOW_S, StateFactory, StateSpec, StateType
 
 __all__ = ["EVENT_TIMES", "Windowing", "keeping"]
 
@@ -131,7 +131,7 @@ def _declare(
             "rename the field"
         )
     name = state_name or stream._label or f"{member.outputs.names[0]}-window"
-    stream._topology._add_state(name, keeping(stream, "window", name, spec, by_key=len(key) > 0))
+    stream._topology._add_state(name, keeping(stream, "window", name, spec, config.kept_ms, by_key=len(key) > 0))
     label = step_label("window", member.aggregator, name)
     node = stream._child(
         label, WindowNode, fields, state=name, inputs=member.inputs, window=config, group=key,
@@ -149,8 +149,16 @@ def _state(args: Sequence[Any]) -> tuple[StateSpec, Sequence[Any]]:
     return MemoryMapState.opaque(), args
 
 
-def keeping(stream: StreamBase, what: str, name: str, spec: StateSpec, by_key: bool = True) -> StateSpec:
-    """Return the spec, with one partition if there is no key; `TopologyError` where it cannot keep a window or a join."""
+def keeping(
+    stream: StreamBase, what: str, name: str, spec: StateSpec, kept_ms: int | None, by_key: bool = True
+) -> StateSpec:
+    """Return the spec, with one partition if there is no key; `TopologyError` where it cannot keep a window or a join.
+
+    Parameters
+    ----------
+    kept_ms
+        How long rows are kept, in milliseconds; None: that has no limit.
+    """
     kind = spec.kind
     if kind is not None and kind is not StateType.OPAQUE:
         raise TopologyError(
@@ -163,6 +171,7 @@ def keeping(stream: StreamBase, what: str, name: str, spec: StateSpec, by_key: b
             f"stream {stream.get_name()!r}: the {what} keeps what it holds in state {name!r}, which forgets what was not used "
             "for long: tuples would be missing. Use a state that keeps all"
         )
+    _check_expiry(stream, what, name, spec.expires_after_s, kept_ms)
     if by_key:
         return spec
     if spec.required_num_partitions not in (None, 1):
@@ -171,6 +180,26 @@ def keeping(stream: StreamBase, what: str, name: str, spec: StateSpec, by_key: b
             "of a whole stream has one, because all of it fires together: group the stream, or leave out num_partitions"
         )
     return replace(spec, required_num_partitions=1)
+
+
+def _check_expiry(stream: StreamBase, what: str, name: str, ttl_s: float | None, kept_ms: int | None) -> None:
+    """Refuse a state whose values expire before they are needed for the last time: after a standstill of a day, too."""
+    if ttl_s is None:
+        return
+    standstill_s = REPLAY_WINDOW_S if ttl_s >= REPLAY_WINDOW_S else 0  # less was allowed by name
+    least_s = None if kept_ms is None else -(-kept_ms // 1000) + standstill_s
+    if least_s is not None and ttl_s >= least_s:
+        return
+    cure = "leave ttl_s out, because what is no longer needed is overwritten or removed"
+    if least_s is None:
+        kept = "until there are enough of them, however long that takes: " + cure
+    else:
+        also = ", a day of which is for a standstill" if standstill_s else ""
+        kept = f"for {timedelta(milliseconds=kept_ms or 0)}: {cure}, or give at least {least_s}{also}"
+    raise TopologyError(
+        f"stream {stream.get_name()!r}: the {what} keeps tuples in state {name!r}, whose values expire {ttl_s:.12g} seconds "
+        f"after they were written (ttl_s), and it needs them {kept}"
+    )
 
 
 def _bounds(stream: StreamBase, config: WindowConfig, bounds: FieldsLike | None) -> Fields:

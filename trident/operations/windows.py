@@ -80,6 +80,12 @@ class WindowConfig:
         return None
 
     @property
+    def kept_ms(self) -> int | None:
+        """How long a tuple may have to be kept, in milliseconds of the window's time; None: until others come, however late."""
+        times = self.event_time or EventTime("")
+        return None if self.counts else self.length + times.delay_ms + times.lateness_ms
+
+    @property
     def by_batch_time(self) -> bool:
         """Whether a tuple has the time of its batch."""
         return not self.counts and self.event_time is None

@@ -190,7 +190,7 @@ class ITridentSpout(Protocol):
         """Return the fields with their types."""
 
     def get_coordinator(self, conf: Mapping[str, Any]) -> BatchCoordinator:
-        """Open the driver's side. `conf` holds the settings of the topology."""
+        """Open the driver's side. `conf` holds the settings of the topology, and the names of `topology` and `stream`."""
 
     def get_emitter(self, conf: Mapping[str, Any]) -> Emitter:
         """Return the worker's side."""

@@ -18,6 +18,7 @@ __all__ = [
     "Closable",
     "ColumnarState",
     "DeclaresAttempts",
+    "Expires",
     "Fencing",
     "Forgetting",
     "ITupleCollection",
@@ -265,6 +266,15 @@ class Forgetting(Ability, Protocol):
     @property
     def forgets(self) -> bool:
         """Whether they may; such a state cannot hold a window."""
+
+
+@runtime_checkable
+class Expires(Ability, Protocol):
+    """A factory of states or of backing maps that says when a value expires that is not written again."""
+
+    @property
+    def expires_after_s(self) -> float | None:
+        """Seconds from the last write; None: never. A window is kept only where nothing expires before it is complete."""
 
 
 @runtime_checkable

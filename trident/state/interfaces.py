@@ -14,6 +14,7 @@ from trident.ability import Ability
 from trident.redaction import Redacted
 from trident.state.abilities import (
     DeclaresAttempts,
+    Expires,
     Forgetting,
     ITupleCollection,
     KeptInMemory,
@@ -189,6 +190,12 @@ class StateSpec:
     def forgets(self) -> bool:
         """Whether the states may forget values; see `Forgetting`."""
         return isinstance(self.factory, Forgetting) and self.factory.forgets
+
+    @property
+    def expires_after_s(self) -> float | None:
+        """Seconds from its last write to the expiry of a value; None: never, as far as the factory knows. See `Expires`."""
+        factory = self.factory.backing_map_factory if isinstance(self.factory, OverBackingMap) else self.factory
+        return factory.expires_after_s if isinstance(factory, Expires) else None
 
 
 class ValueUpdater(Protocol[V]):

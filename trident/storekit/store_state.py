@@ -13,7 +13,7 @@ from trident.state.encoding.serializers import keeps_attempts, serializer_for
 from trident.state.interfaces import IBackingMap, StateConf, StateSpec, StateType
 from trident.state.map_state import map_state
 from trident.state.wrappers.serialized_map import SerializedMap
-from trident.storekit.store_options import MapOptions
+from trident.storekit.store_options import Expiring, MapOptions
 
 __all__ = ["Kinds", "StoreMapFactory", "StoreState", "driver_package"]
 
@@ -77,6 +77,11 @@ class StoreMapFactory:
     def keeps_attempts(self) -> bool:
         """Whether stored values say which attempt wrote them."""
         return keeps_attempts(serializer_for(self.options.serializer, self.kind))
+
+    @property
+    def expires_after_s(self) -> float | None:
+        """The option `ttl_s`, if the store has it."""
+        return self.options.ttl_s if isinstance(self.options, Expiring) else None
 
 
 class StoreState(Kinds[T]):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from spouts.dataframes.chunks import ChunkEmitter, ChunkLimits, ChunkPart, cut_chunks
-from spouts.dataframes.manifests import read_manifest, remove_rows
-from tests.spouts.dataframes.written_rows import batch_of, chunks_of, written
+from spouts.dataframes.manifests import new_rows_folder, read_manifest, remove_rows, write_manifest
+from tests.spouts.dataframes.written_rows import FIELDS, batch_of, chunks_of, written
 from tests.spouts.reading import tuple_rows
 from trident.errors import ReplayMismatchError, SpoutError
 
@@ -59,21 +59,35 @@ def test_a_file_that_changed_or_is_gone_is_not_read(tmp_path: Path) -> None:
         list(ChunkEmitter().emit(part))
 
 
+@pytest.fixture(params=["with hard links", "without hard links"])
+def links(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system with hard links, and one without."""
+
+    def refuse(path: Path, target: Path) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    if request.param == "without hard links":
+        monkeypatch.setattr(Path, "hardlink_to", refuse)
+
+
+@pytest.mark.usefixtures("links")
 def test_of_two_that_write_a_manifest_the_first_counts(tmp_path: Path) -> None:
     first, second = written(tmp_path, 10, 5), written(tmp_path, 20, 5)
     assert second == first == read_manifest(str(tmp_path))
-    assert [path.name for path in tmp_path.glob("rows-*")] == [f"rows-{first.id}"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", f"rows-{first.id}"]
     remove_rows(str(tmp_path), first)
     assert [path.name for path in tmp_path.iterdir()] == ["manifest.json"]
 
 
-def test_a_folder_without_hard_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(path: Path, target: Path) -> None:
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr(Path, "hardlink_to", refuse)
-    assert written(tmp_path, 10, 5) == read_manifest(str(tmp_path))
-    assert sorted(path.name.partition("-")[0] for path in tmp_path.iterdir()) == ["manifest.json", "rows"]
+@pytest.mark.usefixtures("links")
+def test_a_driver_that_was_replaced_neither_removes_nor_replaces_what_its_successor_writes(tmp_path: Path) -> None:
+    id_, rows_folder = new_rows_folder(str(tmp_path))
+    chunks = chunks_of(Path(rows_folder), [batch_of(0, 10)], ChunkLimits(5, MUCH))  # the successor is writing
+    first = written(tmp_path, 20, 5)
+    assert [Path(rows_folder, chunk.file).exists() for chunk in chunks] == [True, True]
+    assert write_manifest(str(tmp_path), id_, FIELDS, chunks) == first  # and finds that it was late
+    assert written(tmp_path, 30, 5) == first  # as the replaced driver would, were it the later one
+    assert [path.name for path in tmp_path.glob("rows-*")] == [f"rows-{first.id}"]
 
 
 def test_a_manifest_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -81,6 +81,47 @@ def test_rows_that_are_kept_can_be_read_by_another_log(tmp_path: Path) -> None:
         assert sorted(rows.rows) == [(n, "x") for n in range(100)]
 
 
+OWNER = "the stream 'orders' of the topology 'orders'"
+
+
+@pytest.mark.parametrize(
+    ("topology_name", "stream"), [("invoices", "orders"), ("orders", "more-orders")], ids=["topology", "stream"]
+)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_rows_of_another_stream_are_not_read_in_place_of_its_own(
+    tmp_path: Path, topology_name: str, stream: str, keeps: bool
+) -> None:
+    written(tmp_path / "rows", 100, 10, OWNER)
+    topology = TridentTopology(topology_name)
+    rows = keep(topology.new_stream(stream, spout_of(tmp_path / "rows", keep=keeps)))
+    said = f"failed once .* the rows in .*/rows are those of {OWNER}, and this is the stream '{stream}'.* a folder of its own"
+    with pytest.raises(BatchFailedError, match=said):
+        run_all(topology, "in_process", log_dir=str(tmp_path / "log"))
+    assert not rows.rows
+    own = TridentTopology("orders")
+    kept = keep(own.new_stream("orders", spout_of(tmp_path / "rows", keep=keeps)))
+    run_all(own, "in_process", log_dir=str(tmp_path / "own"))
+    assert len(kept.rows) == 100
+
+
+def test_a_topology_that_was_renamed_goes_on_with_its_rows(tmp_path: Path) -> None:
+    written(tmp_path, 100, 10, "the stream 'orders' of the topology 'orders'")
+    conf = {"topology": "orders", "stream": "orders"}
+    first = spout_of(tmp_path, max_batch_rows=30).get_coordinator(conf).initialize_transaction(1, None)
+    renamed = spout_of(tmp_path, max_batch_rows=30).get_coordinator({**conf, "topology": "all orders"})
+    assert [one["left"] for one in definitions(renamed, first, 2)] == [40, 10, 0]
+
+
+def test_rows_that_no_log_has_are_deleted_once_a_batch_is_committed(tmp_path: Path) -> None:
+    manifest = written(tmp_path, 100, 10)
+    (tmp_path / "rows-of-a-start-that-was-killed").mkdir()
+    coordinator = spout_of(tmp_path, max_batch_rows=30).get_coordinator({})
+    first = coordinator.initialize_transaction(1, None)
+    assert len(list(tmp_path.glob("rows-*"))) == 2
+    coordinator.success(1, first)
+    assert [path.name for path in tmp_path.glob("rows-*")] == [f"rows-{manifest.id}"]
+
+
 def test_rows_of_a_driver_that_died_before_it_could_delete_them_are_deleted(tmp_path: Path) -> None:
     manifest = written(tmp_path, 20, 10)
     coordinator = spout_of(tmp_path).get_coordinator({})

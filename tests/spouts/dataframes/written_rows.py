@@ -28,8 +28,8 @@ def chunks_of(folder: Path, batches: list[pa.RecordBatch], limits: ChunkLimits, 
     return [Chunk(*(row[name] for name in Chunk._fields)) for row in rows]
 
 
-def written(folder: Path, rows: int, per_chunk: int) -> Manifest:
+def written(folder: Path, rows: int, per_chunk: int, owner: str = "") -> Manifest:
     """Write the numbers below `rows` as a DataFrame of a former start."""
     id_, rows_folder = new_rows_folder(str(folder))
     chunks = chunks_of(Path(rows_folder), [batch_of(0, rows)], ChunkLimits(per_chunk, 1 << 30))
-    return write_manifest(str(folder), id_, FIELDS, chunks)
+    return write_manifest(str(folder), id_, FIELDS, chunks, owner)

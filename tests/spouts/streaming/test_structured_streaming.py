@@ -15,18 +15,29 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spouts import StructuredStreamingSpout
+from spouts.dataframes.chunks import Chunk, ChunkLimits
+from spouts.dataframes.manifests import Manifest, read_manifest
+from spouts.streaming import query_batches
 from tests.harness.commands import environment, last_txid
 from tests.harness.sqlite_map import sqlite_state
 from tests.harness.topology_runs import keep, start
+from tests.spouts.dataframes.written_rows import FIELDS, batch_of, chunks_of
+from tests.spouts.reading import rows_of
 from tests.spouts.streaming import two_sources
 from trident import BatchFailedError, TopologyError, TridentTopology
-from trident.operations import Count
+from trident.fields import Fields
+from trident.operations import Count, Filter
 from trident.runtime.driver.running import RunningTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).parent.parent.parent.parent
+
+
+class _Failing(Filter):
+    def is_keep(self, tuple: Any) -> bool:
+        raise ValueError("no such line")
 
 
 class Words:
@@ -47,11 +58,21 @@ class Words:
     def lines(self) -> DataFrame:
         return self.spark.readStream.option("maxFilesPerTrigger", 1).text(str(self.source))
 
-    def start(self, df: DataFrame | None = None, log: str = "log", **options: Any) -> RunningTopology:
-        topology = TridentTopology("words")
+    def start(
+        self,
+        df: DataFrame | None = None,
+        log: str = "log",
+        name: str = "words",
+        fails: bool = False,
+        **options: Any,
+    ) -> RunningTopology:
+        topology = TridentTopology(name)
         spout = StructuredStreamingSpout(self.lines() if df is None else df, self.checkpoint, **options)
         state = sqlite_state(str(self.folder / f"{log}.db"))
-        topology.new_stream("lines", spout).group_by("value").persistent_aggregate(state, Count(), "count")
+        lines = topology.new_stream("lines", spout)
+        if fails:
+            lines = lines.filter("value", _Failing())
+        lines.group_by("value").persistent_aggregate(state, Count(), "count")
         return start(topology, "in_process", log_dir=str(self.folder / log))
 
     def run(self, **options: Any) -> tuple[int, dict[str, int]]:
@@ -141,6 +162,51 @@ def test_a_checkpoint_that_does_not_belong_to_the_log_is_found(words: Words) -> 
     assert words.run(adopt_checkpoint=True) == (5, dict.fromkeys("abcde", 1))  # rightly, because it has read the same
     words.add("f")
     assert words.run() == (6, dict.fromkeys("abcdef", 1))
+
+
+class _Given:
+    """A batch as Spark gives it, of a session that nobody asks for anything."""
+
+    sparkSession = None  # noqa: N815  as PySpark has it
+
+
+def test_a_driver_that_was_replaced_does_not_remove_the_rows_that_its_successor_has_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rows(df: Any, folder: str, fields: Fields, limits: ChunkLimits) -> list[Chunk]:
+        return chunks_of(Path(folder), [batch_of(0, 10)], limits)
+
+    monkeypatch.setattr(query_batches, "read_batch", lambda spark, path, batch: ("query", "digest"))
+    monkeypatch.setattr(query_batches, "write_dataframe", rows)
+    spout = StructuredStreamingSpout(lambda spark: spark.table("t"), tmp_path, fields=FIELDS)
+    replaced, successor = (spout.get_coordinator({}) for _ in range(2))
+    written: list[Any] = []
+
+    def read_before_the_successor_writes(folder: str) -> Manifest | None:
+        found = read_manifest(folder)
+        if not written:
+            written.append(None)
+            written[0] = successor._write(_Given(), 0)  # type: ignore[arg-type]
+        return found
+
+    monkeypatch.setattr(query_batches, "read_manifest", read_before_the_successor_writes)
+    replaced._write(_Given(), 0)  # type: ignore[arg-type]
+    assert rows_of(spout, successor, written[0]) == [(number, "x") for number in range(10)]
+    successor.success(1, written[0])
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.spark
+def test_a_batch_that_another_topology_has_begun_is_not_taken_for_its_own(words: Words) -> None:
+    words.add("a")
+    with pytest.raises(BatchFailedError, match="no such line"):  # the rows are written, and then the batch fails
+        words.run(fails=True)
+    said = (
+        "the rows in .* are those of the stream 'lines' of the topology 'words', and this is the stream 'lines' of the"
+    )
+    with pytest.raises(BatchFailedError, match=f"failed once .*CheckpointMismatchError: {said} topology 'others'"):
+        words.run(name="others", log="another-log")
+    assert words.run() == (1, {"a": 1})
 
 
 @pytest.mark.spark

@@ -41,9 +41,9 @@ class SpoutHandle:
 
 def open_spouts(plan: Plan, config: Config, closers: Closers) -> tuple[dict[str, SpoutHandle], dict[str, Any]]:
     """Open the coordinators of a plan's spouts; returns them and, for the workers, their emitters."""
-    settings = config.as_mapping()
     handles, emitters = {}, {}
     for node in plan.spouts:
+        settings = {**config.as_mapping(), "topology": plan.topology, "stream": node.id}
         spout = as_trident_spout(node.spout, node.id)
         handle = handles[node.id] = SpoutHandle(node.id, spout.get_coordinator(settings), spout_type_of(spout))
         closers.add("spouts", handle.coordinator.close)
