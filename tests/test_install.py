@@ -5,22 +5,21 @@ Only this project is newly installed. What it depends on is that of the environm
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
+import signal
 import sysconfig
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.harness.commands import started, until
+from tests.harness.environments import Environment, build_wheel
 from tests.test_docs import PACKAGES, ROOT, blocks, environment
 
 pytestmark = pytest.mark.slow
 
 README = ROOT / "README.md"
-_TIMEOUT_S = 110.0
 _EVERY_MODULE = """
 import importlib, pathlib, sys
 
@@ -36,61 +35,36 @@ for package in sys.argv[1:]:
 """
 
 
-class Installed:
-    """A new environment with the wheel in it."""
-
-    def __init__(self, wheel: Path, home: Path) -> None:
-        self.wheel, self.scripts = wheel, home / "bin"
-
-    def run(self, *command: str, cwd: Path) -> str:
-        """Run a command of the environment, which knows nothing of the sources; returns what it printed."""
-        path = f"{self.scripts}{os.pathsep}{os.environ['PATH']}"
-        python = str(self.scripts / "python")
-        known = {**environment(), "PATH": path, "PYSPARK_PYTHON": python, "PYSPARK_DRIVER_PYTHON": python}
-        del known["PYTHONPATH"]
-        done = subprocess.run(
-            command, cwd=cwd, env=known, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def python(self, *arguments: str, cwd: Path) -> str:
-        return self.run(str(self.scripts / "python"), *arguments, cwd=cwd)
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_wheel(tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    folder = tmp_path_factory.mktemp("installed")
-
-    def run(*command: str | Path) -> None:
-        done = subprocess.run([*map(str, command)], cwd=ROOT, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-
-    run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder)
-    (wheel,) = folder.glob("*.whl")
-    run(sys.executable, "-m", "venv", folder / "venv")
-    run(folder / "venv/bin/python", "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", wheel)
-    (site,) = (folder / "venv/lib").glob("python*/site-packages")
-    (site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"], encoding="utf-8")
-    return Installed(wheel, folder / "venv")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """Install the wheel beside all that is installed for the tests."""
+    made = Environment(tmp_path_factory.mktemp("installed") / "venv", environment(), with_pip=True)
+    made.install(wheel)
+    (made.site / "dependencies.pth").write_text(sysconfig.get_paths()["purelib"], encoding="utf-8")
+    return made
 
 
-def test_the_wheel_has_every_file_of_the_packages(installed: Installed) -> None:
+def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     files = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    with zipfile.ZipFile(installed.wheel) as wheel:
-        packed = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
     assert packed == files
     assert {f"{package}/py.typed" for package in PACKAGES} <= packed
 
 
-def test_every_module_is_imported_from_where_it_was_installed(installed: Installed, tmp_path: Path) -> None:
+def test_every_module_is_imported_from_where_it_was_installed(installed: Environment, tmp_path: Path) -> None:
     (tmp_path / "every.py").write_text(_EVERY_MODULE, encoding="utf-8")
-    names = installed.python("every.py", *PACKAGES, cwd=tmp_path).split()
+    names = installed.run(installed.python, "every.py", *PACKAGES, cwd=tmp_path).split()
     assert {"trident.stream", "trident.runtime.driver.loop", "states.delta.map", "spouts.text_files.spout"} <= set(
         names
     )
@@ -98,21 +72,36 @@ def test_every_module_is_imported_from_where_it_was_installed(installed: Install
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
-def test_the_readme_counts_words_and_its_commands_go_on_from_there(installed: Installed, tmp_path: Path) -> None:
+def test_the_readme_is_followed_from_top_to_bottom_in_one_folder(installed: Environment, tmp_path: Path) -> None:
     program, *others = blocks(README, "python")
     assert len(others) == 2
     (tmp_path / "word_count.py").write_text(program, encoding="utf-8")
-    assert installed.python("word_count.py", cwd=tmp_path).splitlines() == promised(program)
+    assert installed.run(installed.python, "word_count.py", cwd=tmp_path).splitlines() == promised(program)
 
-    _, commands, _ = blocks(README, "sh")
+    _, commands, kept_running = blocks(README, "sh")
     told = installed.run("bash", "-euo", "pipefail", "-c", commands, cwd=tmp_path)
     assert "complete: 1 batches with 1 tuples" in told
     assert re.search(r"the\W+4\W+dish\W+1\W", told)
     assert re.search(r"last batch +2 ", told)
 
+    up, *steps = kept_running.splitlines()
+    assert up.split()[:3] == ["trident", "up", "#"]
+    command = (str(installed.scripts / "trident"),)
+    with started("up", "--port", "0", cwd=tmp_path, program=command, variables=installed.variables) as cluster:
+        cluster.says("submit a topology")
+        told = installed.run("bash", "-euo", "pipefail", "-c", "\n".join(steps), cwd=tmp_path)
+        assert "word-count: goes on after batch 2 of trident-log/word-count" in told
+        assert re.search(r"word-count +active +active", told)
+        assert re.search(r"the\W+4\W+dish\W+1\W", told)
+        (tmp_path / "books/end.txt").write_text("the end\n", encoding="utf-8")
+        get = ("trident", "get", "word_count.py:topology", "count", "the")
+        until(lambda: re.search(r"the\W+5\W", installed.run(*get, cwd=tmp_path)), "what is added is counted")
+        cluster.signal(signal.SIGTERM)
+        assert cluster.end()[0] == 128 + signal.SIGTERM
+
     for code in others:
         (tmp_path / "program.py").write_text(code, encoding="utf-8")
-        assert installed.python("program.py", cwd=tmp_path).splitlines() == promised(code)
+        assert installed.run(installed.python, "program.py", cwd=tmp_path).splitlines() == promised(code)
 
 
 def promised(program: str) -> list[str]:

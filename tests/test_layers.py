@@ -121,7 +121,8 @@ LAYERS = (
     Layer(("trident.runtime.windows",), (*_rooms("steps"), *RUNTIME)),
     Layer(("trident.runtime.engine",), (*_rooms("steps", "windows"), *RUNTIME)),
     Layer(("trident.runtime.letters",), (*_rooms("steps", "engine"), *RUNTIME)),
-    Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME)),
+    # Where a log is may be written in the cluster's state.
+    Layer(("trident.runtime.reading",), (*_rooms("steps"), *RUNTIME), deferred=("trident.cluster.cluster_log",)),
     Layer(("trident.runtime.commit",), (*_rooms("steps", "windows", "engine", "reading"), *RUNTIME)),
     Layer(("trident.runtime.executors",), (*_rooms("steps", "windows", "engine", "reading", "commit"), *RUNTIME)),
     Layer(

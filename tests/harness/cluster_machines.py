@@ -223,10 +223,14 @@ class MachineCluster:
         pid = None if found is None else found["pid"]
         return next((each for each in self.nimbuses if each.process.pid == pid and each.process.poll() is None), None)
 
+    def log_address(self, name: str) -> str:
+        """Return where the cluster has a topology's log."""
+        return log_of(self.address, name, self.folder)
+
     def log(self, name: str) -> TransactionLogReader:
         """Return the reader of a topology's log, wherever a cluster of this kind has it. For one thread."""
         if name not in self._readers:
-            self._readers[name] = open_reader(log_of(self.address, name))
+            self._readers[name] = open_reader(self.log_address(name))
         return self._readers[name]
 
     def submit(self, name: str = "counting", target: str = "counting.py:topology", **conf: str) -> str:

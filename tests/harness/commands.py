@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -81,12 +82,18 @@ def write_module(folder: Path, name: str, text: str) -> None:
 class Background:
     """A command that runs, in a session of its own as a shell would give it a process group of its own."""
 
-    def __init__(self, words: tuple[str, ...], cwd: Path, program: tuple[str, ...] = _TRIDENT) -> None:
+    def __init__(
+        self,
+        words: tuple[str, ...],
+        cwd: Path,
+        program: tuple[str, ...] = _TRIDENT,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         with interruptible():
             self.process = subprocess.Popen(
                 [*program, *words],
                 cwd=cwd,
-                env=environment(),
+                env=environment() if variables is None else variables,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -97,6 +104,14 @@ class Background:
     def signal(self, signum: int) -> None:
         """Send a signal to the whole process group, as a terminal does."""
         os.killpg(self.process.pid, signum)
+
+    def says(self, pattern: str) -> str:
+        """Read its output until it has a text; returns that."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if found := re.search(pattern, line):
+                return found[0]
+        raise AssertionError(f"it has ended and never said {pattern}")
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the end; return exit code, output and errors."""
@@ -130,9 +145,11 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def started(*words: str, cwd: Path, program: tuple[str, ...] = _TRIDENT) -> Iterator[Background]:
+def started(
+    *words: str, cwd: Path, program: tuple[str, ...] = _TRIDENT, variables: Mapping[str, str] | None = None
+) -> Iterator[Background]:
     """Run a command in the background; what is left of its session at the end is killed."""
-    background = Background(words, cwd, program)
+    background = Background(words, cwd, program, variables)
     try:
         yield background
     finally:

@@ -263,7 +263,51 @@ def test_max_spout_pending_bounds_what_a_silent_bolt_holds() -> None:
         assert (cluster.pending, len(cluster.instance("bolt").got)) == (7, 7)
 
 
-def test_without_ackers_a_message_is_acked_at_once() -> None:
-    with SteppedCluster(topology(Rich(), 5), acker_executors=0) as cluster:
+class NotesAcks(MockedSpout):
+    """Notes how many of its messages were acknowledged before, and within, each call."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__("n: bigint", *[[n] for n in range(rows)])
+        self.before: list[int] = []
+        self.within: list[int] = []
+
+    def next_tuple(self) -> None:
+        self.before.append(len(self.acked))
+        super().next_tuple()
+        self.within.append(len(self.acked))
+
+
+def noting_acks(rows: int, with_bolt: bool) -> StormTopology:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", NotesAcks(rows))
+    if with_bolt:
+        builder.set_bolt("bolt", Rich()).shuffle_grouping("spout")
+    return builder.create_topology()
+
+
+def test_without_ackers_a_message_is_acked_within_its_emit() -> None:
+    with SteppedCluster(noting_acks(5, with_bolt=True), acker_executors=0, max_spout_pending=1) as cluster:
         cluster.step()
         assert cluster.spout("spout").acked == [0, 1, 2, 3, 4]
+        assert cluster.instance("spout").within[:5] == [1, 2, 3, 4, 5]
+
+
+def test_a_message_that_goes_to_no_bolt_is_acked_before_the_spout_is_asked_again() -> None:
+    with SteppedCluster(noting_acks(5, with_bolt=False), max_spout_pending=1) as cluster:
+        cluster.step()
+        assert cluster.instance("spout").before[:5] == cluster.instance("spout").within[:5] == [0, 1, 2, 3, 4]
+        assert cluster.spout("spout").acked == [0, 1, 2, 3, 4]
+
+
+class FailsInAck(MockedSpout):
+    def ack(self, msg_id: Any) -> None:
+        raise ValueError("no ack")
+
+
+def test_an_ack_that_raises_within_an_emit_is_told_as_an_ack() -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("spout", FailsInAck("n: bigint", [1]))
+    with SteppedCluster(builder.create_topology(), acker_executors=0) as cluster:
+        cluster.step()
+        (error,) = cluster.errors
+    assert error.text.endswith("task 1: ack: ValueError('no ack')\n")

@@ -31,6 +31,7 @@ from trident.cli.arguments import (
     UiToken,
     existing_log,
     local_folder,
+    log_named,
 )
 from trident.cli.console import reporting, say
 from trident.cli.daemon_commands import add_daemon_commands
@@ -282,14 +283,14 @@ def get_command(
         get(load_topology(target, name), config, state, keys or [], listing, as_json)
 
 
-@app.command("log", epilog="Example: `trident log trident-log/word-count --last 3`")
+@app.command("log", epilog="Example: `trident log word-count --last 3`")
 def log_command(
     directory: Annotated[
         str,
         typer.Argument(
-            metavar="DIR",
+            metavar="DIR|NAME",
             callback=existing_log,
-            help="Folder of the log, or zookeeper://HOST:PORT/PATH.",
+            help="Folder of the log, or zookeeper://HOST:PORT/PATH; or the name of a topology.",
             show_default=False,
         ),
     ],
@@ -304,7 +305,7 @@ def log_command(
     from trident.cli.log import log
 
     with reporting(debug):
-        log(directory, last, as_json)
+        log(log_named(directory), last, as_json)
 
 
 @app.command("explain", epilog="Example: `trident explain examples/word_count.py:topology`")

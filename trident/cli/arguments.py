@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 
 from trident.config import NO_URL, Config, is_url
 from trident.errors import ConfigError
+from trident.zookeeper_address import is_zookeeper
 
 __all__ = [
     "AsJson",
@@ -31,6 +33,7 @@ __all__ = [
     "UiToken",
     "existing_log",
     "local_folder",
+    "log_named",
 ]
 
 
@@ -62,6 +65,16 @@ def local_folder(folder: Path | None) -> Path | None:
     if folder is not None and is_url(str(folder)):
         raise typer.BadParameter(f"{str(folder)!r} {NO_URL}")
     return folder
+
+
+def log_named(log: str) -> str:
+    """Return where a log is that is given as its place, or as the name of a topology that runs here or in a cluster."""
+    if is_zookeeper(log) or os.sep in log or Path(log).exists():
+        return log
+    from trident.runtime.reading.foreign_logs import log_place
+
+    place = log_place(log, Config())
+    return place if is_zookeeper(place) or Path(place).exists() else log
 
 
 def existing_log(log: str) -> str:

@@ -83,7 +83,8 @@ def _submit(
     """Submit a topology to a cluster, which keeps it running from then on.
 
     Packed are the module, what it imports from its folder, packages whole with their data files. The package is loaded
-    before it is sent. A topology that is submitted again under its name, after it was killed, continues with its log.
+    before it is sent. A topology that is submitted again under its name, after it was killed, continues with its log; in
+    the folder of a cluster on this machine that is the log of `trident run`.
 
     Exit codes: 0 submitted (with --wait: it runs), 1 failed, 2 wrong usage, 4 submitted, but it did not run within
     --timeout, 130 ended by Ctrl-C.

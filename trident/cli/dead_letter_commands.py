@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from trident.cli.arguments import existing_log
+from trident.cli.arguments import existing_log, log_named
 from trident.cli.console import reporting
 
 __all__ = ["app"]
@@ -23,9 +23,9 @@ app = typer.Typer(
 Directory = Annotated[
     str,
     typer.Argument(
-        metavar="DIR",
+        metavar="DIR|NAME",
         callback=existing_log,
-        help="Folder of the log, or zookeeper://HOST:PORT/PATH.",
+        help="Folder of the log, or zookeeper://HOST:PORT/PATH; or the name of a topology.",
         show_default=False,
     ),
 ]
@@ -55,7 +55,7 @@ def list_command(
     from trident.cli.dead_letter_actions import list_letters
 
     with reporting(debug):
-        list_letters(directory, folder, every, as_json)
+        list_letters(log_named(directory), folder, every, as_json)
 
 
 @app.command("show", epilog="Example: `trident dead-letters show trident-log/word-count 12-0`")
@@ -70,7 +70,7 @@ def show_command(
     from trident.cli.dead_letter_actions import show
 
     with reporting(debug):
-        show(directory, folder, letter, as_json)
+        show(log_named(directory), folder, letter, as_json)
 
 
 @app.command("replay", epilog="Example: `trident dead-letters replay trident-log/word-count 12-0 12-3 15`")
@@ -94,4 +94,4 @@ def replay_command(
     if bool(letters) == every:
         raise typer.BadParameter("name dead letters or batches, or give --all")
     with reporting(debug):
-        replay(directory, folder, letters)
+        replay(log_named(directory), folder, letters)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +18,9 @@ from trident.cluster.client.topology_overviews import TopologyOverview
 from trident.cluster.cluster_errors import ClusterError, NameTaken
 from trident.cluster.code.topology_package import TopologyPackage, make_package
 from trident.cluster.code.topology_settings import settings_of
+from trident.config import Config
+from trident.coordination.log_address import open_reader
+from trident.coordination.log_reader import exists
 from trident.errors import ConfigError
 from trident.runtime.reading.targets import NoSuchTarget
 
@@ -60,10 +63,13 @@ def submit(
             f"the cluster has a topology {wanted!r}. Give another name (--name), kill it first (`trident kill {wanted}`), or "
             "give it new code (`trident upgrade`)"
         )
+    of_run = _log_of_run(wanted) if package.manifest.kind == "trident" and "log_dir" not in code.conf else None
     with _upload(package, as_json) as progress:
         storm_id = client.submit(package, name, code.conf, workers, progress=progress)
     if not as_json:
         say(f"submitted {wanted} as {storm_id}")
+    if of_run is not None:
+        say(f"{wanted}: {of_run.beside(client.show(storm_id).base.log_dir)}", console=problems() if as_json else None)
     if wait_s is not None:
         _await_active(client, storm_id, wait_s, f"it stays submitted: `trident show {wanted}`")
     if as_json:
@@ -90,6 +96,34 @@ def upgrade(
         _await_active(client, done["id"], wait_s, f"the upgrade goes on: `trident show {done['name']}`")
     if as_json:
         print_json(done)
+
+
+@dataclass(frozen=True)
+class _LogOfRun:
+    """The log that `trident run` has written in this folder: where, its last batch, and who writes it now."""
+
+    place: str
+    txid: int
+    holder: str | None
+
+    def beside(self, log_dir: str) -> str:
+        """Say what becomes of it when a cluster has another log, or the same."""
+        if Path(log_dir).absolute() != Path(self.place).absolute():
+            return (
+                f"its log is {log_dir}, not {self.place} of `trident run` in this folder, which ends with batch {self.txid}. "
+                "States that were written with that one do not fit; to go on with it, kill the topology and submit it with "
+                f"--conf log_dir={Path(self.place).absolute()}"
+            )
+        from_whom = "" if self.holder is None else f", which it takes over from the driver at work, {self.holder}"
+        return f"goes on after batch {self.txid} of {self.place}{from_whom}"
+
+
+def _log_of_run(name: str) -> _LogOfRun | None:
+    place = Config().log_folder(name)
+    if not exists(place):
+        return None
+    with closing(open_reader(place)) as reader:
+        return _LogOfRun(place, reader.refresh().txid, reader.holder())
 
 
 @contextmanager

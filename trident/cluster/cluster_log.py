@@ -2,13 +2,71 @@
 
 from __future__ import annotations
 
-from trident.cluster.state.cluster_address import folder_of, is_embedded, with_root
+from pathlib import Path
 
-__all__ = ["log_of"]
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.state.cluster_address import (
+    STATE_FILE,
+    default_address,
+    folder_of,
+    is_embedded,
+    open_cluster_state,
+    with_root,
+)
+from trident.cluster.state.cluster_records import StormBase
+from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.config import Config
+from trident.coordination.log_reader import exists
+
+__all__ = ["log_of", "log_of_base", "submitted_log"]
 
 
-def log_of(cluster_address: str, name: str) -> str:
-    """Return the log of the topologies of this name: in the ZooKeeper of the cluster, or in its folder."""
-    if is_embedded(cluster_address):
-        return str(folder_of(cluster_address).absolute() / "transactional" / name)
-    return f"{with_root(cluster_address)}/transactional/{name}"
+def log_of(cluster_address: str, name: str, daemon_dir: Path | None = None) -> str:
+    """Return the log of the topologies of this name: in the ZooKeeper of the cluster, or on this machine.
+
+    On this machine it is that of `trident run`, if there is one or the cluster is in the same folder: then either may continue
+    what the other has begun, as relative paths of states are below that folder too. Else it is in the folder of the cluster.
+
+    Parameters
+    ----------
+    daemon_dir
+        The working directory of the daemons; that of this process by default.
+    """
+    if not is_embedded(cluster_address):
+        return f"{with_root(cluster_address)}/transactional/{name}"
+    folder, here = folder_of(cluster_address), (daemon_dir or Path.cwd()).absolute()
+    own, of_run = folder / "transactional" / name, here / Config().log_folder(name)
+    if exists(own):
+        return str(own)
+    return str(of_run if folder.parent == here or exists(of_run) else own)
+
+
+def log_of_base(cluster_address: str, base: StormBase) -> str:
+    """Return the log of a topology by its record."""
+    return base.conf.get("log_dir") or base.log_dir or log_of(cluster_address, base.storm_name)
+
+
+def submitted_log(name: str) -> str | None:
+    """Return the log of the topology that was submitted under a name to the cluster that commands find; None if there is none.
+
+    Raises
+    ------
+    ClusterError
+        The cluster cannot be asked, and there is no log of `trident run` either.
+    """
+    address = default_address()
+    if is_embedded(address) and not (folder_of(address) / STATE_FILE).is_file():
+        return None
+    try:
+        cluster = StormClusterState(open_cluster_state(address))
+        try:
+            named = [base for base in cluster.all_bases().values() if base.storm_name == name]
+        finally:
+            cluster.disconnect()
+    except ClusterError as error:
+        if exists(Config().log_folder(name)):
+            return None
+        raise ClusterError(f"{error}. So it is not known where the log of {name!r} is; name it (--log-dir)") from error
+    if named:
+        return log_of_base(address, max(named, key=lambda base: base.launch_time_secs))
+    return None if exists(Config().log_folder(name)) else log_of(address, name)  # it may have been killed

@@ -67,13 +67,16 @@ def test_a_topology_is_submitted_looked_at_steered_and_killed(cluster: MachineCl
     until(lambda: "no topologies" in invoke(cluster, "list").stdout, "it is forgotten")
 
 
-def test_a_state_is_read_under_the_name_that_was_submitted(cluster: MachineCluster) -> None:
+def test_a_state_and_a_log_are_read_under_the_name_that_was_submitted(cluster: MachineCluster) -> None:
     invoke(cluster, "submit", target(cluster, "told"), "--name", "renamed", *QUICK, *WAIT)
-    log_dir = Path(cluster.address) / "transactional" / "renamed"
-    until(lambda: last_txid(log_dir) >= 2, "two batches are committed")
-    get = ("get", target(cluster, "told"), "counts", "the", "--log-dir", str(log_dir))
-    assert "belongs to topology 'renamed'" in invoke(cluster, *get, code=1).stderr
-    read = trident(*get, "--name", "renamed", "--json", cwd=cluster.folder, COUNTING_FOLDER=f"{cluster.folder}/states")
+    log_dir = cluster.log_address("renamed")
+    until(lambda: last_txid(Path(log_dir)) >= 2, "two batches are committed")
+    get = ("get", target(cluster, "told"), "counts", "the")
+    assert "belongs to topology 'renamed'" in invoke(cluster, *get, "--log-dir", log_dir, code=1).stderr
+    assert json.loads(invoke(cluster, "log", "renamed", "--json").stdout)["path"] == log_dir
+    states = f"{cluster.folder}/states"
+    words = (*get, "--name", "renamed", "--json")
+    read = trident(*words, cwd=Path("/"), TRIDENT_CLUSTER=cluster.address, COUNTING_FOLDER=states)
     found = json.loads(read.stdout)
     assert found["values"] == [{"key": ["the"], "value": 2 * found["txid"]}]
     invoke(cluster, "kill", "renamed", "-w", "0")

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from tests.harness.cluster_machines import MachineCluster
 from trident.cluster.cluster_errors import ClusterError
-from trident.cluster.cluster_log import log_of
 from trident.cluster.state.cluster_address import is_embedded
 from trident.coordination.lock import list_log
 from trident.coordination.log_address import open_reader
@@ -32,7 +31,7 @@ class LogWatch:
 
     def __init__(self, cluster: MachineCluster, name: str) -> None:
         self._cluster, self._name = cluster, name
-        self._address = log_of(cluster.address, name)
+        self._address = cluster.log_address(name)
         self._reader = open_reader(self._address)
         self._floors: list[tuple[int, int]] = []
         self._seen: dict[int, int] = {}

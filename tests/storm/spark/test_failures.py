@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,19 @@ class Blocks(QueueSpout):
         super().next_tuple()
         if self.messages - len(self.waiting) == 20:
             threading.Event().wait()
+
+
+class SlowToPrepareAgain(SplitBolt):
+    """From its second life on it is prepared only once a test says so."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.lived, self.go = journal.path.with_suffix(".lived"), journal.path.with_suffix(".go")
+
+    def prepare(self, conf: Mapping[str, Any], context: TopologyContext, collector: Any) -> None:
+        super().prepare(conf, context, collector)
+        if self.lived.exists():
+            until(self.go.exists, "it may be prepared")
+        self.lived.touch()
 
 
 class Unsendable(SplitBolt):
@@ -154,6 +168,26 @@ def test_fewer_slots_than_workers_are_an_error_at_once(journal: Journal) -> None
         pytest.raises(EnvironmentProblem, match="has 2 slots, of which 1 run other topologies"),
     ):
         word_count(journal, 1).start(settings())
+
+
+@pytest.mark.parametrize("was_active", [True, False])
+def test_a_rebalance_whose_workers_are_late_leaves_the_topology_as_active_as_it_was(
+    journal: Journal, was_active: bool
+) -> None:
+    builder = with_split(journal, SlowToPrepareAgain(journal))
+    builder.set_bolt("count", CountBolt(journal)).shuffle_grouping("split")
+    with builder.start(settings(workers=1)) as running:
+        if not was_active:
+            running.deactivate()
+        running._launch = replace(running._launch, conf=replace(running.conf, start_timeout_s=0.5))
+        with pytest.raises(EnvironmentProblem, match="not all workers are up after start_timeout_s=0.5"):
+            running.rebalance(executors={"count": 1}, wait_s=0)
+        assert running.is_deactivated is not was_active
+        journal.path.with_suffix(".go").touch()
+        until(lambda: all(each["state"] == "running" for each in running.workers), "its worker is up")
+        if was_active:
+            until(lambda: len(journal.acked()) == 100, "it goes on")
+        assert running.is_deactivated is not was_active
 
 
 def test_a_rebalance_that_cannot_be_is_refused_and_the_topology_goes_on(journal: Journal) -> None:

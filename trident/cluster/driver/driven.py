@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trident.cluster.driver.upgrade_proof import epoch_before, has_committed_since
 from trident.cluster.state.cluster_records import StormBase
 from trident.config import Config
 from trident.planner import make_plan
@@ -14,13 +15,15 @@ from trident.statistics.heartbeats import heartbeat_of
 from trident.statistics.reported_errors import ErrorFeed
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
-from trident.storm.spark.running_storm import RunningStormTopology
 from trident.topology import TridentTopology
 from trident.ui.cluster_pages import TopologyPages
 from trident.ui.storm_pages import StormPages
 from trident.ui.trident_pages import TridentPages
 
-__all__ = ["Driven", "start_driven", "trident_config"]
+if TYPE_CHECKING:  # it needs pyzmq, which only spouts and bolts do
+    from trident.storm.spark.running_storm import RunningStormTopology
+
+__all__ = ["Driven", "config_of", "start_driven"]
 
 
 class Driven:
@@ -32,6 +35,8 @@ class Driven:
         It, of one kind or the other; their calls have the same names.
     numbers
         How many workers it runs with, and how many executors each component of spouts and bolts has.
+    epoch_before
+        The last epoch of the log of a topology of Trident's before its code.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class Driven:
         topology: TridentTopology | StormTopology,
         storm_id: str,
         numbers: tuple[int, Mapping[str, int]],
+        epoch_before: int,
     ) -> None:
         self.running = running
         self._errors = ErrorFeed(running)
@@ -49,8 +55,7 @@ class Driven:
         else:
             assert isinstance(topology, StormTopology), "what runs is of the kind that was declared"
             self._pages = StormPages(running, topology, storm_id)
-        self._numbers = numbers
-        self._begun_at = running.txid if isinstance(running, RunningTopology) else 0
+        self._numbers, self._epoch_before = numbers, epoch_before
 
     @property
     def is_active(self) -> bool:
@@ -59,8 +64,9 @@ class Driven:
 
     @property
     def has_proved(self) -> bool:
-        """Whether its code has shown that it can run: a batch is committed, or all workers are up."""
-        return not isinstance(self.running, RunningTopology) or self.running.txid > self._begun_at
+        """Whether its code has shown that it can run: it has committed a batch, or all workers are up."""
+        running = self.running
+        return not isinstance(running, RunningTopology) or has_committed_since(running.log_state, self._epoch_before)
 
     def exception(self) -> BaseException | None:
         """Return what ended it, None if it runs or was stopped."""
@@ -87,7 +93,7 @@ class Driven:
         """
         _, executors = self._numbers
         numbers = (base.num_workers, {**executors, **base.component_executors})
-        if isinstance(self.running, RunningStormTopology) and numbers != self._numbers:
+        if not isinstance(self.running, RunningTopology) and numbers != self._numbers:
             self._numbers = numbers  # also if it cannot be done: then its error is told once
             self.running.rebalance(*numbers, base.status.wait_secs or None)
 
@@ -116,7 +122,7 @@ def start_driven(
     storm_id: str,
     base: StormBase,
     executors: Mapping[str, int],
-    log_address: str,
+    config: Config | StormConfig,
 ) -> Driven:
     """Start a topology with the settings of its record.
 
@@ -124,21 +130,31 @@ def start_driven(
     ----------
     executors
         How many each component of spouts and bolts declares.
+    config
+        As `config_of` gives it.
+    """
+    active, numbers = base.status.kind == "active", (base.num_workers, dict(executors))
+    running: RunningTopology | RunningStormTopology
+    if isinstance(topology, StormTopology):
+        assert isinstance(config, StormConfig), "settings are of the kind of their topology"
+        running = start_on_spark(topology, config, active=active)
+    else:
+        assert isinstance(config, Config), "settings are of the kind of their topology"
+        running = topology.start(config, active=active)
+    return Driven(running, topology, storm_id, numbers, epoch_before(base))
+
+
+def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_address: str) -> Config | StormConfig:
+    """Return the settings of a topology: those that were given, and what a driver of a cluster needs.
+
+    Parameters
+    ----------
     log_address
         The transaction log that a topology of Trident gets if its settings name none.
     """
-    active, numbers = base.status.kind == "active", (base.num_workers, dict(executors))
-    if isinstance(topology, StormTopology):
-        conf = StormConfig.of({**_split(base.conf), "name": base.storm_name, "workers": base.num_workers})
-        return Driven(start_on_spark(topology, conf, active=active), topology, storm_id, numbers)
-    return Driven(
-        topology.start(trident_config(topology, base, log_address), active=active), topology, storm_id, numbers
-    )
-
-
-def trident_config(topology: TridentTopology, base: StormBase, log_address: str) -> Config:
-    """Return the settings of a topology of Trident: those that were given, and what a driver of a cluster needs."""
     given = _split(base.conf)
+    if isinstance(topology, StormTopology):
+        return StormConfig.of({**given, "name": base.storm_name, "workers": base.num_workers})
     in_memory = is_all_in_memory(make_plan(topology.graph()))
     if "log_dir" not in given and not in_memory:  # a log that outlives states in memory would fit them no more
         given["log_dir"] = log_address

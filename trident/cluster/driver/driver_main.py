@@ -15,10 +15,10 @@ from pathlib import Path
 from types import FrameType
 
 from trident.cluster.cluster_errors import BadPackage
-from trident.cluster.cluster_log import log_of
+from trident.cluster.cluster_log import log_of_base
 from trident.cluster.code.package_loading import load_package
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
-from trident.cluster.driver.driven import Driven, start_driven
+from trident.cluster.driver.driven import Driven, config_of, start_driven
 from trident.cluster.driver.driver_beats import DriverBeats
 from trident.cluster.driver.orders import Ending, Orders
 from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
@@ -26,6 +26,7 @@ from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.tokens import TOKEN_VARIABLE
+from trident.config import Config
 from trident.errors import ConfigError, FencedError, TopologyError, TridentError
 from trident.monitoring.batch_committed import BatchCommitted
 from trident.monitoring.event_log import event_of
@@ -86,9 +87,10 @@ class _Driver:
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
         topology = load_package(folder, manifest, base.storm_name)
         executors = {name: facts.executors for name, facts in manifest.components.items()}
-        driven = start_driven(
-            topology, self._order.storm_id, base, executors, log_of(self._order.cluster, base.storm_name)
-        )
+        config = config_of(topology, base, log_of_base(self._order.cluster, base))
+        if isinstance(config, Config):
+            base = orders.note_proof(base, config.log_dir)
+        driven = start_driven(topology, self._order.storm_id, base, executors, config)
         self._running_since = time.time()
         logger.info("topology %s runs", self._order.storm_id)
         beats.pages = _serve(open_things, driven, self._order)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Literal
 
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.driver.driven import Driven
 from trident.cluster.driver.driver_beats import DriverBeats
+from trident.cluster.driver.upgrade_proof import log_before, proved, with_proof
 from trident.cluster.machine.driver_order import DriverOrder
 from trident.cluster.state.beat_records import DRIVER, ErrorInfo
 from trident.cluster.state.cluster_records import Assignment, StormBase
@@ -35,7 +36,7 @@ class Orders:
         self._news = threading.Event()
         self._told = threading.Event()
         self._active: bool | None = None
-        self._proved = False
+        self._proved = True
 
     def end(self) -> None:
         """Let `follow` return `told`; may be called by a signal handler."""
@@ -48,8 +49,23 @@ class Orders:
         assignment = self._cluster.assignment_info(self._order.storm_id, self._news.set)
         return base if base is not None and self._is_mine(assignment) else None
 
+    def note_proof(self, base: StormBase, log_dir: str | None) -> StormBase:
+        """Note before the start of new code what its log says of it, see `upgrade_proof`; returns the record."""
+        if not base.previous_code_hash:
+            return base
+        log = log_before(log_dir)
+        self._update(lambda now: with_proof(now, log))
+        return with_proof(base, log)
+
     def follow(self, driven: Driven, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
         """Do what is asked until the topology ends or has to; returns why, and the last record."""
+        self._proved = not base.previous_code_hash
+        try:
+            return self._follow(driven, base, beats)
+        finally:  # a batch that was committed just before the end stands
+            self._tell_proof(driven)
+
+    def _follow(self, driven: Driven, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
         self._active = base.status.kind == "active"
         while driven.is_active:
             if self._told.is_set():
@@ -94,13 +110,24 @@ class Orders:
         except TridentError as error:
             logger.exception("topology %s could not do what it was asked", self._order.storm_id)
             self._report(error)
-        if not self._proved and driven.has_proved:
-            self._proved = True
-            self._cluster.update_storm(self._order.storm_id, self._proved_base)
+        self._tell_proof(driven)
 
-    def _proved_base(self, base: StormBase) -> StormBase:
-        """Return the record of a topology whose new code runs: there is no way back to the old code."""
-        return replace(base, previous_code_hash="", previous={}) if base.generation == self._order.generation else base
+    def _tell_proof(self, driven: Driven) -> None:
+        """Note once that the new code runs: there is no way back to the old code."""
+        if self._proved or not driven.has_proved:
+            return
+        try:
+            self._update(proved)
+            self._proved = True
+        except ClusterError as error:
+            logger.debug("that the new code runs could not be told: %s", error)
+
+    def _update(self, change: Callable[[StormBase], StormBase]) -> None:
+        """Change the record, unless it is of another generation by now."""
+        generation = self._order.generation
+        self._cluster.update_storm(
+            self._order.storm_id, lambda base: change(base) if base.generation == generation else base
+        )
 
     def _report(self, error: Exception) -> None:
         info = ErrorInfo(time.time(), str(error), self._order.host, self._order.port)
@@ -110,5 +137,6 @@ class Orders:
         """Wait for news, at most a second, and not longer than the topology runs."""
         ends = time.monotonic() + _READ_EVERY_S
         while time.monotonic() < ends and not self._news.is_set():
+            self._tell_proof(driven)
             if driven.await_end(0.05):
                 return

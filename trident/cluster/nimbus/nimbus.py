@@ -170,11 +170,12 @@ class Nimbus:
             case Assign(storm_id, slot, why):
                 self._assign(storm_id, slot, why, picture)
             case Rest(storm_id, reason):
-                logger.error("topology %s is put to rest: %s", storm_id, reason)
-                self._set_failed(storm_id, reason)
+                if self._change(storm_id, picture, lambda base: _failed(base, reason)):
+                    logger.error("topology %s is put to rest: %s", storm_id, reason)
+                    self.cluster.state.delete_node(f"/assignments/{storm_id}")
             case RollBack(storm_id, reason):
-                logger.error("topology %s goes back to the code before its upgrade: %s", storm_id, reason)
-                self.cluster.update_storm(storm_id, rolled_back)
+                if self._change(storm_id, picture, rolled_back):
+                    logger.error("topology %s goes back to the code before its upgrade: %s", storm_id, reason)
             case Forget(storm_id):
                 self._forget(storm_id)
 
@@ -197,13 +198,17 @@ class Nimbus:
             if before is not None and before.slot != slot:
                 self.cluster.remove_worker_heartbeat(storm_id, *before.slot)
 
-    def _set_failed(self, storm_id: str, reason: str) -> None:
-        def failed(base: StormBase) -> StormBase:
-            done = base.status.kind == "failed"
-            return base if done else replace(base, status=Status("failed", time.time(), reason=reason))
+    def _change(self, storm_id: str, seen: Picture, change: Callable[[StormBase], StormBase]) -> bool:
+        """Change a record if it is still the one that was decided on; whether it was. Else the next round decides again."""
+        is_same = False
 
-        self.cluster.update_storm(storm_id, failed)
-        self.cluster.state.delete_node(f"/assignments/{storm_id}")
+        def changed(base: StormBase) -> StormBase:
+            nonlocal is_same
+            is_same = base == seen.bases[storm_id]
+            return change(base) if is_same else base
+
+        self.cluster.update_storm(storm_id, changed)
+        return is_same
 
     def _forget(self, storm_id: str) -> None:
         """Remove a killed topology, its record last: so what a crash leaves is removed by the next round."""
@@ -212,3 +217,8 @@ class Nimbus:
         self.cluster.teardown_topology_errors(storm_id)
         forget_deaths(self.cluster.state, storm_id)
         self._names.remove(storm_id)
+
+
+def _failed(base: StormBase, reason: str) -> StormBase:
+    done = base.status.kind == "failed"
+    return base if done else replace(base, status=Status("failed", time.time(), reason=reason))

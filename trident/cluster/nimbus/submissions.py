@@ -67,11 +67,11 @@ class Submissions:
     Parameters
     ----------
     log_dir_of
-        Returns where the log of a topology is, by its name; None if Nimbus does not know.
+        Returns where the log of a topology belongs, by its name; "" if Nimbus does not know.
     """
 
     def __init__(
-        self, cluster: StormClusterState, code: CodeStore, log_dir_of: Callable[[str], str] | None = None
+        self, cluster: StormClusterState, code: CodeStore, log_dir_of: Callable[[str], str] = lambda name: ""
     ) -> None:
         self.cluster, self.code, self.names = cluster, code, TopologyNames(cluster)
         self._log_dir_of = log_dir_of
@@ -97,7 +97,8 @@ class Submissions:
         settings = settings_of(manifest.kind, name, asked.conf, asked.workers)
         default = settings.workers if isinstance(settings, StormConfig) else 1
         workers = default if asked.workers is None else at_least_one("workers", asked.workers)
-        return self.names.submit(_base_of(asked, name, manifest, workers))
+        log_dir = self._log_dir_of(name) if manifest.kind == "trident" else ""
+        return self.names.submit(_base_of(asked, name, manifest, workers, log_dir))
 
     def activate(self, topology: str) -> StormBase:
         """Let a topology go on, by its id or its name; one that was put to rest gets a new driver."""
@@ -207,14 +208,14 @@ class Submissions:
     def _check(self, base: StormBase, manifest: PackageManifest, conf: Mapping[str, str]) -> UpgradeCheck:
         if base.kind == "bolts":
             return UpgradeCheck(False)
-        log_dir = conf.get("log_dir") or (self._log_dir_of(base.storm_name) if self._log_dir_of else "")
+        log_dir = conf.get("log_dir") or base.log_dir or self._log_dir_of(base.storm_name)
         if not log_dir:
             return UpgradeCheck(False, ("not compared with the log: Nimbus does not know where it is",))
         allowed = conf.get("allow_changed_topology", "").lower() in ("true", "1", "yes", "on")
         return check_upgrade(base.storm_name, manifest, log_dir, allowed)
 
 
-def _base_of(asked: Submission, name: str, manifest: PackageManifest, workers: int) -> StormBase:
+def _base_of(asked: Submission, name: str, manifest: PackageManifest, workers: int, log_dir: str) -> StormBase:
     now = time.time()
     return StormBase(
         storm_name=name,
@@ -227,4 +228,5 @@ def _base_of(asked: Submission, name: str, manifest: PackageManifest, workers: i
         code_hash=asked.sha256,
         conf=dict(asked.conf),
         submission=asked.submission,
+        log_dir=log_dir,
     )

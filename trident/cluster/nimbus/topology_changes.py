@@ -92,7 +92,7 @@ def upgraded(
         status=_status("active") if base.status.kind == "failed" else base.status,
         # While the last upgrade has committed nothing, what can be returned to is still the code before that.
         previous_code_hash=base.previous_code_hash or base.code_hash,
-        previous=base.previous if base.previous_code_hash else _replaced(base),
+        previous=_without_proof(base.previous) if base.previous_code_hash else _replaced(base),
     )
 
 
@@ -152,6 +152,11 @@ def _replaced(base: StormBase) -> dict[str, Any]:
     """Return what an upgrade replaces beside the package."""
     executors = dict(base.component_executors)
     return {"target": base.target, "conf": dict(base.conf), "component->executors": executors}
+
+
+def _without_proof(previous: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an earlier upgrade has replaced, without what its drivers noted of the log."""
+    return {name: value for name, value in previous.items() if name != "epoch"}
 
 
 def _status(kind: StatusKind) -> Status:

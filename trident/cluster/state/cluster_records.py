@@ -86,7 +86,10 @@ class StormBase:
     previous_code_hash
         The package before the last upgrade; "" if there is none, or the new one has committed a batch.
     previous
-        What else that upgrade has replaced, for going back: `target`, `conf` and `component->executors`.
+        What else that upgrade has replaced, for going back: `target`, `conf` and `component->executors`. And `epoch`, the last
+        one of the log before the new code: a batch of a later one shows that it runs.
+    log_dir
+        Where its log is if its settings do not say it, chosen when it was submitted; "" in records of earlier versions.
     """
 
     storm_name: str
@@ -102,6 +105,7 @@ class StormBase:
     submission: str = ""
     previous_code_hash: str = ""
     previous: Mapping[str, Any] = field(default_factory=dict)
+    log_dir: str = ""
 
     def to_bytes(self) -> bytes:
         """Return the record as JSON."""
@@ -120,6 +124,7 @@ class StormBase:
                 "submission": self.submission,
                 "previous-code-hash": self.previous_code_hash,
                 "previous": dict(self.previous),
+                "log-dir": self.log_dir,
             }
         )
 
@@ -142,6 +147,7 @@ class StormBase:
                 read.get("submission", ""),
                 read.get("previous-code-hash", ""),
                 read.get("previous", {}),
+                read.get("log-dir", ""),
             )
 
 

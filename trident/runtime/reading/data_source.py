@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from trident.config import Config
 from trident.errors import ConfigError, StaleTransactionError, StateError
 from trident.graph import StateNode
-from trident.runtime.reading.foreign_logs import ForeignLog
+from trident.runtime.reading.foreign_logs import ForeignLog, log_place
 from trident.runtime.reading.open_partitions import open_state
 from trident.runtime.reading.state_frames import columns_of, table_of_state
 from trident.runtime.reading.store_check import StoreCheck
@@ -76,7 +76,7 @@ class TridentDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return what plans and reads."""
         topology = self._topology()
-        log_dir = self.options.get("log_dir") or Config().log_folder(topology.name)
+        log_dir = self.options.get("log_dir") or log_place(topology.name, Config())
         config = Config.of(log_dir=log_dir if is_zookeeper(log_dir) else str(Path(log_dir).absolute()))
         txid = self.options.get("txid")
         return _Reader(_Place(topology.name, self._node(), config), None if txid is None else int(txid))

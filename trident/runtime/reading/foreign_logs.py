@@ -12,7 +12,7 @@ from trident.coordination.memory_log import TransactionLogReader
 from trident.errors import ForeignLogError, LogError, UnsupportedOperation
 from trident.graph import StateNode
 
-__all__ = ["ForeignLog"]
+__all__ = ["ForeignLog", "log_place"]
 
 
 class ForeignLog:
@@ -55,6 +55,13 @@ class ForeignLog:
         return 1 if layout is None else layout[0]
 
 
+def log_place(topology: str, config: Config) -> str:
+    """Return where a topology's log is: as it is set, as its cluster has it if it was submitted, else below this folder."""
+    from trident.cluster.cluster_log import submitted_log
+
+    return config.log_dir or submitted_log(topology) or config.log_folder(topology)
+
+
 def _open_reader(topology: str, config: Config, states: Iterable[StateNode], instead: str) -> TransactionLogReader:
     for state in states:
         if state.spec.in_memory:
@@ -62,7 +69,7 @@ def _open_reader(topology: str, config: Config, states: Iterable[StateNode], ins
                 f"state {state.name!r} is in the memory of the process that runs {topology!r}; no other process can read "
                 f"it. {instead}, or keep it in a store"
             )
-    log_dir = config.log_folder(topology)
+    log_dir = log_place(topology, config)
     reader = open_reader(log_dir)
     try:
         if not reader.is_there():

@@ -71,7 +71,15 @@ class _Collector:
 
 
 class SpoutCollector(_Collector):
-    """The `SpoutOutputCollector` of one spout task."""
+    """The `SpoutOutputCollector` of one spout task.
+
+    Attributes
+    ----------
+    ack_untracked
+        Acknowledges `Pending.answered_at_once`; set by the executor.
+    """
+
+    ack_untracked: Callable[[], None]
 
     def __init__(self, pending: Pending, *args: Any) -> None:
         super().__init__(*args)
@@ -105,6 +113,8 @@ class SpoutCollector(_Collector):
                 outbox.put(task, Tuple(values, origin))
             if message_id is not None:
                 self._pending.answered_at_once.append((message_id, origin.stream))
+                if not outbox.tracks:
+                    self.ack_untracked()
             return
         root = self._edge(64)
         edges = 0

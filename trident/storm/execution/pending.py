@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +29,9 @@ class Pending:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._messages: RotatingMap[Message] = RotatingMap(_GENERATIONS)
-        self.answered_at_once: list[tuple[Any, str]] = []
-        """Messages that are not tracked, or that go to no bolt: acknowledged as soon as the spout's call returns."""
+        self.answered_at_once: deque[tuple[Any, str]] = deque()
+        """Messages that nothing is tracked of: acknowledged within the emit without ackers, else (they go to no bolt) after
+        the spout's call."""
         self._count = 0
 
     def __len__(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from trident.spout.rich import Activated
@@ -29,6 +30,7 @@ class SpoutTask:
         self.collector = collector
         self.counts = SpoutCounts()
         self.max_pending = max_pending
+        self._acks_untracked = False
 
     def may_emit(self) -> bool:
         """Whether it has fewer unanswered messages than it may have."""
@@ -48,11 +50,17 @@ class SpoutTask:
         self.spout.fail(message.id)
 
     def ack_untracked(self) -> None:
-        """Acknowledge what is not tracked, or went to no bolt."""
-        answered, self.pending.answered_at_once = self.pending.answered_at_once, []  # an ack may emit more
-        for message_id, stream in answered:
-            self.counts.acked[stream] = self.counts.acked.get(stream, 0) + 1
-            self.spout.ack(message_id)
+        """Acknowledge what is not tracked, or went to no bolt; what an ack emits is acknowledged after it returned."""
+        if self._acks_untracked:
+            return
+        self._acks_untracked = True
+        try:
+            while self.pending.answered_at_once:
+                message_id, stream = self.pending.answered_at_once.popleft()
+                self.counts.acked[stream] = self.counts.acked.get(stream, 0) + 1
+                self.spout.ack(message_id)
+        finally:
+            self._acks_untracked = False
 
 
 class SpoutExecutor:
@@ -92,7 +100,8 @@ class SpoutExecutor:
             collector = SpoutCollector(pending, context, streams, self._outbox, random, setting.clock, report, debug)
             spout: IRichSpout = setting.instance(self.place.component, task)
             self.instances[task] = spout
-            self.tasks[task] = SpoutTask(spout, pending, collector, self._conf["max_spout_pending"])
+            made = self.tasks[task] = SpoutTask(spout, pending, collector, self._conf["max_spout_pending"])
+            collector.ack_untracked = partial(self._call, task, "ack", made.ack_untracked)
             self._call(task, "open", spout.open, self._conf, context, collector)
 
     def step(self, deliveries: Sequence[Delivery]) -> float:
@@ -106,9 +115,7 @@ class SpoutExecutor:
                 for message in each.pending.rotate():
                     self._call(task, "fail", each.fail, message)
         emitted = self._ask() if self._is_active() else False
-        for task, each in self.tasks.items():
-            if each.pending.answered_at_once:
-                self._call(task, "ack", each.ack_untracked)
+        self._ack_untracked()
         self._outbox.flush()
         return 0.0 if emitted else self._setting.conf.spout_wait_ms / 1000
 
@@ -137,12 +144,20 @@ class SpoutExecutor:
                 before = sum(stream.emitted for stream in each.collector.streams.values())
                 self._call(task, "next_tuple", each.spout.next_tuple)
                 emitted |= sum(stream.emitted for stream in each.collector.streams.values()) != before
+                if each.pending.answered_at_once:
+                    each.collector.ack_untracked()
             now = self._clock()
             if not emitted or now - began > _HELD_BACK_S:
                 break
         for each in self.tasks.values():
             each.counts.busy_s += (now - began) / len(self.tasks)
         return emitted
+
+    def _ack_untracked(self) -> None:
+        """Acknowledge what `open`, `activate`, an ack or a fail emitted to no bolt."""
+        for each in self.tasks.values():
+            if each.pending.answered_at_once:
+                each.collector.ack_untracked()
 
     def _take_outcomes(self, task: int, outcomes: Outcomes, now: float) -> None:
         each = self.tasks[task]
@@ -172,6 +187,8 @@ class SpoutExecutor:
     def _call(self, task: int, what: str, function: Any, *args: Any) -> None:
         try:
             function(*args)
+        except TaskError:  # of an ack within an emit
+            raise
         except Exception as error:
             raise TaskError(self.place.component, task, what) from error
 

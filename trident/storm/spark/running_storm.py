@@ -170,7 +170,8 @@ class RunningStormTopology:
         TopologyError
             No such component; more executors than it has tasks; or the topology has ended.
         EnvironmentProblem
-            Spark has fewer slots than workers.
+            Spark has fewer slots than workers: nothing was changed. Or not all workers are up after `start_timeout_s`: they
+            have the new numbers, and those that are late join the others when they are up.
         """
         with self._changing:
             if self._ended.is_set():
@@ -179,11 +180,13 @@ class RunningStormTopology:
             self._slots.take(launch.layout.workers)
             was_active = self._active
             self.deactivate()
-            self.drain(self.conf.message_timeout_s if wait_s is None else wait_s)
-            self._launch, self.conf = launch, launch.conf
-            self._supervisor.move(launch)
-            self._wait_until_ready()
-            self._set_active(was_active)
+            try:
+                self.drain(self.conf.message_timeout_s if wait_s is None else wait_s)
+                self._launch, self.conf = launch, launch.conf
+                self._supervisor.move(launch)
+                self._wait_until_ready()
+            finally:  # workers that are late are told when they are up, as those that were started again
+                self._set_active(was_active)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,232 @@
+"""Each extra alone, in an environment as pip makes it, does what it is for. The soak tests all of them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import textwrap
+from collections.abc import Callable
+from importlib.metadata import Distribution
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+
+from tests.harness.commands import started, until
+from tests.harness.environments import Environment, build_wheel, needed, unpack
+from tests.harness.kafka_topics import Topics
+from tests.harness.rabbit_servers import RabbitServer
+from tests.harness.servers import Server
+from tests.harness.zookeeper_servers import ZooKeeperEnsemble
+from tests.test_docs import ROOT, environment
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+_WORDS = """
+from urllib.request import urlopen
+
+{imports}
+from spouts import FixedBatchSpout
+from trident import TridentTopology
+from trident.operations import Count, MapGet, Split
+
+topology = TridentTopology("words")
+lines = topology.new_stream("lines", FixedBatchSpout("line: string", 1, ["the cow"], ["the moon"]))
+words = lines.each("line", Split(), "word").group_by("word")
+counts = words.persistent_aggregate({state}, Count(), "count")
+topology.new_drpc_stream("count").group_by("args").state_query(counts, "args", MapGet(), "count")
+
+if __name__ == "__main__":
+    with topology.start(engine="in_process", {settings}) as running:
+        running.process_all_available()
+        print(running.state(counts).multi_get(["the"]))
+        {last}
+"""
+_MEMORY = ("from states.memory import MemoryMapState", "MemoryMapState()")
+_DELTA = ("from states.delta import DeltaState", "DeltaState.opaque('counts')")
+_FROM_KAFKA = """
+    from spouts.kafka import OpaqueTridentKafkaSpout
+    from states.memory import MemoryMapState
+    from trident import TridentTopology
+    from trident.operations import Count
+
+    topology = TridentTopology("words")
+    words = topology.new_stream("words", OpaqueTridentKafkaSpout("SERVERS", "TOPIC", value="text", first_poll="earliest"))
+    counts = words.group_by("value").persistent_aggregate(MemoryMapState(), Count(), "count")
+    with topology.start(engine="in_process") as running:
+        running.process_all_available()
+        print(running.state(counts).multi_get(["the"]))
+"""
+_FROM_RABBITMQ = """
+    import pika
+
+    from spouts import RabbitMQSpout
+    from trident.storm import BaseBasicBolt, LocalCluster, TopologyBuilder
+
+    class Show(BaseBasicBolt):
+        def execute(self, tuple, collector):
+            print([tuple["value"]], flush=True)
+
+    channel = pika.BlockingConnection(pika.URLParameters("URL")).channel()
+    channel.queue_declare("words")
+    channel.basic_publish("", "words", b"the")
+    builder = TopologyBuilder()
+    builder.set_spout("words", RabbitMQSpout("URL", "words", value="text"))
+    builder.set_bolt("show", Show()).shuffle_grouping("words")
+    running = LocalCluster().submit_topology("words", {}, builder.create_topology())
+    while running.status.statistics.over().figures.acked < 1:
+        pass
+    running.stop()
+"""
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
+    folder = tmp_path_factory.mktemp("wheel")
+    return unpack(build_wheel(folder), folder / "unpacked")
+
+
+@pytest.fixture
+def pip_install(unpacked: Distribution, tmp_path: Path) -> Callable[..., Environment]:
+    """Return what makes the environment of `pip install 'trident-spark[…]'`."""
+
+    def made(*extras: str) -> Environment:
+        new = Environment(tmp_path / "venv", environment())
+        for each in (unpacked, *needed(unpacked, extras)):
+            new.link(each)
+        new.add_command()
+        return new
+
+    return made
+
+
+def words(folder: Path, state: tuple[str, str], settings: str = "", last: str = "") -> str:
+    """Write the word count with a state; returns its file."""
+    imports, call = state
+    text = _WORDS.format(imports=imports, state=call, settings=settings, last=last)
+    (folder / "words.py").write_text(text, encoding="utf-8")
+    return "words.py"
+
+
+def program(folder: Path, text: str) -> str:
+    (folder / "program.py").write_text(textwrap.dedent(text), encoding="utf-8")
+    return "program.py"
+
+
+def run_words(
+    pip_environment: Environment, folder: Path, state: tuple[str, str], settings: str = "", last: str = ""
+) -> str:
+    """Run the word count with a state; returns what it printed."""
+    return pip_environment.run(pip_environment.python, words(folder, state, settings, last), cwd=folder)
+
+
+def test_without_an_extra_words_are_counted_in_memory(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
+    assert run_words(pip_install(), tmp_path, _MEMORY) == "[2]\n"
+
+
+def test_delta(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
+    bare = pip_install("delta")
+    assert run_words(bare, tmp_path, _DELTA) == "[2]\n"
+    assert "the" in bare.run("trident", "get", "words.py:topology", "count", "the", cwd=tmp_path)
+
+
+@pytest.mark.server
+def test_redis(pip_install: Callable[..., Environment], tmp_path: Path, redis_server: Server) -> None:
+    state = ("from states.redis import RedisState", f"RedisState.opaque('redis://{redis_server.address}/0')")
+    assert run_words(pip_install("redis"), tmp_path, state) == "[2]\n"
+
+
+@pytest.mark.server
+@pytest.mark.soak
+def test_memcached(pip_install: Callable[..., Environment], tmp_path: Path, memcached_server: Server) -> None:
+    state = ("from states.memcached import MemcachedState", f"MemcachedState.opaque('{memcached_server.address}')")
+    assert run_words(pip_install("memcached"), tmp_path, state) == "[2]\n"
+
+
+@pytest.mark.server
+@pytest.mark.soak
+def test_postgres(pip_install: Callable[..., Environment], tmp_path: Path, postgres_server: Server) -> None:
+    url = f"postgresql://trident@127.0.0.1:{postgres_server.port}/postgres"
+    state = ("from states.postgres import PostgresState", f"PostgresState.opaque('{url}')")
+    assert run_words(pip_install("postgres"), tmp_path, state) == "[2]\n"
+
+
+@pytest.mark.server
+@pytest.mark.soak
+def test_cassandra(pip_install: Callable[..., Environment], tmp_path: Path, cassandra_server: Server) -> None:
+    options = f"['127.0.0.1'], port={cassandra_server.port}, keyspace='extras', table='counts'"
+    state = ("from states.cassandra import CassandraState", f"CassandraState.opaque({options})")
+    assert run_words(pip_install("cassandra"), tmp_path, state) == "[2]\n"
+
+
+@pytest.mark.server
+@pytest.mark.soak
+def test_kafka(pip_install: Callable[..., Environment], tmp_path: Path, kafka_topics: Topics) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, [b"the", b"cow", b"the"])
+    text = _FROM_KAFKA.replace("SERVERS", kafka_topics.bootstrap).replace("TOPIC", topic)
+    bare = pip_install("kafka")
+    assert bare.run(bare.python, program(tmp_path, text), cwd=tmp_path) == "[2]\n"
+
+
+@pytest.mark.server
+@pytest.mark.soak
+def test_rabbitmq(pip_install: Callable[..., Environment], tmp_path: Path, rabbitmq_server: RabbitServer) -> None:
+    bare = pip_install("rabbitmq")
+    text = _FROM_RABBITMQ.replace("URL", rabbitmq_server.url)
+    assert bare.run(bare.python, program(tmp_path, text), cwd=tmp_path) == "['the']\n"
+
+
+@pytest.mark.server
+@pytest.mark.soak
+def test_zookeeper(
+    pip_install: Callable[..., Environment], tmp_path: Path, zookeeper_server: ZooKeeperEnsemble
+) -> None:
+    log = f"log_dir='zookeeper://{zookeeper_server.hosts}/extras'"
+    assert run_words(pip_install("zookeeper"), tmp_path, _MEMORY, log) == "[2]\n"
+
+
+@pytest.mark.soak
+def test_metrics(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
+    last = "print('trident_batches' in urlopen(running.metrics_url).read().decode())"
+    assert run_words(pip_install("metrics"), tmp_path, _MEMORY, "metrics_port=0", last) == "[2]\nTrue\n"
+
+
+@pytest.mark.soak
+def test_drpc(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
+    imports = "from trident.drpc import DRPCClient, DRPCServer\n" + _MEMORY[0]
+    last = "print(DRPCClient(DRPCServer(running.local_drpc(), port=0).url).execute('count', 'the'))"
+    assert run_words(pip_install("drpc"), tmp_path, (imports, _MEMORY[1]), last=last) == "[2]\n[['the', 2]]\n"
+
+
+@pytest.mark.spark
+@pytest.mark.soak
+def test_storm(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
+    bare = pip_install("storm")
+    assert "the" in bare.run(bare.python, str(ROOT / "examples/bolt_words.py"), "--spark", cwd=tmp_path)
+
+
+def test_ui(pip_install: Callable[..., Environment], tmp_path: Path) -> None:
+    bare = pip_install("ui")
+    command = ("run", f"{words(tmp_path, _MEMORY)}:topology", "--engine", "in_process", "--ui", "--ui-port", "0")
+    with started(*command, cwd=tmp_path, program=(str(bare.scripts / "trident"),), variables=bare.variables) as running:
+        url = running.says(r"http://[\d.:]+")
+        assert b'"words"' in urlopen(f"{url}/api/v1/topology/summary").read()
+
+
+@pytest.mark.parametrize("extras", [("cluster", "delta"), pytest.param(("cluster",), marks=pytest.mark.soak)])
+def test_cluster(pip_install: Callable[..., Environment], tmp_path: Path, extras: tuple[str, ...]) -> None:
+    bare = pip_install(*extras)
+    target = f"{words(tmp_path, _DELTA if 'delta' in extras else _MEMORY)}:topology"
+    with started(
+        "up", "--port", "0", cwd=tmp_path, program=(str(bare.scripts / "trident"),), variables=bare.variables
+    ) as up:
+        up.says("submit a topology")
+        bare.run("trident", "submit", target, "--conf", "engine=in_process", "--wait", cwd=tmp_path)
+        assert re.search(r"words +active", bare.run("trident", "list", cwd=tmp_path))
+        if "delta" in extras:
+            until(
+                lambda: "2" in bare.run("trident", "get", target, "count", "the", cwd=tmp_path), "the words are counted"
+            )
+        up.signal(signal.SIGTERM)
+        assert up.end()[0] == 143
