@@ -30,8 +30,8 @@ def open_state(
     state
         What `persistent_aggregate` or `partition_persist` returned, or its name.
     conf, settings
-        As of `TridentTopology.start`; `log_dir` names the log. By default it is that of a topology of this name in the cluster that
-        `TRIDENT_CLUSTER` names or the folder `trident-cluster` has, else the folder `trident-log/TOPOLOGY`.
+        As of `TridentTopology.start`; `log_dir` names the log. By default it is that of the topology in its cluster, if the one
+        that `TRIDENT_CLUSTER` names, or the folder `trident-cluster`, has one of this name; else `trident-log/TOPOLOGY`.
 
     Returns
     -------
