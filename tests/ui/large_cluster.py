@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trident.cluster.cluster_errors import NoSuchTopology
+from trident.statistics.verdict import verdict
 from trident.ui.cluster_pages import Page
 
 _WINDOWS = (("600", "10m 0s"), ("10800", "3h 0m 0s"), ("86400", "1d 0h 0m 0s"), (":all-time", "All time"))
@@ -61,7 +62,7 @@ class LargeCluster:
     def _row(self, number: int) -> Page:
         step = next(self._steps)
         bolts, failed = number % 3 == 0, number == 4
-        return {
+        row: Page = {
             "id": self.names[number], "name": self.names[number], "kind": "bolts" if bolts else "trident",
             "status": "FAILED" if failed else "INACTIVE" if number == 7 else "ACTIVE", "uptimeSeconds": 3600 * (number + 1),
             "workersTotal": 2, "executorsTotal": 9, "tasksTotal": 9, "host": f"machine-{number % 4 + 1}.example",
@@ -69,6 +70,7 @@ class LargeCluster:
             "lags": [] if bolts else [{"amount": 100 * (step % 40), "unit": "records"}],
             "health": {"failures": 3 if failed else 0, "deadLetters": 2 if number == 1 else 0, "fenced": False, "error": None},
         }  # fmt: skip
+        return {**row, "verdict": verdict(row)}
 
 
 class CyclicTopology(LargeCluster):
@@ -99,7 +101,7 @@ class LargeTopology:
 
     def topology(self, window_s: int = 0) -> Page:
         figures = [self._figures(number) for number in range(len(self._of))]
-        return {
+        page: Page = {
             "id": self._name, "name": self._name, "kind": "bolts", "status": "ACTIVE", "uptimeSeconds": 7200 + self._step,
             "msgTimeout": 30, "windowHint": "10m 0s", "workersTotal": 4, "executorsTotal": 900, "tasksTotal": 1000,
             "pending": 17, "rates": {"tuplesPerSecond": 52_000.0 + self._step % 97}, "lags": [], "errors": [],
@@ -109,6 +111,7 @@ class LargeTopology:
             "bolts": [{"boltId": self._of[n], **figures[n]} for n in range(self._spouts, len(self._of))],
             "actions": ["activate", "deactivate", "rebalance", "kill"],
         }  # fmt: skip
+        return {**page, "verdict": verdict(page)}
 
     def component(self, component: str, window_s: int = 0) -> Page:
         number = self._of.index(component)

@@ -18,10 +18,13 @@ from tests.ui.chromium import PHONE, ask_now, open_browser, opened, tile
 from tests.ui.large_cluster import CyclicTopology, LargeCluster
 from tests.ui.page_servers import NASTY, TOKEN, counting, storm_server, trident_server, until
 from tests.ui.page_topologies import orders
+from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
 from trident.runtime.driver.running import RunningTopology
+from trident.statistics import at_work
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
 from trident.ui.one_topology import OneTopology
+from trident.ui.storm_pages import StormPages
 from trident.ui.trident_pages import TridentPages
 from trident.ui.ui_server import UIServer
 
@@ -146,6 +149,40 @@ def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, ord
         expect(page.locator(".chosenbatch")).to_contain_text("follow the last")
         page.get_by_role("button", name="follow the last").click()
         expect(page.locator(".chosenbatch")).to_contain_text("(the last)")
+
+
+# ---- what is stuck ---------------------------------------------------------------------------------------------------
+
+
+def test_a_stuck_bolt_is_said_in_the_first_lines(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_work, "_LONG_S", 1.5)
+    with (
+        stuck_bolts() as (running, declared),
+        UIServer(OneTopology("bolts", StormPages(running, declared)), port=0) as server,
+        opened(browser, server.url) as page,
+    ):
+        verdict = page.get_by_label("How it does")
+        expect(verdict).to_contain_text(
+            re.compile(r"`count` \(task \d\) has been in one call for \d+ s: execute \(.*wait\(60\)")
+        )
+        expect(verdict).to_contain_text(re.compile(r"Nothing was acknowledged for \d+ s with 3 pending\."))
+        expect(verdict).to_have_class(re.compile("warn"))
+        assert not re.search("well|keeps up", verdict.inner_text())
+
+
+def test_a_stuck_batch_is_said_in_the_first_lines(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(at_work, "_LONG_S", 1.5)
+    with (
+        stuck_batches() as running,
+        UIServer(OneTopology("words", TridentPages(running)), port=0) as server,
+        opened(browser, server.url) as page,
+    ):
+        verdict = page.get_by_label("How it does")
+        expect(verdict).to_contain_text(
+            re.compile(r"Batch 3 has run for \d+ s in step `words/SticksAtCow`: it is in execute \(")
+        )
+        expect(verdict).to_have_class(re.compile("warn"))
+        assert not re.search("well|keeps up", verdict.inner_text())
 
 
 # ---- actions ---------------------------------------------------------------------------------------------------------

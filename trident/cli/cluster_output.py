@@ -62,6 +62,7 @@ def print_topology(found: TopologyOverview) -> None:
         "id": found.storm_id,
         "status": status,
         "driver": _driver(found) + (f": {found.why_waiting}" if found.why_waiting else ""),
+        "verdict": "\n".join(each["text"] for each in found.verdict["lines"]),
         "where": _where(found),
         "workers": str(base.num_workers),
         "executors": ", ".join(f"{name} {count}" for name, count in base.component_executors.items()),

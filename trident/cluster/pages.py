@@ -15,6 +15,7 @@ from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import Acting, ClusterTopologyPages, facts, uptime_text
+from trident.statistics.verdict import verdict
 from trident.ui.cluster_pages import Action, Page, TopologyPages
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import topology_row
@@ -147,7 +148,8 @@ class ClusterOverview:
             beat = None if slot is None else beats.get(storm_id, {}).get(f"{slot.node}-{slot.port}")
             if beat is not None and assignment is not None and beat.start_time_secs != assignment.start_time_secs:
                 beat = None
-            rows.append({**topology_row({} if beat is None else beat.stats), **facts(storm_id, base, slot, beat)})
+            page = {**({} if beat is None else beat.stats), **facts(storm_id, base, slot, beat)}
+            rows.append({**topology_row(page), **facts(storm_id, base, slot, beat), "verdict": verdict(page)})
         return rows
 
 

@@ -12,6 +12,7 @@ from trident.cluster.state.cluster_records import NodePort, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.errors import TridentError
 from trident.redaction import shown_settings
+from trident.statistics.verdict import verdict
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.http_pages import HttpTopologyPages
 
@@ -50,7 +51,8 @@ class ClusterTopologyPages:
             for each in errors
         ]
         errors = sorted(told, key=lambda each: -each["errorTime"]) or page.get("errors", [])
-        return {**page, **facts(self._id, base, slot, beat), "topologyErrors": errors, "note": note}
+        page = {**page, **facts(self._id, base, slot, beat), "topologyErrors": errors, "note": note}
+        return {**page, "verdict": verdict(page)}
 
     def component(self, component: str, window_s: int = 0) -> Page:
         """Return one component, with the errors that the cluster keeps of it."""

@@ -14,6 +14,7 @@ from trident.monitoring.events import TopologyEvent
 from trident.monitoring.listener import TopologyListener
 from trident.monitoring.metrics_server import MetricsServer
 from trident.monitoring.open_metrics import Metrics
+from trident.statistics.at_work import AtWork
 from trident.statistics.operation_statistics import OperationsStatistics
 
 __all__ = ["Monitoring"]
@@ -67,6 +68,11 @@ class Monitoring:
         """Serve what operations do, too."""
         if self._metrics is not None:
             self._metrics.operations = statistics
+
+    def watch_work(self, at_work: Callable[[], AtWork]) -> None:
+        """Serve what the topology works on, too."""
+        if self._metrics is not None:
+            self._metrics.at_work = at_work
 
     def publish(self, event: TopologyEvent) -> None:
         """Tell of an event."""

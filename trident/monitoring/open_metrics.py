@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trident.monitoring.batch_committed import BatchCommitted
 from trident.monitoring.events import AttemptFailed, TopologyEvent
 from trident.monitoring.operation_metrics import operation_metrics
+from trident.statistics.at_work import STALLED, AtWork, is_stalled
 from trident.statistics.operation_statistics import OperationsStatistics
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ class Metrics:
     ----------
     operations
         Returns the statistics of the operations; None before the topology is open.
+    at_work
+        Returns what the topology works on; None before it runs.
     """
 
     def __init__(self, topology: str, listeners: Callable[[], Sequence[Mapping[str, Any]]] = list) -> None:
@@ -65,6 +68,7 @@ class Metrics:
         self._counters: dict[str, int] = {}
         self._times: dict[str, _Times] = {}
         self.operations: Callable[[], OperationsStatistics] | None = None
+        self.at_work: Callable[[], AtWork] | None = None
         self._txid = 0
         self._last: BatchCommitted | None = None
 
@@ -103,6 +107,8 @@ class Metrics:
         with self._lock:
             families = [*self._of_batches(), *self._of_data(), *self._of_now()]
         yield from (*families, *self._of_listeners())
+        if self.at_work is not None:
+            yield from self._of_work(self.at_work())
         if self.operations is not None:
             yield from operation_metrics(self._topology, self.operations())
 
@@ -139,6 +145,13 @@ class Metrics:
         yield self._gauge("source_tuples_per_second", "At which rate the last batch came in.", rates, "source")
         where = dict.fromkeys(last.placements.items(), 1)
         yield self._gauge("state_placement", "Where a state commits: 1.", where, "state", "placement")
+
+    def _of_work(self, at_work: AtWork) -> Iterator[Metric]:
+        running = 0.0 if at_work.batch is None else at_work.batch.seconds
+        yield self._gauge(
+            "running_batch_seconds", "For how long the batch has run that is next, 0: none runs.", {(): running}
+        )
+        yield self._gauge("stalled", STALLED, {(): float(is_stalled(at_work))})
 
     def _of_listeners(self) -> Iterator[Metric]:
         told = self._listeners()

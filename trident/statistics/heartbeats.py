@@ -13,7 +13,8 @@ HEARTBEAT_BYTES = 6000
 
 _OF_TOPOLOGY = (
     "id", "name", "kind", "status", "message", "uptime", "uptimeSeconds", "window", "windowHint", "windowSeconds",
-    "workersTotal", "executorsTotal", "tasksTotal", "rates", "lags", "health", "txid", "engine", "share", "pending",
+    "workersTotal", "executorsTotal", "tasksTotal", "rates", "lags", "lagTrend", "atWork",
+    "health", "txid", "engine", "share", "pending",
 )  # fmt: skip
 _OF_COMPONENT = (
     "spoutId", "boltId", "kind", "state", "executors", "tasks", "emitted", "executed", "acked", "failed", "completeLatency",

@@ -25,6 +25,7 @@ _OF_ROW = (
     "rates",
     "lags",
     "health",
+    "verdict",
 )
 
 

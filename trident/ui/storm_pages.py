@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from trident.ability import Ability
 from trident.errors import TridentError, UnsupportedOperation, describe
 from trident.statistics.reported_errors import ReportedError
+from trident.statistics.verdict import verdict
 from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.storm_topology import StormTopology
 from trident.ui.cluster_pages import Action, Page
@@ -69,20 +70,19 @@ class StormPages:
     def topology(self, window_s: int = 0) -> Page:
         """Return the whole; see docs/ui.md for what each value means."""
         status = self._running.status
-        page = status.as_mapping(window_s)
-        figures = status.statistics.over().figures
-        return {
-            **page,
+        figures, counted = status.statistics.over().figures, status.as_mapping(window_s)
+        page = {
+            **counted,
             "id": self._id,
             "kind": "bolts",
-            "status": self._status(page["status"]),
-            "pending": status.pending,
+            "status": self._status(counted["status"]),
             "rates": {"tuplesPerSecond": self._acked.of(figures.acked), "batchesPerSecond": None},
             "lags": [],
             "health": self._health(figures.failed),
             "errors": [_error(each) for each in status.errors],
             "actions": self._actions(),
         }
+        return {**page, "verdict": verdict(page)}
 
     def component(self, component: str, window_s: int = 0) -> Page:
         """Return one spout or bolt."""

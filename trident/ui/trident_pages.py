@@ -13,9 +13,11 @@ from trident.explain import describe as explain_states
 from trident.graph import JoinWithinNode, StateNode, WindowNode
 from trident.runtime.reading.written_keys import parse_key
 from trident.statistics.storm_shape import pretty_seconds
+from trident.statistics.verdict import verdict
 from trident.ui.batch_figures import BatchFigures
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ending import end_later
+from trident.ui.lag_trend import LagTrend
 from trident.ui.recent_errors import RecentErrors
 from trident.ui.trident_picture import Picture, with_counts
 from trident.ui.trident_states import states_of
@@ -40,7 +42,7 @@ class TridentPages:
     def __init__(self, running: RunningTopology, topology_id: str | None = None) -> None:
         self._running, self._id = running, topology_id or running.name
         self._began = time.monotonic()
-        self._errors = RecentErrors()
+        self._errors, self._lags = RecentErrors(), LagTrend()
         self._picture, self._descriptions = Picture(running.graph), explain_states(running.graph)
         self._reading = threading.Lock()
         running.add_listener(self._errors)
@@ -51,7 +53,7 @@ class TridentPages:
         uptime_s = time.monotonic() - self._began
         sources = figures.sources(status["sources"])
         counted = running.pages.topology(window_s)
-        return {
+        page = {
             **counted,
             "id": self._id,
             "name": running.name,
@@ -71,6 +73,8 @@ class TridentPages:
             "phases": figures.phases(),
             "sources": sources,
             "lags": [each["lag"] for each in sources if each["lag"] is not None],
+            "lagTrend": self._lags.of(status["sources"]),
+            "atWork": running.at_work.as_mapping(),
             "health": self._health(status),
             "states": _with_figures(states_of(running, self._descriptions), counted["states"]),
             "errors": self._errors.entries(),
@@ -79,6 +83,7 @@ class TridentPages:
             "tasksTotal": figures.tasks(),
             "actions": self._actions(),
         }
+        return {**page, "verdict": verdict(page)}
 
     def component(self, component: str, window_s: int = 0) -> Page:
         """Return one operation, source or state."""

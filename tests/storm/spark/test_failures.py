@@ -134,11 +134,11 @@ def test_a_spout_that_blocks_does_not_hang_the_stop_and_is_named(
     builder.set_bolt("split", SplitBolt()).shuffle_grouping("sentences")
     with caplog.at_level(logging.WARNING, "trident.storm"):
         running = builder.start(settings(message_timeout_s=1.0, drain_timeout_s=1.0, workers=1))
-        until(lambda: "a call of component sentences has not returned for" in caplog.text, "it is warned of")
+        until(lambda: "`sentences` (task 1) has been in one call for " in caplog.text, "it is warned of")
         began = time.monotonic()
         running.stop()
     assert time.monotonic() - began < 30
-    assert "worker 0 ended, but a call of its code does not return: sentences-1: in wait (" in caplog.text
+    assert "worker 0 ended, but a call of its code does not return: sentences-1: in next_tuple (" in caplog.text
     assert "messages are still pending after drain_timeout_s=1" in caplog.text
 
 

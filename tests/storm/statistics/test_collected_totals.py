@@ -39,6 +39,7 @@ class Worker:
             "uptime_s": 0.0,
             "totals": [((self.task, "executed", "split", "default"), self.executed)],
             "pending": [],
+            "calls": [],
         }
         self.sent.append(taken)
         return taken
@@ -70,7 +71,7 @@ def test_totals_are_what_was_told_whichever_workers_start_again(actions: list[tu
             collected.take(msgpack.unpackb(msgpack.packb(worker.snapshot())), second)
         elif worker.sent:
             collected.take(worker.sent[0], second)
-    found = collected.statistics(LAYOUT, len(actions)).over().components["count"]
+    found = collected.statistics(LAYOUT, len(actions), {}).over().components["count"]
     assert found.figures.executed == told == sum(each.figures.executed for each in found.executors)
 
 
@@ -80,7 +81,7 @@ def test_figures_stay_with_their_tasks_when_executors_change() -> None:
         worker = Worker(number, task, executed=10 + number)
         collected.take(worker.snapshot(), 1)
     rebalanced = lay_out(word_count(), workers=1, ackers=1, executors={"count": 1})
-    found = collected.statistics(rebalanced, 2).over().components["count"]
+    found = collected.statistics(rebalanced, 2, {}).over().components["count"]
     assert [(each.name, each.figures.executed) for each in found.executors] == [(f"[{COUNT[0]}-{COUNT[-1]}]", 21)]
 
 
@@ -97,13 +98,13 @@ def test_capacity_is_the_busy_share_of_the_busiest_executor_in_the_last_ten_minu
     collected = Collected(word_count(), 0)
     collected.take(_totals(COUNT[0], 100, 49.0), 100)
     collected.take(_totals(COUNT[1], 100, 24.0), 100)
-    for window in collected.statistics(LAYOUT, 100).windows:  # it is of the last ten minutes in all windows
+    for window in collected.statistics(LAYOUT, 100, {}).windows:  # it is of the last ten minutes in all windows
         found = window.components["count"]
         assert [each.figures.capacity for each in found.executors] == [0.5, 0.25, 0.0]
         assert found.figures.capacity == 0.5
         assert found.figures.execute_latency_ms == 73.0 / 200 * 1000  # without that of ticks
         assert [each.component for each in found.inputs] == ["split"]
-    later = collected.statistics(LAYOUT, 100 + 640)
+    later = collected.statistics(LAYOUT, 100 + 640, {})
     assert later.over(600).components["count"].figures.capacity == 0
     assert later.over(600).components["count"].figures.execute_latency_ms is None
     assert later.over(10_800).components["count"].figures.executed == 200

@@ -12,7 +12,9 @@ from trident.cluster.cluster_errors import NoSuchTopology
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.topology_of_cluster import facts
 from trident.redaction import shown_settings
+from trident.statistics.verdict import verdict
 
 __all__ = ["TopologyOverview", "errors_of", "find_topology", "overview", "overviews"]
 
@@ -50,6 +52,15 @@ class TopologyOverview:
             return "starting"
         return beat.state if time.time() - beat.time_secs < _FRESH_S else "silent"
 
+    @property
+    def verdict(self) -> dict[str, Any]:
+        """Whether all is well with it, in the words of its page; see `trident.statistics.verdict`."""
+        slot = None if self.assignment is None else self.assignment.slot
+        beat = None if self.driver in ("none", "starting") else self.heartbeat
+        told = facts(self.storm_id, self.base, slot, beat)
+        reason = self.base.status.reason or self.why_waiting
+        return verdict({**({} if beat is None else beat.stats), **told, "statusReason": reason})
+
     def as_json(self) -> dict[str, Any]:
         """Return it as plain data."""
         base, assigned, beat = self.base, self.assignment, self.heartbeat
@@ -77,6 +88,7 @@ class TopologyOverview:
             "heartbeat": None if beat is None else beat.time_secs,
             "pages": None if beat is None else beat.pages or None,
             "lastError": None if self.last_error is None else self.last_error.error,
+            "verdict": self.verdict,
         }
 
 

@@ -114,6 +114,17 @@ class BatchTimes:
         """Seconds that the batch itself took, without those in which it waited for the commits of earlier ones."""
         return self.processed - self.defined + self.recorded - self.committing
 
+    @property
+    def phase(self) -> str:
+        """The phase that has begun and has not ended."""
+        if not self.started:
+            return "define"
+        if not self.processed:
+            return "process"
+        if not self.committing:
+            return "wait"
+        return "record" if self.committed else "commit"
+
     def phases(self) -> Phases:
         """Return the seconds of each phase."""
         return Phases(

@@ -26,8 +26,9 @@ from trident.runtime.steps.plain_functions import Calls
 from trident.runtime.steps.rows import iterate
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
+from trident.statistics.at_work import place_of
 
-__all__ = ["Work"]
+__all__ = ["Asked", "Work"]
 
 _OURS = str(Path(__file__).parents[2])
 _STATE = str(Path(values.__file__).parent)
@@ -63,6 +64,22 @@ class _Begun(NamedTuple):
     thread: int
     watched: bool
     commits: bool
+    since: float
+
+
+class Asked(NamedTuple):
+    """A spout that is being asked for a batch.
+
+    Attributes
+    ----------
+    step, where
+        As of `Work.place_of`.
+    """
+
+    txid: int
+    seconds: float
+    step: str
+    where: str
 
 
 class _Call(NamedTuple):
@@ -93,7 +110,7 @@ class Work:
 
     def begin(self, attempt: TransactionAttempt, watched: bool, commits: bool = False) -> None:
         """Note that the calling thread begins; `watched`: only `overdue` notices if it does not return."""
-        self._begun[attempt] = _Begun(threading.get_ident(), watched, commits)
+        self._begun[attempt] = _Begun(threading.get_ident(), watched, commits, time.monotonic())
 
     def end(self, attempt: TransactionAttempt) -> None:
         """Note that the thread is done with the attempt."""
@@ -146,6 +163,24 @@ class Work:
                 return _failure(stacks[thread], call, cause)
         return None
 
+    def asked(self) -> Asked | None:
+        """Return the spout that is being asked for a batch; None if none is."""
+        for attempt, begun in list(self._begun.items()):
+            if attempt.attempt == _ASKED:
+                return Asked(attempt.txid, time.monotonic() - begun.since, *self.place_of(attempt))
+        return None
+
+    def place_of(self, attempt: TransactionAttempt) -> tuple[str, str]:
+        """Return the step that a thread of this process is at for an attempt, and the line; "" for what is not known."""
+        begun = self._begun.get(attempt)
+        stacks = sys._current_frames()  # noqa: SLF001  as above
+        for thread in () if begun is None else self._threads(begun):
+            innermost = stacks.get(thread)
+            found = None if innermost is None else _place(innermost)
+            if found is not None:
+                return found
+        return "", ""
+
     def _threads(self, begun: _Begun) -> list[int]:
         return [begun.thread, *(self._beside() if begun.commits else ())]
 
@@ -172,6 +207,23 @@ def _call(innermost: FrameType | None) -> _Call | None:
     # One call gives all tables of a part.
     given = frame.f_locals.get("data") if frame.f_code is worker._read.__code__ else None  # noqa: SLF001
     return _Call(users, frame, given)
+
+
+def _place(innermost: FrameType) -> tuple[str, str] | None:
+    """Return the step of a thread, and the line: the user's, or of a store the innermost; None if it is at no step."""
+    frame: FrameType | None = innermost
+    users = None
+    while frame is not None and frame.f_code not in _STEPS:
+        if not frame.f_code.co_filename.startswith(_OURS):
+            users = frame
+        frame = frame.f_back
+    if frame is None:
+        return None
+    try:
+        step, _ = _STEPS[frame.f_code](frame.f_locals)
+    except KeyError:  # it has just begun, or has ended
+        return None
+    return step, place_of(users or innermost)
 
 
 def _is_store(frame: FrameType, file: str) -> bool:

@@ -38,12 +38,14 @@ from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import TransactionAttempt
 from trident.spout.rich import Activated
 from trident.state.txid import Txid
+from trident.statistics.at_work import RunningBatch
 
 __all__ = ["BatchLoop"]
 
 logger = logging.getLogger(__name__)
 
 _LOOK_AT_OWNER_S = 2.0
+_SHORT_S = 1.0
 _ENDED = {"processing": "processed", "commit": "committed"}
 
 
@@ -118,6 +120,23 @@ class BatchLoop:
     def hanging(self) -> BatchFailedError | None:
         """Return the error of a batch that hangs in code of the user's where the loop itself cannot notice or fail it."""
         return self._work.hanging_batch(self._config.message_timeout_s, self._coordinator.failures)
+
+    def at_work(self, moved: float) -> RunningBatch | None:
+        """Return the batch that is to be committed next, or a later one that the spouts are being asked for; None: neither.
+
+        `moved` is when a batch was committed last, on the clock of the topology.
+        """
+        asked, now = self._work.asked(), self._clock.monotonic()
+        txid = self._log.state.txid + 1
+        batch, tries = self._batches.get(txid), self._coordinator.failures(txid) + 1
+        if asked is not None and (batch is None or asked.seconds > _SHORT_S):  # nothing else moves meanwhile
+            return RunningBatch(
+                asked.txid, "define", asked.seconds, tries if asked.txid == txid else 1, asked.step, asked.where
+            )
+        if batch is None:
+            return RunningBatch(txid, "retry", now - moved, tries) if tries > 1 else None
+        place = self._work.place_of(batch.attempt) if now - batch.times.defined > _SHORT_S else ("", "")
+        return RunningBatch(txid, batch.times.phase, now - batch.times.defined, tries, *place)
 
     # ---- the loop ---------------------------------------------------------------------------------------------------
 

@@ -217,6 +217,19 @@ class Progress:
             return dict(self._metrics)
 
     @property
+    def last_recorded(self) -> float:
+        """When the last batch of this run was recorded, on the clock of the topology; 0 before the first."""
+        with self._lock:
+            return self._last
+
+    @property
+    def usual_s(self) -> float:
+        """How long the batches that are kept took on average, in seconds; 0 before the first."""
+        with self._lock:
+            recent = list(self._recent)
+        return sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
+
+    @property
     def seconds(self) -> float:
         """Return the seconds from the first definition to the last commit."""
         with self._lock:

@@ -6,6 +6,7 @@ import math
 import threading
 import traceback
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +36,7 @@ from trident.runtime.driver.watch import Watch
 from trident.runtime.letters.dead_letters import waiting
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
+from trident.statistics.at_work import AtWork
 from trident.statistics.operation_statistics import OperationsStatistics
 from trident.statistics.reported_errors import WHOLE_TOPOLOGY, ReportedError
 
@@ -62,6 +64,7 @@ class RunningTopology:
     ) -> None:
         self.name, self.graph, self.config = graph.name, graph, opened.config
         self._opened, self._clock = opened, Clock()
+        self._began = self._clock.monotonic()
         self._monitoring = monitoring = monitoring or Monitoring(graph.name)
         placements: dict[str, Placement] = {name: placed.where for name, placed in opened.placements.items()}
         self._totals = OperationTotals(opened.plan, executors_of(opened.placements), self._clock.monotonic())
@@ -69,12 +72,15 @@ class RunningTopology:
         self._progress = Progress(self.name, kept, self.run_id, placements, monitoring.publish, self._totals)
         self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self._message)
         monitoring.count_operations(lambda: self.statistics)
+        monitoring.watch_work(lambda: self.at_work)
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._drpc: LocalDRPC | None = None
         self._drpc_lock = threading.Lock()
         self._loop = BatchLoop(opened, execution_of(opened), self._progress, self._clock, observer, active)
-        self._watch = Watch(self.name, self.config.message_timeout_s, self._loop, self._ended, self._give_up)
+        self._watch = Watch(
+            self.name, self.config.message_timeout_s, self._loop, self._ended, self._give_up, lambda: self.at_work
+        )
         at_ms = self._clock.wall_ms()
         monitoring.publish(TopologyStarted(self.name, self.run_id, at_ms, self.txid, placements))
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
@@ -189,6 +195,25 @@ class RunningTopology:
             "metrics": self._progress.metrics(),
             "listeners": self._monitoring.listeners(),
         }
+
+    @property
+    def at_work(self) -> AtWork:
+        """Which batch runs, for how long and where it is; since when none was committed, and what is left to do."""
+        if not self.is_active:
+            return AtWork()
+        moved, usual_s = max(self._progress.last_recorded, self._began), self._progress.usual_s
+        batch = self._loop.at_work(moved)
+        sources, _ = self._progress.sources()
+        lags = [each["lag"] for each in sources if each["lag"] and each["lag"]["amount"]]
+        left = " and ".join(f"{each['amount']:,} {each['unit']}" for each in lags)
+        return AtWork(
+            self._clock.monotonic() - moved,
+            "committed",
+            f"{left} to be read" if left and not self.is_deactivated else "",
+            max(usual_s, self.config.batch_emit_interval_ms / 1000),
+            self.config.message_timeout_s,
+            None if batch is None else replace(batch, usual_s=usual_s),
+        )
 
     @property
     def statistics(self) -> OperationsStatistics:

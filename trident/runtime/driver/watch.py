@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from trident.errors import TridentError
 from trident.runtime.driver.loop import BatchLoop
+from trident.statistics.at_work import AtWork, StallLog
 
 __all__ = ["Watch"]
 
@@ -32,6 +33,8 @@ class Watch:
         Set once the topology has ended.
     give_up
         Ends the topology with an error, without its thread.
+    at_work
+        Returns what the topology works on; what does not move is logged.
     """
 
     def __init__(
@@ -41,9 +44,11 @@ class Watch:
         loop: BatchLoop,
         ended: threading.Event,
         give_up: Callable[[TridentError], None],
+        at_work: Callable[[], AtWork],
     ) -> None:
         self._topology, self._timeout_s = topology, timeout_s
         self._loop, self._ended, self._give_up = loop, ended, give_up
+        self._at_work, self._stalls = at_work, StallLog(topology, logger)
         self._stop_by = math.inf
         threading.Thread(target=self._run, name=f"trident-{topology}-watch", daemon=True).start()
         _running.add(self)
@@ -63,9 +68,16 @@ class Watch:
 
     def _run(self) -> None:
         while not self._ended.wait(min(1.0, self._timeout_s / 4)):
+            self._tell()
             error = self._look()
             if error is not None:
                 self._give_up(error)
+
+    def _tell(self) -> None:
+        try:
+            self._stalls.look(self._at_work())
+        except Exception:
+            logger.exception("topology %s: cannot find out what it works on; looking again", self._topology)
 
     def _look(self) -> TridentError | None:
         try:

@@ -23,7 +23,7 @@ class AckerExecutor:
         self.ackers: dict[int, Acker] = {}
         self.instances: dict[int, Any] = {}
         self.handled = 0
-        self.busy_s = 0.0
+        self.busy_s = self.call_since = self.uncounted_since = 0.0
         self._next_rotation = setting.clock() + setting.conf.message_timeout_s
 
     @property

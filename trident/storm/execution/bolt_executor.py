@@ -39,6 +39,7 @@ class BoltExecutor:
         self._bolts: dict[int, IRichBolt] = {}
         self.collectors: dict[int, BoltCollector] = {}
         self._until_sample = 1
+        self.call_since = self.uncounted_since = 0.0
         now = setting.clock()
         self._tick_s: float | None = self._conf["tick_tuple_freq_s"]
         self._next_tick = now + (self._tick_s or 0)
@@ -101,7 +102,8 @@ class BoltExecutor:
         """Execute tuples, and send what resulted from them by a certain time; return the time by which to send the next."""
         collector, execute = self.collectors[task], self._bolts[task].execute
         counts, clock = collector.counts, self._setting.clock
-        began = clock()
+        began = now = clock()
+        self.uncounted_since = began
         self._until_sample -= len(tuples)
         if self._until_sample <= 0 and tuples[0].origin is not _TICK:
             self._until_sample += _SAMPLED * (1 - self._until_sample // _SAMPLED)
@@ -116,15 +118,19 @@ class BoltExecutor:
                     parts.append((origin, done - at))
                     at, origin = done, each.origin
                 done += 1
+                self.call_since = now
                 execute(each)
-                if clock() > flush_at:  # answers of a slow bolt must not wait for the rest of the delivery
+                now = clock()
+                if now > flush_at:  # answers of a slow bolt must not wait for the rest of the delivery
                     self._outbox.flush()
-                    flush_at = clock() + _HELD_BACK_S
+                    now = clock()
+                    flush_at = now + _HELD_BACK_S
         except Exception as error:
             raise TaskError(self.place.component, task, f"execute {tuples[done - 1]!r}") from error
         finally:
             parts.append((origin, done - at))
             counts.add_executed(parts, clock() - began)
+            self.uncounted_since = 0.0
         return flush_at
 
     def _look_for_answers(self, now: float) -> None:

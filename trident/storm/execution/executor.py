@@ -40,6 +40,10 @@ class Executor(Protocol):
     """Whether spouts are asked for tuples."""
     instances: dict[int, Any]
     """The objects of its tasks, once it is open."""
+    call_since: float
+    """When the last call of a task's code began, on the clock of its worker; 0 before the first. Other threads read it."""
+    uncounted_since: float
+    """Since when it has worked without having added that to its totals; 0 if it has. Other threads read it."""
 
     def open(self) -> None:
         """Make the tasks' instances and prepare them."""

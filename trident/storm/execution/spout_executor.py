@@ -76,6 +76,7 @@ class SpoutExecutor:
         self._readers = tuple(setting.read_by(place.component))
         self.tasks: dict[int, SpoutTask] = {}
         self.instances: dict[int, Any] = {}
+        self.call_since = self.uncounted_since = 0.0
         self._told_active: bool | None = None
         self._next_rotation = setting.clock() + setting.conf.message_timeout_s
 
@@ -134,7 +135,7 @@ class SpoutExecutor:
         is_open = self._setting.mail.is_open
         if not all(map(is_open, self._readers)):
             return False
-        began = now = self._clock()
+        began = now = self.uncounted_since = self._clock()
         emitted = False
         for _ in range(_AT_ONCE):
             emitted = False
@@ -151,6 +152,7 @@ class SpoutExecutor:
                 break
         for each in self.tasks.values():
             each.counts.busy_s += (now - began) / len(self.tasks)
+        self.uncounted_since = 0.0
         return emitted
 
     def _ack_untracked(self) -> None:
@@ -185,6 +187,7 @@ class SpoutExecutor:
         return active
 
     def _call(self, task: int, what: str, function: Any, *args: Any) -> None:
+        self.call_since = self._clock()
         try:
             function(*args)
         except TaskError:  # of an ack within an emit

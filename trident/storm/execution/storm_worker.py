@@ -6,20 +6,42 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from time import monotonic
+from typing import NamedTuple
 
 from trident.storm.execution.acker_executor import AckerExecutor
 from trident.storm.execution.bolt_executor import BoltExecutor
 from trident.storm.execution.executor import Executor, Setting
 from trident.storm.execution.inbox import Inbox
+from trident.storm.execution.present_lines import line_of
 from trident.storm.execution.spout_executor import SpoutExecutor
 from trident.storm.execution.task_layout import ExecutorPlace
 from trident.storm.storm_topology import ACKER
 
-__all__ = ["Worker", "make_executor"]
+__all__ = ["PresentCall", "Worker", "make_executor"]
 
 logger = logging.getLogger("trident.storm")
 
 _LONGEST_WAIT_S = 0.5
+_TOLD_S = 1.0
+
+
+class PresentCall(NamedTuple):
+    """What an executor does just now.
+
+    Attributes
+    ----------
+    seconds
+        For how long its present call has run.
+    uncounted_s
+        For how long it has worked without having added that to its totals.
+    where
+        The function and line; "" for a call of less than a second.
+    """
+
+    place: ExecutorPlace
+    seconds: float
+    uncounted_s: float
+    where: str
 
 
 def make_executor(place: ExecutorPlace, setting: Setting) -> Executor:
@@ -91,12 +113,16 @@ class Worker:
             each.at_rest and self._inboxes[each.place.tasks[0]].is_empty for each in self.executors
         )
 
-    def blocked(self, for_s: float) -> list[tuple[ExecutorPlace, float]]:
-        """Return the executors whose present call has taken longer than this, and how many seconds so far."""
-        now = monotonic()
-        return [
-            (place, now - since) for place, since in list(self._busy_since.items()) if since and now - since > for_s
-        ]
+    def at_work(self) -> list[PresentCall]:
+        """Return the calls that have run for a second, and executors that have worked as long without counting it."""
+        now, found = monotonic(), []
+        for executor, thread in zip(self.executors, self._threads, strict=True):
+            since = self._busy_since.get(executor.place, 0.0)
+            if since and now - since > _TOLD_S:
+                call_s, uncounted = now - max(since, executor.call_since), executor.uncounted_since
+                where = line_of(thread.ident) if call_s > _TOLD_S else ""
+                found.append(PresentCall(executor.place, call_s, now - uncounted if uncounted else 0.0, where))
+        return found
 
     @property
     def stopping(self) -> bool:

@@ -60,7 +60,6 @@ class Slot:
         """Take in how it goes."""
         self.version, self.ready, self.pending = beat["version"], beat["ready"], beat["pending"]
         self.at_rest, self.links = beat["at_rest"], beat["links"]
-        self.blocked = [(component, seconds) for component, seconds in beat["blocked"]]
 
     @property
     def name(self) -> str:

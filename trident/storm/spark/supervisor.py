@@ -169,17 +169,15 @@ class Supervisor:
                 self._warn_of_stuck(slot, message["blocked"])
 
     def _take_beat(self, slot: Slot, beat: dict[str, Any]) -> None:
-        before = dict(slot.blocked)
         slot.take(beat)
-        if beat["snapshot"] is not None:
-            self._counted(beat["snapshot"])
-        for component, seconds in slot.blocked:
-            if seconds < before.get(component, seconds + 1):
-                logger.warning(
-                    "topology %s: a call of component %s has not returned for %.0f s (worker %d); its answers and timeouts "
-                    "wait for it, so what it holds is replayed. Let next_tuple and execute return soon",
-                    self._conf.name, component, seconds, slot.worker,
-                )  # fmt: skip
+        snapshot: Snapshot | None = beat["snapshot"]
+        if snapshot is None:
+            return
+        component_of, limit_s = self.crew.launch.layout.component_of, self._conf.message_timeout_s
+        slot.blocked = [
+            (component_of[tasks[0]], call_s) for tasks, call_s, _, _ in snapshot["calls"] if call_s > limit_s
+        ]
+        self._counted(snapshot)
 
     def _report(self, error: ReportedError) -> None:
         self.errors.append(error)

@@ -19,9 +19,9 @@ import cloudpickle
 from trident.runtime.engine.executor_problems import cannot_import
 from trident.statistics.reported_errors import ReportedError
 from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.present_lines import lines_of
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.links.linked_mail import LinkedMail
-from trident.storm.spark.blocked import blocked_calls
 from trident.storm.spark.tickets import Launch, Ticket
 from trident.storm.spark.worker_garbage import seldom_collected
 from trident.storm.spark.worker_registry import Line, Orders
@@ -64,7 +64,6 @@ class _WorkerTask:
         self._snapshots: WorkerSnapshots | None = None
         self._opened = threading.Event()
         self._ready = False
-        self._slow_s = 0.0
 
     def run(self) -> bool:
         """Run to the end; whether threads are left that do not end."""
@@ -93,7 +92,6 @@ class _WorkerTask:
         except ImportError as error:
             raise cannot_import(error) from error
         conf, layout = launch.conf, launch.layout
-        self._slow_s = conf.message_timeout_s
         mail = LinkedMail(ticket.worker, launch.topology, layout, ticket.keys, conf.receive_buffer_size, host)
         self._mail = mail
         setting = Setting(
@@ -101,7 +99,7 @@ class _WorkerTask:
             lambda: Random(_seeds.getrandbits(128)),
         )  # fmt: skip
         self._worker = Worker(ticket.worker, setting, mail.inboxes, self._died)
-        self._snapshots = WorkerSnapshots(ticket.worker, self._worker.executors)
+        self._snapshots = WorkerSnapshots(ticket.worker, self._worker.executors, self._worker.at_work)
         self._line.send("register", address=mail.address, host=socket.gethostname(), pid=os.getpid())
 
     def _is_over(self) -> bool:
@@ -149,8 +147,7 @@ class _WorkerTask:
             ready=self._ready,
             pending=self._worker.pending,
             at_rest=self._ready and self._worker.at_rest,
-            blocked=[[place.component, seconds] for place, seconds in self._worker.blocked(self._slow_s)],
-            snapshot=self._snapshots.take() if self._snapshots is not None and self._ready else None,
+            snapshot=None if self._snapshots is None else self._snapshots.take(),
             links={"dropped": mail.dropped, "corrupt": mail.corrupt, "astray": mail.unknown},
             errors=self._take_errors(),
         )
@@ -160,7 +157,7 @@ class _WorkerTask:
         if self._worker is None or self._mail is None:
             return []
         self._mail.ended.set()
-        stuck = blocked_calls(self._worker.stop(_STOP_S))
+        stuck = lines_of(self._worker.stop(_STOP_S))
         self._mail.close()
         return stuck
 

@@ -5,7 +5,6 @@ A worker's executors keep totals (`trident/storm/execution/counts.py`). `worker_
 lines and metrics of them; `local_observer.py` does all that for workers of this process.
 """
 
-from trident.storm.statistics.blocked_calls import BlockedCalls
 from trident.storm.statistics.statistics_figures import (
     ComponentStatistics,
     ExecutorStatistics,
@@ -20,7 +19,6 @@ from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.statistics.worker_snapshots import Snapshot, WorkerSnapshots
 
 __all__ = [
-    "BlockedCalls",
     "ComponentStatistics",
     "ExecutorStatistics",
     "Figures",

@@ -49,8 +49,8 @@ class Collected:
         self._last: dict[int, _Start] = {}
         self._lock = threading.Lock()
 
-    def take(self, snapshot: Snapshot, now: float) -> None:
-        """Take in a snapshot; one that is older than the last of its start is left out."""
+    def take(self, snapshot: Snapshot, now: float) -> bool:
+        """Take in a snapshot; one that is older than the last of its start is left out. Whether a spout's message was acked."""
         start, number, worker = snapshot["start"], snapshot["number"], snapshot["worker"]
         totals = {Key(*key): value for key, value in snapshot["totals"]}
         with self._lock:
@@ -58,16 +58,21 @@ class Collected:
             before: Mapping[Key, float] = {}
             if last is not None and last.start == start:
                 if last.number >= number:
-                    return
+                    return False
                 before = last.totals
             self._last[worker] = _Start(start, number, totals)
-            self._windows.add({key: value - before.get(key, 0) for key, value in totals.items()}, now)
+            added = {key: value - before.get(key, 0) for key, value in totals.items()}
+            self._windows.add(added, now)
+        return any(value > 0 and key.measure == "acked" and not key.component for key, value in added.items())
 
-    def statistics(self, layout: Layout, now: float) -> TopologyStatistics:
-        """Return the statistics of all windows, by the executors that there are now."""
+    def statistics(self, layout: Layout, now: float, uncounted_s: Mapping[int, float]) -> TopologyStatistics:
+        """Return the statistics of all windows, by the executors that there are now.
+
+        `uncounted_s` has, by an executor's first task, for how long it has worked on what it has not counted yet.
+        """
         with self._lock:
             differences = {window: self._windows.over(window, now) for window in (*WINDOWS_S, ALL_TIME)}
-        capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S])
+        capacities = _capacities(layout, differences[_CAPACITY_WINDOW_S], uncounted_s)
         return TopologyStatistics(
             tuple(
                 _Window(self._topology, layout, capacities).of(window, difference)
@@ -76,13 +81,18 @@ class Collected:
         )
 
 
-def _capacities(layout: Layout, difference: Difference[Key]) -> Mapping[ExecutorPlace, float]:
+def _capacities(
+    layout: Layout, difference: Difference[Key], uncounted_s: Mapping[int, float]
+) -> Mapping[ExecutorPlace, float]:
     busy: dict[int, float] = defaultdict(float)
     for key, value in difference.added.items():
         if key.measure in ("execute_s", "busy_s"):
             busy[key.task] += value
     seconds = max(difference.seconds, 1e-9)
-    return {place: sum(busy[task] for task in place.tasks) / seconds for place in layout.executors}
+    return {
+        place: (sum(busy[task] for task in place.tasks) + min(seconds, uncounted_s.get(place.tasks[0], 0.0))) / seconds
+        for place in layout.executors
+    }
 
 
 class _Window:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from trident.statistics.reported_errors import ReportedError
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.execution.task_layout import Layout
-from trident.storm.statistics.blocked_calls import BlockedCalls
 from trident.storm.statistics.topology_monitor import TopologyMonitor
 from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.statistics.worker_snapshots import WorkerSnapshots
@@ -32,7 +31,6 @@ class LocalObserver:
         errors: Callable[[], Sequence[ReportedError]],
     ) -> None:
         self._monitor = TopologyMonitor(conf, topology, layout, active, errors)
-        self._blocked = BlockedCalls(conf.name, conf.message_timeout_s)
         self._followed: dict[int, tuple[Worker, WorkerSnapshots]] = {}
         self._taking = threading.Lock()
         self._closed = threading.Event()
@@ -54,7 +52,7 @@ class LocalObserver:
         """Look after a worker from now on, in place of the one of the same number that has ended."""
         self._take()  # the last figures of that one
         with self._taking:
-            self._followed[worker.number] = worker, WorkerSnapshots(worker.number, worker.executors)
+            self._followed[worker.number] = worker, WorkerSnapshots(worker.number, worker.executors, worker.at_work)
 
     def close(self) -> None:
         """Take in what the workers did last, and end."""
@@ -66,8 +64,6 @@ class LocalObserver:
     def _run(self) -> None:
         while not self._closed.wait(_EVERY_S):
             self._take()
-            for worker, _ in list(self._followed.values()):
-                self._blocked.look(worker)
 
     def _take(self) -> None:
         with self._taking:  # a snapshot that is taken later is also handed in later

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from trident.statistics.at_work import STALLED, is_stalled
 from trident.statistics.rolling_totals import ALL_TIME, WINDOWS_S
 from trident.storm.statistics.statistics_figures import ComponentStatistics
 from trident.storm.statistics.topology_status import TopologyStatus
@@ -57,6 +58,23 @@ class StormMetrics:
         capacities = {each.component: each.figures.capacity or 0.0 for each in latest}
         yield _gauge(
             "capacity_ratio", "Share of ten minutes in which the busiest executor was busy.", status.name, capacities
+        )
+        at_work = status.at_work
+        calls: dict[str, float] = {}
+        for call in at_work.calls:
+            calls[call.component] = max(calls.get(call.component, 0.0), call.seconds)
+        yield _gauge(
+            "running_call_seconds",
+            "For how long a call of a component has run, if a second or more.",
+            status.name,
+            calls,
+        )
+        yield _of_topology("stalled", STALLED, status.name, float(is_stalled(at_work)))
+        yield _of_topology(
+            "unanswered_seconds",
+            "Seconds since a message was acknowledged, 0: nothing is pending.",
+            status.name,
+            at_work.moved_s if at_work.left else 0.0,
         )
         yield _of_topology("pending_messages", "Messages of spouts that are not answered.", status.name, status.pending)
         yield _of_topology("workers", "Workers that have been heard of.", status.name, len(status.workers))

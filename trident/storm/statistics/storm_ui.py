@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
+from trident.statistics.at_work import AtWork
 from trident.statistics.reported_errors import ReportedError
 from trident.statistics.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
 from trident.storm.statistics.statistics_figures import (
@@ -36,6 +37,10 @@ class Status(Protocol):
     @property
     def tasks(self) -> int: ...  # noqa: D102
     @property
+    def pending(self) -> int: ...  # noqa: D102
+    @property
+    def at_work(self) -> AtWork: ...  # noqa: D102
+    @property
     def errors(self) -> Sequence[ReportedError]: ...  # noqa: D102
     @property
     def statistics(self) -> TopologyStatistics: ...  # noqa: D102
@@ -52,6 +57,8 @@ def topology_page(status: Status, window_s: int) -> dict[str, Any]:
         "tasksTotal": status.tasks,
         "executorsTotal": status.executors,
         "workersTotal": len(status.workers),
+        "pending": status.pending,
+        "atWork": status.at_work.as_mapping(),
         "workers": [_worker(status, each) for each in status.workers],
         "topologyStats": [_of_window(each) | _spout_figures(each.figures) for each in statistics.windows],
         "spouts": [_spout(each, status.errors) for each in spouts],

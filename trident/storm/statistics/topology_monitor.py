@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from trident.monitoring.metrics_server import MetricsServer
+from trident.statistics.at_work import AtWork, RunningCall, StallLog
 from trident.statistics.reported_errors import ReportedError
 from trident.storm.execution.task_layout import Layout
 from trident.storm.statistics.collected_totals import Collected
-from trident.storm.statistics.statistics_figures import WorkerStatus
+from trident.storm.statistics.statistics_figures import TopologyStatistics, WorkerStatus
 from trident.storm.statistics.storm_metrics import StormMetrics
 from trident.storm.statistics.topology_status import TopologyStatus
-from trident.storm.statistics.worker_snapshots import Snapshot
+from trident.storm.statistics.worker_snapshots import Calls, Snapshot
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 
@@ -23,6 +24,9 @@ __all__ = ["TopologyMonitor"]
 logger = logging.getLogger("trident.storm")
 
 _LOGGED_WINDOW_S = 600
+_LOOK_S = 1.0
+_SILENT_S = 10.0  # what a worker was at before it was silent for so long says nothing of now
+_MS_PER_S = 1000
 _BUSIEST = 2
 
 
@@ -56,6 +60,8 @@ class TopologyMonitor:
         self._began = clock()
         self._collected = Collected(topology, self._began)
         self._heard: dict[int, tuple[float, Snapshot]] = {}
+        self._moved, self._next_look = self._began, self._began
+        self._stalls = StallLog(conf.name, logger)
         self._next_line = self._began + (conf.log_interval_s or 0)
         self._closing = threading.Lock()
         self._server: MetricsServer | None = None
@@ -71,8 +77,14 @@ class TopologyMonitor:
     def take(self, snapshot: Snapshot) -> None:
         """Take in what a worker tells, about once a second; log a line when it is time for one."""
         now = self._clock()
-        self._collected.take(snapshot, now)
+        acked = self._collected.take(snapshot, now)
         self._heard[snapshot["worker"]] = (now, snapshot)
+        if acked or not self._pending():
+            self._moved = now
+        if now >= self._next_look:
+            self._next_look = now + _LOOK_S
+            may_stall = now - self._moved >= _LOOK_S or any(calls for _, _, calls in self._present(self._layout(), now))
+            self._stalls.look(self.status.at_work if may_stall else AtWork())
         if self._conf.log_interval_s is not None and now >= self._next_line:
             self._next_line = now + self._conf.log_interval_s
             logger.info("%s", _line(self.status))
@@ -81,6 +93,12 @@ class TopologyMonitor:
     def status(self) -> TopologyStatus:
         """The topology as of the last snapshots."""
         now, layout = self._clock(), self._layout()
+        uncounted_s = {
+            tasks[0]: uncounted + ago
+            for _, ago, present in self._present(layout, now)
+            for tasks, _, uncounted, _ in present
+        }
+        statistics = self._collected.statistics(layout, now, uncounted_s)
         workers = tuple(
             WorkerStatus(
                 number,
@@ -102,9 +120,36 @@ class TopologyMonitor:
             len(layout.executors),
             len(layout.component_of),
             sum(each.pending for each in workers),
+            self._at_work(layout, statistics, now),
             tuple(self._errors()),
-            self._collected.statistics(layout, now),
+            statistics,
         )
+
+    def _pending(self) -> int:
+        return sum(count for _, snapshot in self._heard.copy().values() for _, count in snapshot["pending"])
+
+    def _present(self, layout: Layout, now: float) -> list[tuple[int, float, Calls]]:
+        """Return the calls of each worker that has been heard of lately, and how long ago that was."""
+        return [
+            (number, now - heard, snapshot["calls"])
+            for number, (heard, snapshot) in sorted(self._heard.copy().items())
+            if number < layout.workers and now - heard < _SILENT_S
+        ]
+
+    def _at_work(self, layout: Layout, statistics: TopologyStatistics, now: float) -> AtWork:
+        components = statistics.over(_LOGGED_WINDOW_S).components
+        usual_ms = {name: each.figures.execute_latency_ms or 0.0 for name, each in components.items()}
+        latencies = [each.figures.complete_latency_ms or 0.0 for each in components.values()]
+        calls = tuple(
+            RunningCall(component, tuple(tasks), number, seconds + ago, where, usual_ms.get(component, 0.0) / _MS_PER_S)
+            for number, ago, present in self._present(layout, now)
+            for tasks, seconds, _, where in present
+            if where and (component := layout.component_of.get(tasks[0]))
+        )
+        pending = self._pending()
+        left = f"{pending} pending" if pending else ""
+        usual_s = max(latencies, default=0.0) / _MS_PER_S
+        return AtWork(now - self._moved, "acknowledged", left, usual_s, self._conf.message_timeout_s, calls=calls)
 
     def close(self) -> None:
         """Free the port; harmless if done before. Statuses go on to be what they were last."""

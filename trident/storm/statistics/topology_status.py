@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trident.statistics.at_work import AtWork
 from trident.statistics.reported_errors import ReportedError
 from trident.storm.statistics.statistics_figures import TopologyStatistics, WorkerStatus
 from trident.storm.statistics.storm_ui import component_page, topology_page
@@ -25,6 +26,8 @@ class TopologyStatus:
         How many there are, those of ackers included.
     pending
         Tracked messages of all spouts that are not answered.
+    at_work
+        Which calls run now, and since when nothing was acknowledged.
     errors
         What spouts and bolts raised or reported last, oldest first, each with component, task, host, time and text.
     """
@@ -37,6 +40,7 @@ class TopologyStatus:
     executors: int
     tasks: int
     pending: int
+    at_work: AtWork
     errors: Sequence[ReportedError]
     statistics: TopologyStatistics
 

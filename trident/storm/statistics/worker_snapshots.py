@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from random import SystemRandom
 from typing import NamedTuple, TypedDict
 
@@ -18,8 +18,9 @@ from trident.storm.execution.counts import BoltCounts, SpoutCounts
 from trident.storm.execution.executor import Executor
 from trident.storm.execution.out_streams import OutStream
 from trident.storm.execution.spout_executor import SpoutExecutor
+from trident.storm.execution.storm_worker import PresentCall
 
-__all__ = ["Key", "Snapshot", "WorkerSnapshots"]
+__all__ = ["Calls", "Key", "Snapshot", "WorkerSnapshots"]
 
 _random = SystemRandom()
 
@@ -42,6 +43,10 @@ class Key(NamedTuple):
     stream: str
 
 
+Calls = list[tuple[tuple[int, ...], float, float, str]]
+"""What executors are at, see `Snapshot`."""
+
+
 class Snapshot(TypedDict):
     """The totals of one worker.
 
@@ -55,6 +60,9 @@ class Snapshot(TypedDict):
         Lists of a `Key` and its value.
     pending
         Lists of a spout's task and how many of its tracked messages are not answered.
+    calls
+        What executors have been at for a second or more: their tasks, the seconds of the present call, those that are in no
+        total yet, and where the call is.
     """
 
     worker: int
@@ -65,6 +73,7 @@ class Snapshot(TypedDict):
     uptime_s: float
     totals: list[tuple[tuple[int, str, str, str], float]]
     pending: list[tuple[int, int]]
+    calls: Calls
 
 
 class WorkerSnapshots:
@@ -74,10 +83,14 @@ class WorkerSnapshots:
     ----------
     executors
         Those of one start of the worker; a new start needs a new object.
+    at_work
+        Returns what executors have been at for a second or more.
     """
 
-    def __init__(self, worker: int, executors: Sequence[Executor]) -> None:
-        self._worker, self._executors = worker, tuple(executors)
+    def __init__(
+        self, worker: int, executors: Sequence[Executor], at_work: Callable[[], Sequence[PresentCall]] = tuple
+    ) -> None:
+        self._worker, self._executors, self._at_work = worker, tuple(executors), at_work
         self._start, self._number = _random.getrandbits(62), 0
         self._host, self._began = socket.gethostname(), time.monotonic()
 
@@ -98,6 +111,7 @@ class WorkerSnapshots:
                 if isinstance(executor, SpoutExecutor)
                 for task, each in list(executor.tasks.items())
             ],
+            "calls": [(each.place.tasks, each.seconds, each.uncounted_s, each.where) for each in self._at_work()],
         }
 
 

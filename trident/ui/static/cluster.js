@@ -2,7 +2,7 @@
 
 import { html } from "./vendor/preact-htm.js";
 import { useLive } from "./api.js";
-import { age, count, is, NONE, plural, rate } from "./format.js";
+import { age, count, cut, is, NONE, plural, rate } from "./format.js";
 import { Card, Problem, Status, Table, Tile } from "./pieces.js";
 
 export const link = (id, text) => html`<a href="#/topology/${encodeURIComponent(id)}">${text}</a>`;
@@ -15,7 +15,7 @@ const TOPOLOGIES = [
   ["Kind", (row) => (row.kind === "bolts" ? "spouts and bolts" : "Trident"), (row) => row.kind],
   ["Throughput", (row) => rate(row.rates?.tuplesPerSecond), (row) => row.rates?.tuplesPerSecond, "num"],
   ["Lag", (row) => lagText(row.lags), lagOf, "num"],
-  ["Problems", (row) => problems(row), (row) => row.health?.failures, "num"],
+  ["Problems", (row) => problems(row), (row) => ["good", "quiet", "warn", "bad"].indexOf(row.verdict?.tone)],
   ["Host", (row) => row.host ?? NONE, (row) => row.host],
   ["Workers", (row) => count(row.workersTotal), (row) => row.workersTotal, "num"],
   ["Executors", (row) => count(row.executorsTotal), (row) => row.executorsTotal, "num"],
@@ -23,11 +23,11 @@ const TOPOLOGIES = [
 ];
 
 function problems(row) {
-  const health = row.health ?? {};
-  if (health.fenced) return html`<span class="bad">fenced</span>`;
-  if (!is(health.failures)) return NONE;
-  const parts = [health.failures && `${count(health.failures)} failed`, health.deadLetters && plural(health.deadLetters, "dead letters")].filter(Boolean);
-  return html`<span class=${parts.length ? "warn" : ""}>${parts.join(", ") || "none"}</span>`;
+  const lines = row.verdict?.lines ?? [];
+  const wrong = lines.filter(({ tone }) => tone === "warn" || tone === "bad");
+  if (!wrong.length) return is(row.health?.failures) ? "none" : NONE;
+  const [{ tone, text }] = wrong;
+  return html`<span class=${tone} title=${wrong.map((each) => each.text).join("\n")}><bdi>${cut(text, 90)}</bdi></span>`;
 }
 
 const SUPERVISORS = [

@@ -12,7 +12,6 @@ import { Log } from "./log.js";
 import { Picture } from "./picture.js";
 import { Card, Problem, Sparkline, Status, Table, Tile, useHistory, Windows } from "./pieces.js";
 import { States } from "./states.js";
-import { recentFailures, verdict } from "./verdict.js";
 
 export const pathOf = (id) => `topology/${encodeURIComponent(id)}`;
 const FIGURES = [
@@ -53,7 +52,6 @@ export function Topology({ id, meta, alone }) {
   const [page, drawn, told] = data ?? [];
   const at = page && `${page.uptimeSeconds} ${page.txid ?? ""} ${page.rates?.tuplesPerSecond}`;
   const rates = useHistory({ of: page?.rates?.tuplesPerSecond, at });
-  const lags = useHistory({ of: page?.lags?.reduce((sum, each) => sum + each.amount, 0), at });
   if (!page) return html`<h1>${id}</h1><${Problem} error=${error} />${!error && html`<p class="muted wait">…</p>`}`;
   const trident = page.kind === "trident";
   const batches = told?.batches ?? [];
@@ -67,7 +65,7 @@ export function Topology({ id, meta, alone }) {
     </div>
     <${Problem} error=${error} />
     ${page.note && html`<p class="problem">${page.note}</p>`}
-    <${Verdict} found=${verdict(page, drawn, lags)} />
+    ${page.verdict && html`<${Verdict} found=${page.verdict} />`}
     <${Tiles} page=${page} batches=${batches} rates=${rates} />
     <${Windows} window=${window} choose=${choose} />
     ${drawn?.nodes?.length > 0 && html`<${Picture} id=${id} drawn=${drawn} />`}
@@ -86,7 +84,7 @@ export function Topology({ id, meta, alone }) {
 }
 
 const Verdict = ({ found }) => html`<ul class="verdict ${found.tone}" aria-label="How it does">
-  ${found.lines.map(([tone, text]) => html`<li key=${text} class=${tone}>${text}</li>`)}</ul>`;
+  ${found.lines.map(({ tone, text }, index) => html`<li key=${index} class=${tone}><bdi>${text}</bdi></li>`)}</ul>`;
 
 function Tiles({ page, batches, rates }) {
   const health = page.health ?? {};
@@ -102,7 +100,7 @@ function Tiles({ page, batches, rates }) {
     ${trident && html`<${Tile} label="Committed" value=${`batch ${count(page.txid)}`} note=${`${plural(page.tuples ?? 0, "tuples")} in this run`} />`}
     ${!trident && html`<${Tile} label="A message takes" value=${slowest ? ms(slowest) : NONE} note="from its spout to the last ack" />`}
     ${!trident && html`<${Tile} label="Pending" value=${plural(page.pending, "messages")} note="not answered yet" />`}
-    <${Tile} label=${trident ? "Failed attempts" : "Failed messages"} value=${count(health.failures)} tone=${recentFailures(page) ? "warn" : ""} note=${health.failures ? (trident ? "tried again" : "told to their spouts") : "none"} />
+    <${Tile} label=${trident ? "Failed attempts" : "Failed messages"} value=${count(health.failures)} tone=${page.verdict?.recentFailures ? "warn" : ""} note=${health.failures ? (trident ? "tried again" : "told to their spouts") : "none"} />
     ${trident ? html`<${Tile} label="Dead letters" value=${count(health.deadLetters)} tone=${health.deadLetters ? "warn" : ""} note=${health.deadLetters ? "wait to be put back" : "none wait"} />`
       : is(health.workerDeaths) && html`<${Tile} label="Deaths of workers" value=${count(health.workerDeaths)} tone=${health.workerDeaths ? "warn" : ""} note=${health.workerDeaths ? "started again" : "none"} />`}
     ${!trident && html`<${Tile} label="Runs in" value=${plural(page.executorsTotal, "executors")} note=${`${plural(page.tasksTotal, "tasks")}, ${plural(page.workersTotal, "workers")}`} />`}

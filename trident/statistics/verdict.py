@@ -1,0 +1,174 @@
+"""`verdict`: in sentences, whether all is well with a topology, and if not, what is wrong and what can be done.
+
+One judgement for the page, the REST interface, `trident show` and the rows of the overview; what does not move is judged by
+`at_work.py`, which the log and the metrics ask too. It is a function of what a topology's page tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from trident.statistics.at_work import AtWork, Stall, Tone, duration, stalls
+
+__all__ = ["verdict"]
+
+Line = tuple[Tone, str]
+
+_ORDER: Sequence[Tone] = ("good", "quiet", "warn", "bad")
+_FULL = 0.9
+_RECENT_S = 600
+_SILENT_S = 10
+_MOST_FULL = 3
+_LONGEST_ERROR, _LONGEST_CAUSE = 600, 300
+_MOVES = ("ACTIVE", "INACTIVE", "KILLED")
+
+
+def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the worst tone (`good`, `quiet`, `warn`, `bad`), and a line for each sentence: its tone and text.
+
+    `recentFailures` are those of ten minutes: what failed long ago is told, but is no alarm any more.
+
+    Parameters
+    ----------
+    page
+        As of `TopologyPages.topology`, or a heartbeat of it; what it does not tell is not known, which is not the same as none.
+    """
+    still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in _MOVES else []
+    lines = [*_ended(page), *((each.tone, each.text) for each in still), *_unwell(page), *_busy(page, still)]
+    lines += _behind(page, still)
+    if all(tone in ("good", "quiet") for tone, _ in lines):
+        lines.insert(0, _calm(page, still))
+    worst = max((tone for tone, _ in lines), key=_ORDER.index)
+    told = [{"tone": tone, "text": text} for tone, text in lines]
+    return {"tone": worst, "lines": told, "recentFailures": _recent_failures(page)}
+
+
+def _recent_failures(page: Mapping[str, Any]) -> int:
+    recent: Mapping[str, Any] = next(
+        (each for each in page.get("topologyStats") or () if str(each.get("window")) == str(_RECENT_S)), {}
+    )
+    for told in (recent.get("retries"), recent.get("failed"), _health(page).get("failures")):
+        if told is not None:
+            return int(told)
+    return 0
+
+
+def _calm(page: Mapping[str, Any], still: Sequence[Stall]) -> Line:
+    status = page.get("status")
+    if status == "STARTING":
+        return "quiet", "It starts."
+    if status != "ACTIVE":
+        return "quiet", "Nothing is processed now."
+    failures = _health(page).get("failures")
+    if failures is None:
+        return "quiet", "Its driver has not said yet how it does."
+    if still:  # it may be as slow as it should be, but it has not moved
+        return "quiet", "It is at work: no failures."
+    return "good", "All is well now." if failures else "All is well: no failures."
+
+
+def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
+    health, status, reason = _health(page), page.get("status"), page.get("statusReason")
+    if (silent := page.get("heardSecondsAgo") or 0) >= _SILENT_S:
+        yield "warn", f"Its driver has not been heard of for {duration(silent)}: what is told of it is as old."
+    if health.get("fenced"):
+        yield "bad", "Fenced: another driver has taken this topology over; this one writes nothing more."
+    elif health.get("error"):
+        yield "bad", f"It has ended: {_cut(health['error'], _LONGEST_ERROR)}"
+    elif status == "FAILED":
+        yield "bad", f"It was put to rest: {_cut(reason, _LONGEST_ERROR)}" if reason else "It has failed."
+    if status == "INACTIVE":
+        yield "warn", "Deactivated: its sources are not asked for more until it is activated."
+    elif status == "STOPPED":
+        yield "quiet", "It was stopped."
+    elif status == "KILLED":
+        yield "warn", "It is being killed: what is pending is finished, then it is gone."
+    elif status == "WAITING":
+        yield (
+            "warn",
+            f"It waits: {_cut(reason, _LONGEST_ERROR)}"
+            if reason
+            else ("It waits for a free slot. Start a supervisor, or free a slot."),
+        )
+
+
+def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
+    health, recent = _health(page), _recent_failures(page)
+    tone: Tone = "warn" if recent else "quiet"
+    since = "" if recent else " None of them within ten minutes."
+    if (failures := health.get("failures")) and page.get("kind") == "trident":
+        last = health.get("lastFailure")
+        told = f"; the last: {_cut(last, _LONGEST_CAUSE)}." if last else "."
+        yield (
+            tone,
+            f"{_plural(failures, 'attempt')} failed and {'was' if failures == 1 else 'were'} tried again{told}{since}",
+        )
+    elif failures:
+        whose = "its spout was" if failures == 1 else "their spouts were"
+        yield tone, f"{_plural(failures, 'message')} failed or timed out; {whose} told.{since}"
+    if letters := health.get("deadLetters"):
+        one = letters == 1
+        yield (
+            "warn",
+            (
+                f"{_plural(letters, 'dead letter')} {'waits: a tuple that was' if one else 'wait: tuples that were'} left out. "
+                f"“trident dead-letters” shows {'it' if one else 'them'} and puts {'it' if one else 'them'} back."
+            ),
+        )
+    if deaths := health.get("workerDeaths"):
+        times = "once" if deaths == 1 else f"{deaths:,} times"
+        yield "warn" if _is_recent(page) else "quiet", f"Workers have died {times} and were started again."
+
+
+def _is_recent(page: Mapping[str, Any]) -> bool:
+    if (page.get("uptimeSeconds") or 0) < _RECENT_S:
+        return True
+    return any((each.get("errorLapsedSecs") or 0) < _RECENT_S for each in page.get("errors") or ())
+
+
+def _busy(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
+    stuck = {
+        each.about[1] for each in still if each.about[0] == "call"
+    }  # full of one call, which more executors do not end
+    full = [
+        each
+        for each in page.get("bolts") or ()
+        if float(each.get("capacity") or 0) >= _FULL and each.get("boltId") not in stuck
+    ]
+    if full:
+        told = (
+            f"{each.get('label') or each['boltId']} works at {float(each['capacity']):.0%} of its capacity"
+            for each in full
+        )
+        more = " More executors help (rebalance)." if page.get("kind") == "bolts" else ""
+        yield "warn", f"{', '.join(list(told)[:_MOST_FULL])}.{more}"
+
+
+def _behind(page: Mapping[str, Any], still: Sequence[Stall]) -> Iterator[Line]:
+    share = page.get("share")
+    if share is not None and share < 1:
+        yield "warn", f"The states cannot keep up: sources are held back to {share:.0%} of their limits."
+    trend = page.get("lagTrend")
+    if page.get("status") != "ACTIVE" or trend is None:
+        return
+    if trend == "grows":
+        yield "warn", "It falls behind: the lag grows."
+    elif trend == "shrinks":
+        yield "quiet", "It catches up: the lag shrinks."
+    elif not still:
+        yield "quiet", "It keeps up with its sources."
+
+
+def _health(page: Mapping[str, Any]) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = page.get("health") or {}
+    return found
+
+
+def _plural(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _cut(text: Any, most: int) -> str:
+    whole = str(text)
+    return whole if len(whole) <= most else f"{whole[: most - 1]}…"
