@@ -27,6 +27,7 @@
     │   │   └── StateReadError       the same, found by a reader
     │   ├── StateLossDetected        the store lost what it had acknowledged (restart, eviction, expiry)
     │   ├── SecondRunError           another run of the same Spark task has begun this very commit
+    │   ├── KeyConflictError         two partitions of a state write, or hold, the same key
     │   ├── CommitOrderError         begin_commit/commit called out of order
     │   ├── CorruptValueError        a stored value cannot be read
     │   ├── UnsupportedOperation     the store cannot do this
@@ -63,6 +64,7 @@ __all__ = [
     "FencedError",
     "ForeignLogError",
     "InexactPairingError",
+    "KeyConflictError",
     "LogError",
     "LogHeldError",
     "PartitionLostError",
@@ -402,6 +404,40 @@ class SecondRunError(StateError):
         return (
             f"{what}: another run of the same Spark task has begun {own} and may have written. Spark runs a task again if an "
             "executor or its output is lost; nothing was written, and the batch is tried again as a whole"
+        )
+
+
+class KeyConflictError(StateError):
+    """Two partitions of a state write the same key in one batch, so that one of the updates would be lost; or both hold it.
+
+    Only an updater of `partition_persist` can do that: it chooses its keys. Nothing of the batch is committed.
+
+    Parameters
+    ----------
+    state, key
+        The state, and how the key is shown.
+    one, other
+        The two partitions.
+    txid
+        The batch; None where a reader found different values for the key.
+    """
+
+    can_heal = False
+
+    def __init__(self, state: str, key: str, one: int, other: int, txid: int | None = None) -> None:
+        super().__init__(state, key, one, other, txid)
+
+    def __str__(self) -> str:
+        state, key, one, other, txid = self.args
+        way_out = (
+            "Bring all tuples of a key into one partition right before partition_persist, with partition_by and the fields "
+            "that the key is made of, or give the state one partition"
+        )
+        if txid is None:
+            return f"partitions {one} and {other} of state {state!r} have different values of {key}. {way_out}"
+        return (
+            f"partitions {one} and {other} of state {state!r} both update {key} in batch {txid}, and one of the updates would "
+            f"be lost; nothing of the batch is committed. {way_out}"
         )
 
 

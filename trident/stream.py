@@ -184,7 +184,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
             )
         name = state_name or self._label or f"{self._node.id.split('/')[0]}-persist"
         outputs = output_fields(updater, out, self.get_name()) if out is not None else Fields()
-        declared = self._topology._add_state(name, spec_of(state))
+        declared = self._topology._add_state(name, spec_of(state), free_keys=True)
         label = step_label("persist", updater, name)
         node = self._child(label, PersistNode, outputs, state=name, inputs=inputs, updater=updater)
         return TridentState(self._topology, declared, node)

@@ -35,6 +35,8 @@ class CassandraBackingMap:
         Number of the state partition: the place of its sentinel. The place of a key does not depend on it.
     """
 
+    shares_keys = True
+
     def __init__(self, options: CassandraOptions, conf: StateConf | None = None, partition: int = 0) -> None:
         conf = StateConf() if conf is None else conf
         self._options, self._conf, self._partition = options, conf, partition

@@ -44,6 +44,8 @@ class MemcachedMap:
         Its number; only the sentinel's name depends on it.
     """
 
+    shares_keys = True
+
     def __init__(self, options: MemcachedOptions, conf: StateConf, partition: int = 0) -> None:
         self._options, self._state, self._read_only = options, conf.prefix, conf.read_only
         self._names, self._servers = Names(prefix_of(conf, options.prefix)), Servers(options)

@@ -87,8 +87,8 @@ class _CachedMapFactory:
 
     def __call__(self, conf: StateConf, partition_index: int, num_partitions: int) -> IBackingMap[Any]:
         durable = self.durable(conf, partition_index, num_partitions)
-        if conf.read_only:
-            return durable  # the cache answers inside commits only
+        if conf.read_only or conf.free_keys:
+            return durable  # the cache answers inside commits only, and knows only what its own partition writes
         return ReadThroughMap(durable, MemcachedCache(self.options, conf, self.kind))
 
     @property

@@ -1,4 +1,4 @@
-"""What one partition of a state in memory holds."""
+"""What a state in memory holds: values that its partitions share, and a sentinel for each of them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ class MemoryData:
     ----------
     max_size
         How many entries are kept; the least recently used ones are dropped beyond it. 0: all.
+    beside
+        Another partition of the same state, whose values this one shares.
     """
 
-    def __init__(self, max_size: int = 0) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, max_size: int = 0, beside: MemoryData | None = None) -> None:
         self.max_size = max_size
-        self.values: KeptValues = LastUsedValues(max_size) if max_size else KeptValues()
         self.sentinel: Sentinel | None = None
+        self.lock: threading.Lock = threading.Lock() if beside is None else beside.lock
+        own: KeptValues = LastUsedValues(max_size) if max_size else KeptValues()
+        self.values: KeptValues = own if beside is None else beside.values
 
     def __len__(self) -> int:
         return len(self.values)
@@ -43,8 +46,13 @@ class MemoryData:
         """What is kept as arrays instead; None while it is a dict."""
         return self.values.columns
 
+    def keep(self, partitions: int) -> None:
+        """Keep `max_size` entries for each of so many partitions."""
+        if isinstance(self.values, LastUsedValues):
+            self.values.max_size = self.max_size * partitions
+
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget the values of all partitions, and this one's sentinel."""
         self.values.clear()
         self.sentinel = None
 
@@ -56,7 +64,7 @@ class LastUsedValues(KeptValues):
 
     def __init__(self, max_size: int) -> None:
         super().__init__(may_be_columns=False)
-        self._max_size = max_size
+        self.max_size = max_size
         self.entries = OrderedDict()
 
     def get(self, keys: Sequence[Key]) -> list[Any]:
@@ -72,5 +80,5 @@ class LastUsedValues(KeptValues):
         super().put(keys, values)
         for key in keys:
             self.entries.move_to_end(key)
-        while len(self.entries) > self._max_size:
+        while len(self.entries) > self.max_size:
             self.entries.popitem(last=False)

@@ -23,6 +23,7 @@ class MemoryBackingMap(Generic[V]):
 
     gives_copies = False  # values are kept by reference
     commits_atomically = True  # no seal: the memory of a process ends as a whole, never with half of a commit
+    shares_keys = False  # of data that stand alone; those of a state are shared
 
     def __init__(self, data: MemoryData | None = None) -> None:
         self.data = MemoryData() if data is None else data

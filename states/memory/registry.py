@@ -1,4 +1,4 @@
-"""Where the data of all states in memory are: one registry for the process, by factory, state and partition."""
+"""Where the data of all states in memory are: one registry for the process, by factory and state."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 from uuid import uuid4
 
 from states.memory.data import MemoryData
-from trident.errors import ConfigError, UnsupportedOperation
+from trident.errors import UnsupportedOperation
 from trident.state.interfaces import StateConf
 
 __all__ = ["data_of", "kept_data", "this_process"]
 
 _PROCESS = uuid4().hex
-_kept: dict[tuple[str, str, int], tuple[int, MemoryData]] = {}
+_kept: dict[tuple[str, str], dict[int, MemoryData]] = {}  # by partition
 _lock = threading.Lock()
 
 
@@ -25,14 +25,12 @@ def this_process() -> str:
 def data_of(
     factory_id: str, home: str, max_size: int, conf: StateConf, partition: int, num_partitions: int
 ) -> MemoryData:
-    """Return the data of a partition, made if there are none.
+    """Return the data of a partition, made if there are none; all partitions of a state share its values.
 
     Raises
     ------
     UnsupportedOperation
         The data are in another process.
-    ConfigError
-        They were written with another number of partitions.
     """
     if home != this_process():
         raise UnsupportedOperation(
@@ -41,21 +39,20 @@ def data_of(
             "them in executors"
         )
     with _lock:
-        written_with, data = _kept.setdefault(
-            (factory_id, conf.prefix, partition), (num_partitions, MemoryData(max_size))
-        )
-        if written_with != num_partitions:
-            others = [_kept.get((factory_id, conf.prefix, each)) for each in range(written_with)]
-            if len(data) or any(other is not None and len(other[1]) for other in others):
-                raise ConfigError(
-                    f"open memory state {conf.prefix!r} with {num_partitions} partitions: it was written with "
-                    f"{written_with}, and keys do not move. Keep the number, or declare a new state"
-                )
-            _kept[factory_id, conf.prefix, partition] = (num_partitions, data)
+        partitions = _kept.setdefault((factory_id, conf.prefix), {})
+        if partition not in partitions:
+            partitions[partition] = MemoryData(max_size, next(iter(partitions.values()), None))
+        data = partitions[partition]
+        data.keep(num_partitions)
     return data
 
 
 def kept_data(factory_id: str) -> dict[tuple[str, int], MemoryData]:
     """Return the data of a factory by the prefix of the state and the partition."""
     with _lock:
-        return {(prefix, at): data for (each, prefix, at), (_, data) in _kept.items() if each == factory_id}
+        return {
+            (prefix, at): data
+            for (each, prefix), partitions in _kept.items()
+            for at, data in partitions.items()
+            if each == factory_id
+        }

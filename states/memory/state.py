@@ -1,10 +1,10 @@
 """MemoryMapState and LRUMemoryMapState: state in the memory of the process, exact while the process runs.
 
-The data belong to the factory, not to the state object: a process-wide registry keeps them by the factory's id (made
-when the factory is made, kept by pickling), state and partition, so a state that is built again in the same process
-finds them. Values are kept by reference. Every `MemoryBackingMap` is one *writer* over its partition's data: once
-another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a `Count`,
-`Sum`, `Min` or `Max` is kept in arrays, anything else in a dict (`trident/state/columns/kept_values.py`).
+The data belong to the factory, not to the state object: a process-wide registry keeps them by the factory's id (made when the
+factory is made, kept by pickling) and state, so a state that is built again in the same process finds them. Partitions share
+the keys; each has a sentinel. Values are kept by reference. Every `MemoryBackingMap` is one *writer* over its partition's
+data: once another writer has moved the sentinel, its puts raise `FencedError` (R9). An opaque state whose aggregate is a
+`Count`, `Sum`, `Min` or `Max` is kept in arrays, anything else in a dict (`trident/state/columns/kept_values.py`).
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class MemoryMap(SnapshottableMap):
         columnar = state_type(kind) is StateType.OPAQUE and not data.max_size
         backing = ColumnarMemoryMap(data) if columnar else MemoryBackingMap[Any](data)
         backing.gives_copies = value_type in _PLAIN
+        backing.shares_keys = True
         super().__init__(map_for(kind, backing, name, partition), MEMORY_SNAPSHOT_KEY)
 
 

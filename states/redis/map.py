@@ -72,6 +72,7 @@ class RedisBackingMap:
     """
 
     gives_copies = True  # each read decodes values for this very call
+    shares_keys = True
 
     def __init__(
         self,

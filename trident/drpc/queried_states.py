@@ -126,7 +126,7 @@ class RequestStates:
         if opened is None or opened[0] != partitions:  # a restart may have changed the number
             _close(opened[1] if opened is not None else [])
             instances = [self._open(node, partition, partitions) for partition in range(partitions)]
-            self._updated[name] = (partitions, instances, self._view(name, instances, self._log.now))
+            self._updated[name] = (partitions, instances, self._view(node, instances, self._log.now))
         return self._updated[name][2]
 
     def close(self) -> None:
@@ -136,11 +136,13 @@ class RequestStates:
     def _open(self, node: StateNode, partition: int, partitions: int) -> Any:
         return open_state(self._plan.topology, node, self._config.as_mapping(), partition, partitions, read_only=True)
 
-    def _view(self, name: str, instances: list[Any], now: Callable[[], LogState]) -> Any:
+    def _view(self, node: StateNode, instances: list[Any], now: Callable[[], LogState]) -> Any:
+        name = node.name
         check = StoreCheck(name, instances, now)
         return StateView.for_query(
-            instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name), check=check
-        )
+            instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name), check=check,
+            free_keys=node.free_keys,
+        )  # fmt: skip
 
 
 def _close(instances: list[Any]) -> None:

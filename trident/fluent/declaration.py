@@ -65,6 +65,7 @@ class Declaration(TridentNames):
         static: bool = False,
         key_fields: Fields | None = None,
         value: Fields | None = None,
+        free_keys: bool = False,
     ) -> StateNode:
         if not is_name(name):
             raise TopologyError(f"{name!r} cannot name a state; use letters, digits, '_', '.' and '-'")
@@ -72,7 +73,7 @@ class Declaration(TridentNames):
             raise TopologyError(
                 f"topology {self.name!r} already has a state {name!r}; give this one a name of its own: state_name=..."
             )
-        node = StateNode(name, spec, static, key_fields or Fields(), value or Fields())
+        node = StateNode(name, spec, static, key_fields or Fields(), value or Fields(), free_keys)
         self._states[name] = node
         return node
 

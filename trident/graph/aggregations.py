@@ -150,6 +150,8 @@ class StateNode:
         True if no stream updates it.
     key_fields, value
         Fields of the key and of the value (empty where a user's updater decides).
+    free_keys
+        Whether a user's updater chooses the keys (`partition_persist`), so that a key does not tell its partition.
     """
 
     name: str
@@ -157,6 +159,7 @@ class StateNode:
     static: bool = False
     key_fields: Fields = Fields()
     value: Fields = Fields()
+    free_keys: bool = False
 
 
 @dataclass(frozen=True)

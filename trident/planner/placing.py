@@ -72,9 +72,10 @@ def place(plan: Plan, states: Collection[str]) -> Placed:
         if entry not in driver
     }
     exchanges = {id_: one for id_, one in plan.exchanges.items() if id_ not in driver}
+    kept = {sink.target: sink.kept for fragment in plan.fragments.values() for sink in fragment.sinks}
     for node in plan.commits:
         if node.id in here and isinstance(node, (PersistNode, QueryNode)):
-            exchanges[node.id] = Exchange(node, (), plan.partitions[node.state])
+            exchanges[node.id] = Exchange(node, (), kept.get(node.id) or plan.partitions[node.state])
     return Placed(fragments, exchanges, (*plan.levels, *committing), processing, frozenset(here))
 
 
@@ -127,7 +128,7 @@ def _levels(plan: Plan, here: set[str]) -> dict[str, int]:
 
 def _routed(plan: Plan, sink: Sink, here: Collection[str]) -> Sink:
     """Return a sink that sends the rows of a commit to the state partition of their key."""
-    if sink.target not in here or sink.routing is not None:
+    if sink.target not in here or sink.routing is not None or sink.kept:
         return sink
     node = next(node for node in plan.commits if node.id == sink.target)
     return replace(sink, routing=_routing(node, sink))
@@ -141,4 +142,6 @@ def _routing(node: Node, sink: Sink) -> Routing:
     if isinstance(node, QueryNode):
         return Routing("key", node.inputs)
     assert isinstance(node, PersistNode), node
-    return Routing("key", node.inputs if node.aggregation is None else node.aggregation.group)
+    if node.aggregation is None:
+        return Routing("global")  # it has one partition; with several it keeps those of the stream
+    return Routing("key", node.aggregation.group)

@@ -56,7 +56,8 @@ class Sink:
 
     If the target is an exchange, `routing` says to which of its partitions, and `port` is the number of its input. If it is
     a window, `window` is its node; its combiner too gives partials, if time says to which window a tuple belongs. If it is a
-    join over time, `join` is its node, and `port` the number of its side.
+    join over time, `join` is its node, and `port` the number of its side. If the target keeps the partitions of the stream,
+    `kept` is how many it has: those of the stream in turn (see `trident/planner/kept_partitions.py`).
     """
 
     target: str
@@ -67,6 +68,7 @@ class Sink:
     routing: Routing | None = None
     window: WindowNode | None = None
     join: JoinWithinNode | None = None
+    kept: int = 0
 
 
 @dataclass(frozen=True)

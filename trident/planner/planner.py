@@ -5,6 +5,7 @@ from __future__ import annotations
 from trident.errors import TopologyError
 from trident.graph import ExchangeNode, Graph, Node, PeekNode, PersistNode, QueryNode
 from trident.planner.fragments import fragment_of, inputs_of, is_entry
+from trident.planner.kept_partitions import keeping, kept_by, partitions_of_state
 from trident.planner.plan import Exchange, Fragment, Plan
 from trident.planner.widths import width_of
 
@@ -27,11 +28,7 @@ def make_plan(graph: Graph) -> Plan:
         raise TopologyError(f"topology {graph.name!r} keeps nothing: no stream ends in a state or a peek")
     fragments, exchanges = _fragments(graph)
     commits = _commit_order(graph)
-    partitions = {
-        node.state: graph.state(node.state).spec.required_num_partitions or graph.hints.get(node.id, 1)
-        for node in commits
-        if isinstance(node, PersistNode)
-    }
+    partitions = {node.state: partitions_of_state(graph, node) for node in commits if isinstance(node, PersistNode)}
     states = {state.name: state for state in graph.states}
     levels = _levels(fragments, [id_ for id_ in exchanges if id_ not in {node.id for node in commits}])
     hints, resources = dict(graph.hints), dict(graph.resources)
@@ -48,8 +45,10 @@ def _fragments(graph: Graph) -> tuple[dict[str, Fragment], dict[str, Exchange]]:
     """
     fragments: dict[str, Fragment] = {}
     exchanges: dict[str, Exchange] = {}
+    kept: dict[str, int] = {}
     for node in reversed([node for node in graph.nodes if is_entry(graph, node)]):
-        fragment = fragment_of(graph, node, exchanges)
+        fragment = keeping(fragment_of(graph, node, exchanges), kept)
+        kept[node.id] = kept_by(graph, node, fragment)
         width = width_of(graph, node, fragment)
         if isinstance(node, ExchangeNode):
             exchanges[node.id] = Exchange(node, inputs_of(node, fragment), width)

@@ -1,9 +1,10 @@
-"""How many partitions an exchange has: hints of the steps from it to the next exchange."""
+"""How many partitions an exchange has: hints of the steps from it to the next exchange, and of states that keep them."""
 
 from __future__ import annotations
 
 from trident.errors import TopologyError
 from trident.graph import Graph, JoinNode, MultiReduceNode, Node, RepartitionNode
+from trident.planner.kept_partitions import most_kept
 from trident.planner.plan import Fragment
 
 __all__ = ["width_of"]
@@ -12,6 +13,8 @@ __all__ = ["width_of"]
 def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
     """Return the number of partitions of an entry: 1 for global ones, else the largest hint; None if there is no hint.
 
+    The partitions of a state that keeps those of the stream count as a hint.
+
     Raises
     ------
     TopologyError
@@ -19,7 +22,7 @@ def width_of(graph: Graph, entry: Node, fragment: Fragment) -> int | None:
     """
     behind = _behind_identity(fragment)
     before = set(fragment.ids).difference(*behind.values())
-    width = 1 if _is_single(entry) else _largest(graph, before)
+    width = 1 if _is_single(entry) else max(_largest(graph, before) or 0, most_kept(fragment.sinks)) or None
     for id_, ids in behind.items():
         hint = _largest(graph, ids)
         if hint is not None and hint != width:

@@ -5,7 +5,7 @@ The properties of `StateSpec` ask a factory. docs/writing-a-state.md says what e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from trident.ability import Ability
@@ -21,6 +21,7 @@ __all__ = [
     "Expires",
     "Fencing",
     "Forgetting",
+    "FreelyWritten",
     "ITupleCollection",
     "KeepsAttempts",
     "KeptInMemory",
@@ -137,6 +138,21 @@ class OnceUpdatable(Ability, Protocol):
 
     def multi_update_once(self, keys: Sequence[Key], updaters: Sequence[Any]) -> list[Any]:
         """Update distinct keys as `multi_update` does; no other call of the commit updates any of them."""
+
+
+@runtime_checkable
+class FreelyWritten(Ability, Protocol):
+    """A map state any key of which any partition may write: an updater of the user's chooses the keys (R16).
+
+    Which keys a partition has written is compared before any of them commits. So puts are made at the commit, and nothing
+    is remembered of a key, or deleted, that another partition may write meanwhile.
+    """
+
+    def share_keys(self) -> None:
+        """Be a partition of such a state; called once, before the first commit."""
+
+    def written_keys(self) -> Collection[Key]:
+        """Return the keys that the commit under way writes."""
 
 
 @runtime_checkable

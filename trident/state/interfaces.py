@@ -92,6 +92,9 @@ class StateConf(Redacted, Mapping[str, Any]):
         True for an instance that only answers reads (from any process).
     value_field
         Name of the field that the aggregate is; None if it has none.
+    free_keys
+        True if any of several partitions may write any key, because an updater of the user's chooses them. Then nothing may
+        be remembered of a key from one commit to the next.
     """
 
     topology: str = "topology"
@@ -101,6 +104,7 @@ class StateConf(Redacted, Mapping[str, Any]):
     settings: Mapping[str, Any] = field(default_factory=dict)
     read_only: bool = False
     value_field: str | None = None
+    free_keys: bool = False
 
     def __getitem__(self, key: str) -> Any:
         return self.settings[key]
@@ -124,9 +128,10 @@ class StateConf(Redacted, Mapping[str, Any]):
 class State(Protocol):
     """Any state: it is called when the updates of a batch begin and when they are complete.
 
-    `txid` is an `int`; inside the framework it also carries its attempt (see `trident.state.Txid`). Neither method is
-    called for a partition without input. `commit` ends the updates of this partition; the batch as a whole is committed
-    only by its record in the log. After an exception from either, the same or another instance gets `begin_commit`
+    `txid` is an `int`; inside the framework it also carries its attempt (see `trident.state.Txid`). In the driver neither
+    method is called for a partition without input; tasks of executors call them for each partition. `commit` ends the updates
+    of this partition; the batch as a whole is committed only by its record in the log. After an exception from either, the
+    same or another instance gets `begin_commit`
     with the same txid and a higher attempt.
 
     A state says what it does with a replay by an attribute `kind`, a `StateType` or its name (`"opaque"`), on itself,

@@ -26,6 +26,7 @@ __all__ = [
     "MapAbilities",
     "PastMemoryReadable",
     "RemovableMap",
+    "SharedKeys",
     "abilities_of",
 ]
 
@@ -112,6 +113,15 @@ class GivesCopies(Ability, Protocol):
 
 
 @runtime_checkable
+class SharedKeys(Ability, Protocol):
+    """A backing map, or a state of the user's, that says whether each of its partitions sees the keys of all."""
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether they do. Of any other, the partitions that an updater of the user's writes are all asked for a key."""
+
+
+@runtime_checkable
 class PastMemoryReadable(Ability, Protocol):
     """A backing map with a memory in front of its store."""
 
@@ -142,6 +152,7 @@ class MapAbilities:
     attempts: KeepsAttempts | None
     is_atomic: bool
     gives_copies: bool
+    shares_keys: bool
 
 
 def abilities_of(backing: object) -> MapAbilities:
@@ -158,4 +169,5 @@ def abilities_of(backing: object) -> MapAbilities:
         attempts=backing if isinstance(backing, KeepsAttempts) else None,
         is_atomic=isinstance(backing, AtomicMap) and backing.commits_atomically,
         gives_copies=isinstance(backing, GivesCopies) and backing.gives_copies,
+        shares_keys=isinstance(backing, SharedKeys) and backing.shares_keys,
     )

@@ -3,7 +3,8 @@
 One commit::
 
     begin_commit(txid)   compares the sentinel, then moves it forward; from here on an older writer is fenced
-    multi_update(...)    one read, the rule of the kind, one write (of a TransactionalMap: at the commit)
+    multi_update(...)    one read, the rule of the kind, one write (of a TransactionalMap, or if any partition may write any
+                         key: at the commit)
     commit(txid)         the backing map makes the puts durable; then the sentinel is sealed
 
 The map remembers what this commit wrote until the commit ends, and uses it in place of what the store shows, so a key may
@@ -13,7 +14,7 @@ be updated in several calls.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
@@ -43,6 +44,20 @@ class CommittedMap(ABC):
         self._removals = Removals(backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
+
+    @property
+    def shares_keys(self) -> bool:
+        """Whether each partition of the state sees the keys of all."""
+        return self._offers.shares_keys
+
+    def share_keys(self) -> None:
+        """Be one of several partitions any of which may write any key: see `FreelyWritten`."""
+        self._puts_at_commit = True
+        self._removals.keep_all()
+
+    def written_keys(self) -> Collection[Key]:
+        """Return the keys that the commit under way writes."""
+        return self._written.keys()
 
     def begin_commit(self, txid: int) -> None:
         """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""

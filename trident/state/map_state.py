@@ -43,9 +43,9 @@ class MapStateFactory:
     snapshot_key: Key | str = DEFAULT_SNAPSHOT_KEY
 
     def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> SnapshottableMap:
-        """Open one partition. A read-only instance has no cache, because it would not see commits."""
+        """Open one partition. It has no cache if it is read-only, or if other partitions write the same keys."""
         backing = self.backing_map_factory(conf, partition_index, num_partitions)
-        if self.cache and not conf.read_only:
+        if self.cache and not conf.read_only and not conf.free_keys:
             backing = CachedMap(backing, self.cache)
         return SnapshottableMap(map_for(self.kind, backing, conf.prefix, partition_index), self.snapshot_key)
 

@@ -46,6 +46,10 @@ class Removals:
             for key in due:
                 del self._removed[key]
 
+    def keep_all(self) -> None:
+        """Delete nothing from now on: another partition may write a key while this one deletes it."""
+        self._removable = None
+
     def note(self, keys: Sequence[Key]) -> None:
         """The current commit removed these keys."""
         if self._removable is not None:

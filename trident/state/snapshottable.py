@@ -11,6 +11,7 @@ from trident.errors import UnsupportedOperation
 from trident.state.abilities import (
     Closable,
     ColumnarState,
+    FreelyWritten,
     ITupleCollection,
     KeepsAttempts,
     OnceUpdatable,
@@ -55,6 +56,8 @@ class SnapshottableMap:
     multi_update_once = passed_on(OnceUpdatable.multi_update_once)
     multi_put = passed_on(MapState.multi_put)
     multi_get_at = passed_on(SnapshotReadable.multi_get_at)
+    share_keys = passed_on(FreelyWritten.share_keys)
+    written_keys = passed_on(FreelyWritten.written_keys)
     multi_combine = passed_on(ColumnarState.multi_combine)
     multi_remove = passed_on(RemovableMapState.multi_remove)
     get_tuples = passed_on(ITupleCollection.get_tuples)
@@ -68,6 +71,7 @@ class SnapshottableMap:
     keeps_columns: bool = cast("bool", IfOffered("keeps_columns"))
     place: str = cast("str", IfOffered("place"))
     fences: bool = cast("bool", IfOffered("fences"))
+    shares_keys: bool = cast("bool", IfOffered("shares_keys"))
 
     @property
     def kind(self) -> StateType | None:

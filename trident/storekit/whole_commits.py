@@ -96,6 +96,7 @@ class WholeCommitMap:
     """
 
     commits_atomically = True  # no seal: rows and sentinel are one transaction
+    shares_keys = True
 
     def __init__(self, rows: Rows, conf: StateConf, partition: int, what: str) -> None:
         self._rows, self._read_only, self._what = rows, conf.read_only, what

@@ -439,7 +439,7 @@ def test_no_attempt_commits_while_an_earlier_one_is_still_at_a_partition(topolog
 
     rows = [[f"w{n}"] for n in range(8)]
     stream = topology.new_stream("s", FixedBatchSpout("x: string", 8, *rows))
-    stream.partition_persist(Factory(), Keep(), "y: string").parallelism_hint(2)
+    stream.shuffle().partition_persist(Factory(), Keep(), "y: string").parallelism_hint(2)
 
     def observe(point: str, attempt: TransactionAttempt) -> None:
         if point == "committing" and attempt.attempt & 0xFFFFF:

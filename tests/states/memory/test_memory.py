@@ -37,7 +37,7 @@ def test_data_belong_to_the_factory_and_survive_the_state_object(kind: StateType
     commit(factory.make_state(CONF, 0, 2), 1, a=5)
     again = pickle.loads(pickle.dumps(factory))
     assert again.make_state(CONF, 0, 2).multi_get([("a",)]) == [5]
-    assert again.make_state(CONF, 1, 2).multi_get([("a",)]) == [None]
+    assert again.make_state(CONF, 1, 2).multi_get([("a",)]) == [5]
     assert again.make_state(StateConf("shop", "sums"), 0, 2).multi_get([("a",)]) == [None]
     assert MemoryMapState(kind=kind).make_state(CONF, 0, 2).multi_get([("a",)]) == [None]
 
@@ -78,23 +78,26 @@ def test_it_cannot_be_opened_in_another_process() -> None:
         elsewhere.make_state(CONF, 0, 1)
 
 
-def test_another_number_of_partitions_is_refused_while_there_are_data() -> None:
+def test_partitions_share_the_keys_and_another_number_of_them_finds_the_same() -> None:
     factory = MemoryMapState()
-    factory.make_state(CONF, 0, 2)
-    state = factory.make_state(CONF, 0, 3)
-    commit(state, 1, a=1)
-    with pytest.raises(ConfigError, match="with 4 partitions: it was written with 3"):
-        factory.make_state(CONF, 0, 4)
-    state.reset()
-    assert factory.make_state(CONF, 0, 4).multi_get([("a",)]) == [None]
+    commit(factory.make_state(CONF, 1, 3), 1, a=1)
+    commit(factory.make_state(CONF, 2, 3), 1, b=2)
+    for partitions in (3, 5, 1):
+        for partition in range(partitions):
+            assert factory.make_state(CONF, partition, partitions).multi_get([("a",), ("b",)]) == [1, 2]
+    assert [factory.make_state(CONF, partition, 3).read_sentinel() for partition in range(3)] == [None] * 3
+    factory.make_state(CONF, 0, 3).reset()
+    assert factory.make_state(CONF, 1, 3).multi_get([("a",)]) == [None]
 
 
-def test_fewer_partitions_are_refused_while_one_that_would_go_has_data() -> None:
-    factory = MemoryMapState()
-    factory.make_state(CONF, 0, 2)
-    commit(factory.make_state(CONF, 1, 2), 1, a=1)
-    with pytest.raises(ConfigError, match="with 1 partitions: it was written with 2"):
-        factory.make_state(CONF, 0, 1)
+def test_an_lru_keeps_its_number_of_entries_for_each_partition() -> None:
+    factory = LRUMemoryMapState(2)
+    for partition, (first, then) in enumerate([("a", "b"), ("c", "d"), ("e", "f")]):
+        commit(factory.make_state(CONF, partition, 3), 1, **{first: 1, then: 2})
+    keys = [(key,) for key in "abcdef"]
+    assert factory.make_state(CONF, 0, 3).multi_get(keys) == [1, 2] * 3
+    commit(factory.make_state(CONF, 0, 1), 2, g=3)
+    assert factory.make_state(CONF, 0, 1).multi_get([*keys, ("g",)]) == [None] * 5 + [2, 3]
 
 
 # ---- fencing ---------------------------------------------------------------------------------------------------------

@@ -17,10 +17,21 @@ from trident.arrow import schema_of
 from trident.graph import Aggregation, ExchangeNode, JoinWithinNode, PersistNode, QueryNode, WindowNode
 from trident.operations.metrics import add_counts, counting
 from trident.planner import Exchange, Plan
+from trident.planner.kept_partitions import most_kept
 from trident.runtime.commit.committed import Committed, Updated
-from trident.runtime.commit.entries import ColumnEntries, Entries, PiecedEntries, RowEntries, inputs_of, takes_columns
+from trident.runtime.commit.entries import (
+    ColumnEntries,
+    Entries,
+    PiecedEntries,
+    RowEntries,
+    inputs_kept,
+    inputs_of,
+    takes_columns,
+)
 from trident.runtime.commit.flow import Flow
 from trident.runtime.commit.garbage import paused_garbage_collection
+from trident.runtime.commit.one_writer import check_one_writer, marks_of
+from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, failing_at
@@ -123,6 +134,9 @@ class Committer:
             User code or a store raised; the batch has to be tried again with another attempt.
         """
         with paused_garbage_collection(), counting() as counts:
+            for state, written in output.written.items():
+                with failing_at(self._writer_of(state)):
+                    check_one_writer(state, written, txids[state][0])
             for state, staged in output.staged.items():
                 self._publish(state, txids[state], staged)
             done = self._commit(txids, output, now_ms, capture, elsewhere)
@@ -131,10 +145,14 @@ class Committer:
 
     def _publish(self, name: str, txids: Sequence[Txid], staged: Mapping[int, bytes]) -> None:
         """Commit what tasks staged for the partitions of a state."""
-        (step,) = (node.id for node in self._plan.commits if isinstance(node, PersistNode) and node.state == name)
         for partition, data in sorted(staged.items()):
-            with failing_at(step):
+            with failing_at(self._writer_of(name)):
                 self._states[name][partition].publish(txids[partition], data)
+
+    def _writer_of(self, name: str) -> str:
+        """Return the step that writes a state."""
+        (step,) = (node.id for node in self._plan.commits if isinstance(node, PersistNode) and node.state == name)
+        return step
 
     def _commit(
         self,
@@ -162,48 +180,70 @@ class Committer:
         now_ms: int | None, run: Run, done: Committed,
     ) -> None:  # fmt: skip
         tables, arrived = flow.take(node.id)
+        partitions = 1 if isinstance(node, ExchangeNode) else len(self._states[node.state])
         if isinstance(node, (WindowNode, JoinWithinNode)):
             rows = self._over_time(node, tables, txids[node.state], now_ms, run, done)
         elif isinstance(node, PersistNode):
-            rows = self._persist(node, tables, txids[node.state], done)
+            rows = self._persist(node, tables, arrived, txids[node.state], done)
         elif isinstance(node, QueryNode):
             with counting_keys() as keys:
                 rows = flow.query(node, self._states[node.state], txids[node.state], tables, arrived)
+            partitions = max(1, most_kept(self._plan.fragments[node.id].sinks))
             done.add_keys(node.state, keys.counts)
         else:
             flow.exchange(node, arrived)
             return
-        flow.send_on(node.id, rows, arrived)
+        flow.send_on(node.id, rows, partitions, arrived)
 
     def _persist(
-        self, node: PersistNode, tables: list[pa.Table], txids: Sequence[Txid], done: Committed
-    ) -> pa.Table | None:
+        self,
+        node: PersistNode,
+        tables: list[pa.Table],
+        arrived: Sequence[Frame],
+        txids: Sequence[Txid],
+        done: Committed,
+    ) -> dict[int, pa.Table]:
         states, fragment = self._states[node.state], self._plan.fragments[node.id]
-        work = inputs_of(node, tables, len(states), node.id in self._columnar)
+        kept = node.aggregation is None and len(states) > 1
+        work = inputs_kept(node, arrived) if kept else inputs_of(node, tables, len(states), node.id in self._columnar)
         if not work:
-            return None
+            return {}
         wanted = bool(fragment.sinks or fragment.steps)  # does any step read the new values?
-        values = self._in_partitions(node, partial(self._update, node, txids, work, wanted), list(work), done)
+        if len(work) > 1 and kept:
+            values = self._update_together(node, txids, work, wanted, done)
+        else:
+            values = self._in_partitions(node, partial(self._update, node, txids, work, wanted), list(work), done)
         done.keys[node.state] = sum(map(len, work.values()))
-        return pa.concat_tables(values) if wanted else None
+        return values if wanted else {}
+
+    def _update_together(
+        self, node: PersistNode, txids: Sequence[Txid], work: Mapping[int, Entries], wanted: bool, done: Committed
+    ) -> dict[int, pa.Table]:
+        """Update partitions any of which may write any key: none of them commits before it is known that no two write one."""
+        states = self._states[node.state]
+        values = self._in_partitions(node, partial(self._begin, node, txids, work, wanted), list(work), done)
+        with failing_at(node.id):
+            check_one_writer(node.state, {at: marks_of(states[at]) for at in list(work)}, txids[0])
+        self._in_partitions(node, partial(self._end, node, txids), list(work), done)
+        return values
 
     def _over_time(
         self, node: WindowNode | JoinWithinNode, tables: list[pa.Table], txids: Sequence[Txid], now_ms: int | None,
         run: Run, done: Committed,
-    ) -> pa.Table | None:  # fmt: skip
+    ) -> dict[int, pa.Table]:  # fmt: skip
         """Update a window, also without tuples if the time may complete it, or a join over time."""
         count, moment = len(self._states[node.state]), moment_of(node, tables, now_ms)
         shares = shares_of(node, tables, count)
         running = running_partitions(node, moment, shares, count)
         if not running:
-            return None
+            return {}
         values = self._in_partitions(node, partial(self._pass, node, txids, shares, moment, run), running, done)
         done.keys[node.state] = moment.given
-        return values[0] if len(values) == 1 else pa.concat_tables(values)
+        return values
 
     def _in_partitions(
         self, node: PersistNode, update: Callable[[int], Updated], partitions: Sequence[int], done: Committed
-    ) -> list[Any]:
+    ) -> dict[int, Any]:
         """Update partitions side by side; return what each gives, in their order."""
         # All partitions end before one may fail the batch, because the next attempt must not meet a running one.
         results = list(self._in_parallel(update, partitions))
@@ -213,13 +253,23 @@ class Committer:
             add_counts(done.metrics, one.counts)
             done.add_keys(node.state, one.keys)
         done.touched[node.state] = sorted(partitions)
-        return [one.values for one in results]
+        return {partition: one.values for partition, one in zip(partitions, results, strict=True)}
 
     def _update(
         self, node: PersistNode, txids: Sequence[Txid], work: Mapping[int, Entries], wanted: bool, partition: int
     ) -> Updated:
         state, txid = self._states[node.state][partition], txids[partition]
         return _updated(update_partition, node, state, txid, work[partition], wanted, self._reach, self._bounds)
+
+    def _begin(
+        self, node: PersistNode, txids: Sequence[Txid], work: Mapping[int, Entries], wanted: bool, partition: int
+    ) -> Updated:
+        state, txid = self._states[node.state][partition], txids[partition]
+        return _updated(_begun, node, state, txid, work[partition], wanted, self._reach, self._bounds)
+
+    def _end(self, node: PersistNode, txids: Sequence[Txid], partition: int) -> Updated:
+        state, txid = self._states[node.state][partition], txids[partition]
+        return _updated(_ended, node, state, txid, self._reach)
 
     def _pass(
         self, node: WindowNode | JoinWithinNode, txids: Sequence[Txid], shares: Shares, moment: Moment, run: Run,
@@ -266,6 +316,21 @@ def update_partition(
     """
     with _committing(node, state, txid, reach, end):
         return _update(node, state, entries, wanted, bounds)
+
+
+def _begun(
+    node: PersistNode, state: Any, txid: Txid, entries: Entries, wanted: bool, reach: Reach, bounds: Bounds
+) -> pa.Table | None:
+    """Do of `update_partition` what is before the commit."""
+    committing = _committing(node, state, txid, reach)
+    committing.__enter__()
+    with failing_at(node.id):
+        return _update(node, state, entries, wanted, bounds)
+
+
+def _ended(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
+    """Do of `update_partition` what is from the commit on."""
+    _committing(node, state, txid, reach).__exit__(None, None, None)
 
 
 def update_time_partition(

@@ -10,15 +10,25 @@ import pyarrow as pa
 
 from trident.arrow import one_array, schema_of
 from trident.graph import Aggregation, PersistNode
+from trident.runtime.engine.routing import Frame
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
 from trident.runtime.steps.failures import failing_at
-from trident.runtime.steps.partitions import partitions_of
+from trident.runtime.steps.partitions import partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
 from trident.state.abilities import ColumnarState
 from trident.state.interfaces import Key
 from trident.state.values import Combine
 
-__all__ = ["PIECE", "ColumnEntries", "Entries", "PiecedEntries", "RowEntries", "inputs_of", "takes_columns"]
+__all__ = [
+    "PIECE",
+    "ColumnEntries",
+    "Entries",
+    "PiecedEntries",
+    "RowEntries",
+    "inputs_kept",
+    "inputs_of",
+    "takes_columns",
+]
 
 
 @dataclass(frozen=True)
@@ -115,8 +125,19 @@ def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, column
     if isinstance(entries, PiecedEntries):
         entries = RowEntries(*rows_of(entries.table, entries.aggregation))
     assert isinstance(entries, RowEntries), "columns are for one partition"
+    if node.aggregation is not None and not node.aggregation.grouped:
+        return {partition_of_total(partitions): entries} if len(entries) else {}
     places = partitions_of([tuple(key) for key in entries.keys], partitions)
     return {partition: entries.take(ats) for partition, ats in places.items()}
+
+
+def inputs_kept(node: PersistNode, arrived: Sequence[Frame]) -> dict[int, Entries]:
+    """Return the rows of a batch for each partition of an updater's state: that of the stream in which they are."""
+    frames = sorted((frame for frame in arrived if not frame.step), key=lambda frame: (frame.port, frame.order))
+    tables: dict[int, list[pa.Table]] = {}
+    for frame in frames:
+        tables.setdefault(frame.partition, []).append(frame.data)
+    return {partition: _entries(node, tables[partition], columnar=False) for partition in sorted(tables)}
 
 
 def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entries:

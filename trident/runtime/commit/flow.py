@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from trident.graph import ExchangeNode, QueryNode
 from trident.planner import Exchange, Plan
+from trident.planner.kept_partitions import most_kept
 from trident.runtime.engine.put_back import put_backs_of
 from trident.runtime.engine.routing import Frame, apply_exchange
 from trident.runtime.engine.step_figures import Figures
@@ -37,6 +38,7 @@ class Flow:
 
     def __init__(self, plan: Plan, exchanges: Mapping[str, Exchange], output: TaskOutput, run: Run) -> None:
         self._fragments, self._exchanges, self._run = plan.fragments, exchanges, run
+        self._states = plan.states
         self._waiting = TaskOutput({to: list(tables) for to, tables in output.sinks.items()}, frames=output.frames)
 
     def counted(self) -> tuple[Figures, Mapping[str, int] | None]:
@@ -53,12 +55,18 @@ class Flow:
             waiting.frames = [frame for frame in waiting.frames if frame.target != node]
         return waiting.sinks.pop(node, []), frames
 
-    def send_on(self, node: str, rows: pa.Table | None, arrived: list[Frame]) -> None:
-        """Run the steps behind a node over the rows that it gave, and the dead letters that arrived for them."""
-        fragment, letters = self._fragments[node], put_backs_of(arrived)
-        tables = [rows] if rows is not None and rows.num_rows else []
-        if tables or fragment.blocking or letters:
-            send(fragment, tables, self._exchanges, self._run, 0, self._waiting, letters)
+    def send_on(self, node: str, rows: Mapping[int, pa.Table], partitions: int, arrived: list[Frame]) -> None:
+        """Run the steps behind a node over the rows that each partition gave, and the dead letters that arrived for them."""
+        fragment = self._fragments[node]
+        if partitions > 1 and not (fragment.blocking or most_kept(fragment.sinks)):
+            rows, partitions = {0: pa.concat_tables(rows.values())} if rows else {}, 1  # no step can see the difference
+        self._run.on_error.partitions = partitions
+        for partition in range(partitions):
+            self._run.on_error.partition = partition
+            letters = put_backs_of([frame for frame in arrived if frame.partition % partitions == partition])
+            tables = [rows[partition]] if partition in rows and rows[partition].num_rows else []
+            if tables or fragment.blocking or letters:
+                send(fragment, tables, self._exchanges, self._run, partition, self._waiting, letters)
 
     def query(
         self,
@@ -67,14 +75,24 @@ class Flow:
         txids: Sequence[Txid],
         tables: Sequence[pa.Table],
         arrived: list[Frame],
-    ) -> pa.Table | None:
-        """Return the answers of a query, which sees the state after the batch before, or after its own, in a replay as well."""
-        tables = [*tables, *(frame.data for frame in arrived if not frame.step)]  # dead letters of the query itself
-        if not tables:
-            return None
-        snapshot = snapshot_of(txids[0], node.sees_batch)
-        view = StateView.for_query(states, lambda: snapshot, node.state)
-        answers = apply_query(node.id, node, pa.concat_tables(tables), view, self._run.on_error)
+    ) -> dict[int, pa.Table]:
+        """Return the answers of a query, which sees the state after the batch before, or after its own, in a replay as well.
+
+        They stay in the partitions of what is looked up, if it came in several.
+        """
+        asked: dict[int, list[pa.Table]] = {0: list(tables)} if tables else {}
+        for frame in sorted(arrived, key=lambda frame: frame.order):
+            if not frame.step:  # of a stream whose partitions are kept, or a dead letter of the query itself
+                asked.setdefault(frame.partition, []).append(frame.data)
+        if not asked:
+            return {}
+        snapshot, free = snapshot_of(txids[0], node.sees_batch), self._states[node.state].free_keys
+        with failing_at(node.id):
+            view = StateView.for_query(states, lambda: snapshot, node.state, free_keys=free)
+        answers = {
+            partition: apply_query(node.id, node, pa.concat_tables(rows), view, self._run.on_error)
+            for partition, rows in sorted(asked.items())
+        }
         with failing_at(node.id):
             check_partitions(node.state, states, lambda: txids)
         return answers

@@ -14,7 +14,7 @@ from trident.planner import Plan
 from trident.planner.placing import misplaced
 from trident.runtime.engine.environment import master_of
 from trident.state.abilities import Fencing, StagedCommits
-from trident.state.interfaces import StateSpec
+from trident.state.interfaces import StateSpec, StateType, kind_of
 
 __all__ = ["DRIVER", "EXECUTORS", "PlacedState", "executors_of", "placements_of"]
 
@@ -86,6 +86,13 @@ def _unfit(plan: Plan, config: Config, name: str, partitions: Sequence[Any]) -> 
         return (
             f"its store ({type(state).__name__}) cannot refuse a task that was replaced and writes late (it has no "
             "read_sentinel and move_sentinel), and such a write would stay"
+        )
+    kind = kind_of(state, plan.states[name].spec.factory)
+    if plan.states[name].free_keys and len(partitions) > 1 and kind is not None and kind is not StateType.OPAQUE:
+        return (
+            f"an updater chooses the keys of its {len(partitions)} partitions, and that no two of them write one must be known "
+            f"before a state that is {kind.value} is written; tasks know their own keys only (an opaque state can take back "
+            "what was written, and with one partition there is nothing to compare)"
         )
     if isinstance(state, StagedCommits) and _sees_its_batch(plan, name):
         return (

@@ -58,9 +58,18 @@ def with_partitions(exchanges: Mapping[str, Exchange], parallelism: int) -> dict
 
 
 def route(
-    sink: Sink, exchange: Exchange, tables: Sequence[pa.Table], source: tuple[str, int, int], run: Run
+    sink: Sink, exchange: Exchange | None, tables: Sequence[pa.Table], source: tuple[str, int, int], run: Run
 ) -> Iterator[Frame]:
-    """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame."""
+    """Cut what one partition sends to an exchange into frames; partitions that get no rows get no frame.
+
+    `exchange` is None for a target that keeps the partitions of the stream, and is committed by the driver.
+    """
+    if sink.kept:
+        table = pa.concat_tables(tables)
+        if table.num_rows:
+            yield Frame(sink.target, sink.port, source[1] % sink.kept, source, table)
+        return
+    assert exchange is not None, sink
     partitions, routing = exchange.partitions or 1, sink.routing or Routing("global")
     over_time = sink.window or sink.join
     if over_time is not None:

@@ -49,6 +49,8 @@ class TaskOutput:
         On Spark, by stage, a digest of the runs that it read of the stage's tasks; equal for all that read the stage.
     touched, keys, key_counts
         The partitions of each state that tasks have committed, how many keys each state got, and what became of them.
+    written
+        By state and partition, the marks of the keys that tasks have written, where any partition may write any key.
     staged
         By state and partition, what the driver has yet to publish; see `StagedCommits`.
     fenced
@@ -81,6 +83,7 @@ class TaskOutput:
     touched: dict[str, list[int]] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
     key_counts: dict[str, KeyCounts] = field(default_factory=dict)
+    written: dict[str, dict[int, list[bytes]]] = field(default_factory=dict)
     staged: dict[str, dict[int, bytes]] = field(default_factory=dict)
     fenced: tuple[Any, ...] = ()
     kept: object | None = None
@@ -119,6 +122,8 @@ def merge_outputs(outputs: Sequence[TaskOutput]) -> TaskOutput:
         for state, partitions in output.touched.items():
             merged.touched[state] = sorted({*merged.touched.get(state, ()), *partitions})
         add_counts(merged.keys, output.keys)
+        for state, written in output.written.items():
+            merged.written.setdefault(state, {}).update(written)
         for state, staged in output.staged.items():
             merged.staged.setdefault(state, {}).update(staged)
         for state, counts in output.key_counts.items():

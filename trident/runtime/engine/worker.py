@@ -281,14 +281,14 @@ def send(
         pieces = list(pieces) or [schema_of(fragment.fields).empty_table()]
     for table in pieces:
         for at, (sink, data) in enumerate(run_fragment(fragment, table, run, figures, letters)):
-            if sink.routing is None:
+            if sink.routing is None and not sink.kept:
                 output.sinks.setdefault(sink.target, []).append(data)
             else:
                 routed.setdefault(at, []).append(data)
         letters = None
     for at, parts in routed.items():
         sink, began = fragment.sinks[at], perf_counter_ns()
-        output.frames.extend(route(sink, exchanges[sink.target], parts, (fragment.entry, index, at), run))
+        output.frames.extend(route(sink, exchanges.get(sink.target), parts, (fragment.entry, index, at), run))
         figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
 
 

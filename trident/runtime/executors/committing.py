@@ -1,10 +1,11 @@
 """CommittingProgram: a program whose last levels commit; what a task does to the state partition that is its own.
 
 - E1  Of the runs of a task only one commits. User code may give other rows when Spark runs a task again, and both would write
-  as the same attempt. Each run has an id, which is in the sentinel that it lays: who finds, or meets, that of another run
-  refuses before it writes anything (`trident/state/sentinel.py`). A task that Spark says is not the first of its kind
-  refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so. Where Spark speculates, such
-  a task may be a copy beside the first run: it raises, after a pause, because its answer would end the first run.
+  as the same attempt. Each run has an id, which is in the sentinel that it lays, also if it has no rows: who finds, or meets,
+  that of another run refuses before it writes anything (`trident/state/sentinel.py`). A task that Spark says is not the first
+  of its kind refuses without asking the store; of a stage that is repeated as a whole, Spark does not say so. Where Spark
+  speculates, such a task may be a copy beside the first run: it raises, after a pause, because its answer would end the first
+  run.
 - E2  All tasks commit rows of the same runs of the tasks before them; see `trident/runtime/engine/hops.py`.
 - E7  What goes wrong comes back as data; a store that refuses this driver's writers is told apart from all other failures.
 """
@@ -27,6 +28,7 @@ from trident.runtime.commit.committer import operations_of_commits, update_parti
 from trident.runtime.commit.entries import inputs_of
 from trident.runtime.commit.flow import snapshot_of
 from trident.runtime.commit.garbage import paused_garbage_collection
+from trident.runtime.commit.one_writer import marks_of
 from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
@@ -35,7 +37,7 @@ from trident.runtime.reading.store_check import check_partition
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
-from trident.runtime.steps.partitions import partition_of
+from trident.runtime.steps.partitions import partition_of_total
 from trident.runtime.steps.rows import Run
 from trident.runtime.windows.shares import Place, running_partitions
 from trident.runtime.windows.time_frames import MOMENT, moment_told
@@ -118,18 +120,25 @@ class CommittingProgram(WorkerProgram):
     ) -> pa.Table | None:
         """Commit one partition; return the new values if a step reads them."""
         partitions = self.program.exchanges[node.id].partitions or 1
-        if node.aggregation is not None and not node.aggregation.grouped and partition != partition_of((), partitions):
+        if (
+            node.aggregation is not None
+            and not node.aggregation.grouped
+            and partition != partition_of_total(partitions)
+        ):
             return None  # the one value is elsewhere
         entries = inputs_of(node, tables, 1, columnar=False).get(0)
-        if entries is None:
-            return None
         fragment = self.program.fragments[node.id]
         with failing_at(node.id):
             state = self._open.writer(node.state, partition, partitions)
+        if entries is None:
+            self._without_rows(node, partition, state, txid, output)
+            return None
         wanted = bool(fragment.sinks or fragment.steps)
         with counting_keys() as keys:
             end = _staging(state, output.staged, node.state, partition)
-            values = update_partition(node, state, txid, entries, wanted, _unobserved, self.bounds, end)
+            written = output.written.setdefault(node.state, {}) if node.aggregation is None and partitions > 1 else None
+            reach = _unobserved if written is None else _noting(state, written, partition)
+            values = update_partition(node, state, txid, entries, wanted, reach, self.bounds, end)
         output.touched[node.state], output.keys[node.state] = [partition], len(entries)
         output.key_counts[node.state] = keys.counts
         return values
@@ -148,10 +157,11 @@ class CommittingProgram(WorkerProgram):
         partitions = self.program.exchanges[node.id].partitions or 1
         moment = moment_told((frame.data for frame in arrived if frame.port == MOMENT), now_ms)
         tables = [frame.data for frame in arrived if frame.port != MOMENT]
-        if partition not in running_partitions(node, moment, {partition: tables} if tables else {}, partitions):
-            return None
         with failing_at(node.id):
             state = self._open.writer(node.state, partition, partitions)
+        if partition not in running_partitions(node, moment, {partition: tables} if tables else {}, partitions):
+            self._without_rows(node, partition, state, txid, output)
+            return None
         run = replace(run, on_error=TupleErrors(bounds=self.bounds))  # its tuples may be of earlier batches
         place = Place(partition, partitions)
         with counting_keys() as keys:
@@ -162,6 +172,19 @@ class CommittingProgram(WorkerProgram):
         output.key_counts[node.state] = keys.counts
         return rows
 
+    def _without_rows(self, node: PersistNode, partition: int, state: Any, txid: Txid, output: TaskOutput) -> None:
+        """Commit a partition that this run has no rows for: another run of the task may have had some (E1).
+
+        Without it, what that run has committed, or still commits, would stand, and the batch would be recorded without it.
+        What a task has staged counts only if the driver is told of it, so there a run without rows has nothing to do.
+        """
+        if isinstance(state, StagedCommits):
+            return
+        with failing_at(node.id):
+            state.begin_commit(txid)
+            state.commit(txid)
+        output.touched[node.state] = [partition]
+
     def _answers(self, node: QueryNode, tables: list[pa.Table], txids: Sequence[Txid], run: Run) -> Iterator[pa.Table]:
         """Look rows up, as after the batch before or after this one; see `Flow.query`."""
         if not tables:
@@ -169,7 +192,8 @@ class CommittingProgram(WorkerProgram):
         readers = _Readers(self._open, node.state, len(txids))
         snapshot = snapshot_of(txids[0], node.sees_batch)
         with failing_at(node.id):
-            view = StateView.for_query(readers, lambda: snapshot, node.state)
+            free = self.program.committed[node.state].free_keys
+            view = StateView.for_query(readers, lambda: snapshot, node.state, free_keys=free)
         yield apply_query(node.id, node, pa.concat_tables(tables), view, run.on_error)
         with failing_at(node.id):
             for partition, reader in readers.opened.items():
@@ -221,6 +245,16 @@ def _staging(
         staged.setdefault(name, {})[partition] = state.stage(txid)
 
     return end
+
+
+def _noting(state: Any, written: dict[int, list[bytes]], partition: int) -> Callable[[str, str], None]:
+    """Return what notes the keys that a partition writes before it commits."""
+
+    def reach(point: str, name: str) -> None:
+        if point == "put":
+            written[partition] = marks_of(state)
+
+    return reach
 
 
 def _unobserved(point: str, state: str) -> None:

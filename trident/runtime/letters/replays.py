@@ -212,7 +212,9 @@ def _again(letter: DeadLetter, cause: str) -> Failure:
 def _frames(place: _Place, table: pa.Table, exchange: Exchange | None) -> Iterator[Frame]:
     step = "" if place.step == place.entry else place.step
     order = (LETTERS, place.partitions, place.partition)
-    partitions = 1 if exchange is None else exchange.partitions or 1
+    partitions = (
+        place.partitions if exchange is None else exchange.partitions or 1
+    )  # None: behind a state in the driver
     keys = _keys(place, exchange)
     if place.partitions == partitions or not keys or not set(keys).issubset(table.schema.names):
         yield Frame(place.entry, place.port, place.partition % partitions, order, table, step)

@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from trident.config import Config
 from trident.errors import ConfigError, StaleTransactionError, StateError
+from trident.fields import Fields
 from trident.graph import StateNode
 from trident.runtime.reading.foreign_logs import ForeignLog, log_place
 from trident.runtime.reading.open_partitions import open_state
@@ -79,7 +80,8 @@ class TridentDataSource(DataSource):
         log_dir = self.options.get("log_dir") or log_place(topology.name, Config())
         config = Config.of(log_dir=log_dir if is_zookeeper(log_dir) else str(Path(log_dir).absolute()))
         txid = self.options.get("txid")
-        return _Reader(_Place(topology.name, self._node(), config), None if txid is None else int(txid))
+        place = _Place(topology.name, self._node(), config, tuple(schema.names))
+        return _Reader(place, None if txid is None else int(txid))
 
     def _topology(self) -> Any:
         target = self.options.get("topology")
@@ -104,6 +106,12 @@ class _Place:
     topology: str
     node: StateNode
     config: Config
+    names: tuple[str, ...]
+
+    @property
+    def columns(self) -> Fields:
+        """The columns of the rows; keys that an updater chooses are called as in the schema that was given."""
+        return Fields.of(self.names, [None] * len(self.names)) if self.node.free_keys else columns_of(self.node)
 
     def log(self) -> ForeignLog:
         return ForeignLog(self.topology, self.config, [self.node], _INSTEAD)
@@ -116,7 +124,8 @@ class _Place:
         ]
         check = StoreCheck(name, states, log.now)
         now = lambda: log.now().snapshot(name)  # noqa: E731
-        return StateView(states, lambda: snapshot, name, now, check=check, columns=columns_of(self.node))
+        columns, free = columns_of(self.node), self.node.free_keys
+        return StateView(states, lambda: snapshot, name, now, check=check, columns=columns, free_keys=free)
 
 
 class _Reader(DataSourceReader):
@@ -160,7 +169,7 @@ class _Reader(DataSourceReader):
         view = place.view(log, count, Snapshot(txid, Winners.of(ranges, adopted)))
         try:
             for rows in view.pages_of(index):
-                yield from table_of_state(place.node.name, columns_of(place.node), rows).to_batches()
+                yield from table_of_state(place.node.name, place.columns, rows).to_batches()
         except StaleTransactionError as error:
             raise StateError(
                 f"read state {place.node.name!r} as of batch {txid}: its topology committed further batches while Spark read. "

@@ -13,6 +13,7 @@ from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
+from trident.state.abilities import FreelyWritten
 from trident.state.interfaces import StateConf
 from trident.state.txid import Snapshot
 
@@ -36,8 +37,12 @@ def open_state(
     keys = tuple((field, node.key_fields.type_of(field) or "") for field in node.key_fields.names)
     value = node.value.types[0] if len(node.value) else None
     named = node.value.names[0] if len(node.value) else None
-    conf = StateConf(topology, node.name, keys, value, settings, read_only, named)
-    return node.spec.factory.make_state(conf, partition, partitions)
+    free = node.free_keys and partitions > 1
+    conf = StateConf(topology, node.name, keys, value, settings, read_only, named, free)
+    state = node.spec.factory.make_state(conf, partition, partitions)
+    if free and isinstance(state, FreelyWritten):
+        state.share_keys()
+    return state
 
 
 def open_view(
@@ -68,4 +73,6 @@ def view_of(
         make_state(plan, config, name, partition, partitions, read_only=True) for partition in range(partitions)
     ]
     check = None if log is None else StoreCheck(name, instances, log)
-    return StateView(instances, snapshot, name, gate=gate, check=check, columns=columns_of(plan.states[name]))
+    node = plan.states[name]
+    columns, free = columns_of(node), node.free_keys
+    return StateView(instances, snapshot, name, gate=gate, check=check, columns=columns, free_keys=free)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trident.errors import UnsupportedOperation
-from trident.fields import Fields
-from trident.runtime.steps.partitions import partitions_of
-from trident.state.abilities import ITupleCollection, SnapshotGettable, SnapshotReadable, TimeTravelling
+from trident.runtime.reading.state_partitions import StatePartitions
+from trident.runtime.steps.partitions import partition_of_total
+from trident.state.abilities import ITupleCollection, TimeTravelling
 from trident.state.interfaces import Key
 from trident.state.map_abilities import ListableMap
 from trident.state.txid import Snapshot
@@ -23,8 +23,12 @@ class Listing:
 
     Parameters
     ----------
-    partitions, name, columns
+    partitions, name
         As of `StateView`.
+    has_keys
+        Whether the state has keys, not one value.
+    all_of_them
+        The partitions, to be asked for keys.
     read_at
         Reads keys at a snapshot: a value per key, None where absent.
     """
@@ -32,11 +36,13 @@ class Listing:
     def __init__(
         self,
         partitions: Sequence[Any],
+        all_of_them: StatePartitions,
         name: str,
-        columns: Fields,
+        has_keys: bool,
         read_at: Callable[[Sequence[Key], Snapshot], list[Any]],
     ) -> None:
-        self._partitions, self._name, self._columns, self._read_at = partitions, name, columns, read_at
+        self._partitions, self._all, self._name = partitions, all_of_them, name
+        self.has_keys, self._read_at = has_keys, read_at
 
     @property
     def has_pages(self) -> bool:
@@ -48,15 +54,15 @@ class Listing:
         """Return all rows, or those of one partition; of a state without keys its value, if there is one."""
         chosen = range(len(self._partitions)) if only is None else [only]
         state = self._partitions[0]
-        if len(self._columns) == 1:
-            past = isinstance(state, SnapshotReadable) and isinstance(state, SnapshotGettable)
-            return with_values([()], [state.get_at(snapshot) if past else state.get()]) if 0 in chosen else []
+        if not self.has_keys:
+            holds = partition_of_total(len(self._partitions)) in chosen
+            return with_values([()], [self._all.total(snapshot)]) if holds else []
         if isinstance(state, TimeTravelling):
             return [row for index in chosen for row in self._partitions[index].at(snapshot).get_tuples()]
         if not self.has_pages:
             return self.of_user(chosen)
         pages = ((index, page) for index in chosen for page in self._partitions[index].key_pages())
-        own = (self.own(page, index) for index, page in pages)
+        own = (self.own(page, index, snapshot) for index, page in pages)
         return [row for keys in own for row in with_values(keys, self._read_at(keys, snapshot))]
 
     def in_one_page(self, snapshot: Snapshot, prefix: Any, limit: int | None) -> list[Row] | None:
@@ -64,7 +70,7 @@ class Listing:
         keys: list[Key] = []
         for index, state in enumerate(self._partitions):
             pages = state.key_pages()
-            keys += self.own(next(pages, ()), index, prefix)
+            keys += self.own(next(pages, ()), index, snapshot, prefix)
             if next(pages, None) is not None:
                 return None
         rows: list[Row] = []
@@ -74,10 +80,9 @@ class Listing:
             rows += with_values(read, self._read_at(read, snapshot))
         return rows
 
-    def own(self, page: Sequence[Key], partition: int, prefix: Any = None) -> list[Key]:
+    def own(self, page: Sequence[Key], partition: int, snapshot: Snapshot, prefix: Any = None) -> list[Key]:
         """Return the keys of this partition: partitions that share a store may each list the keys of all."""
-        places = partitions_of(page, len(self._partitions))
-        return [page[at] for at in places.get(partition, ()) if begins(page[at], prefix)]
+        return self._all.own([key for key in page if begins(key, prefix)], partition, snapshot)
 
     def of_user(self, chosen: Sequence[int] | None = None) -> list[Row]:
         """Return the rows of a state that is not one of our maps."""

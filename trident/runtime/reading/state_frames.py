@@ -15,7 +15,7 @@ from trident.graph import StateNode
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["columns_of", "frame_of", "table_of_state"]
+__all__ = ["columns_of", "columns_of_rows", "frame_of", "table_of_state"]
 
 
 def columns_of(state: StateNode) -> Fields:
@@ -28,6 +28,25 @@ def columns_of(state: StateNode) -> Fields:
     while value in keys.names:
         value += "_"
     return Fields.of([*keys.names, value], [*keys.types, state.value.types[0] if len(state.value) else None])
+
+
+def columns_of_rows(state: str, rows: Sequence[Sequence[Any]]) -> Fields:
+    """Return columns for the rows of a state whose keys an updater chooses: `key` (or `key_1`, `key_2` …) and `value`.
+
+    Raises
+    ------
+    StateError
+        Some keys have more fields than others.
+    """
+    widths = {len(row) for row in rows} or {2}
+    if len(widths) > 1:
+        raise StateError(
+            f"the rows of state {state!r} cannot become columns: its updater writes keys of {min(widths) - 1} and of "
+            f"{max(widths) - 1} fields. Read them with get_tuples()"
+        )
+    fields = widths.pop() - 1
+    names = ["key"] if fields == 1 else [f"key_{at}" for at in range(1, fields + 1)]
+    return Fields.of([*names, "value"], [None] * (fields + 1))
 
 
 def table_of_state(state: str, columns: Fields, rows: Sequence[Sequence[Any]]) -> pa.Table:

@@ -8,21 +8,26 @@ from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from trident.errors import EnvironmentProblem, StaleTransactionError, StateError, UnsupportedOperation
+from trident.errors import (
+    EnvironmentProblem,
+    KeyConflictError,
+    StaleTransactionError,
+    StateError,
+    UnsupportedOperation,
+)
 from trident.fields import Fields
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
 from trident.runtime.reading.row_listing import Listing, Row, begins, with_values
-from trident.runtime.reading.state_frames import frame_of
+from trident.runtime.reading.state_frames import columns_of_rows, frame_of
+from trident.runtime.reading.state_partitions import StatePartitions, state_for_query
 from trident.runtime.reading.store_check import StoreCheck
-from trident.runtime.steps.partitions import partitions_of
 from trident.state.abilities import (
     Closable,
-    SnapshotGettable,
     SnapshotReadable,
     TableState,
     TimeTravelling,
 )
-from trident.state.interfaces import Key, ReadOnlyMapState, ReadOnlySnapshottable
+from trident.state.interfaces import Key, ReadOnlyMapState
 from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
 
@@ -55,6 +60,8 @@ class StateView:
         Compares the stores with the log, once per snapshot; None: they are not compared.
     columns
         Names and types of the rows: the key's fields, then the value.
+    free_keys
+        Whether an updater of the user's chooses the keys.
 
     Attributes
     ----------
@@ -71,6 +78,7 @@ class StateView:
         gate: AbstractContextManager[Any] | None = None,
         check: StoreCheck | None = None,
         columns: Fields = Fields(),
+        free_keys: bool = False,
     ) -> None:
         self.txid: int | None = None
         self._columns = columns
@@ -78,8 +86,11 @@ class StateView:
         self._gate = gate
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
         self._now, self._renews = now or snapshot, now is None
-        self._past = isinstance(partitions[0], SnapshotReadable)
-        self._listing = Listing(partitions, name, columns, self._read_at)
+        self._free_keys, self._all = free_keys, StatePartitions(partitions, name, free_keys)
+        # A window has no columns, and the keys of an updater are not declared.
+        self._is_total = len(columns) == 1 and columns.types[0] is not None and not free_keys
+        has_keys = len(columns) != 1 or free_keys
+        self._listing = Listing(partitions, self._all, name, has_keys, self._read_at)
         # Threads share the instances of a running topology, and a store need not be thread-safe.
         self._lock = threading.Lock()
 
@@ -90,11 +101,12 @@ class StateView:
         name: str = "state",
         now: Callable[[], Snapshot] | None = None,
         check: StoreCheck | None = None,
+        free_keys: bool = False,
     ) -> Any:
         """Return what a query function gets: a view, or a state of the user's itself."""
         if isinstance(partitions[0], (SnapshotReadable, ReadOnlyMapState)):
-            return StateView(partitions, snapshot, name, now, check=check)
-        return partitions[0]
+            return StateView(partitions, snapshot, name, now, check=check, free_keys=free_keys)
+        return state_for_query(partitions, name, free_keys)
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
@@ -107,12 +119,7 @@ class StateView:
 
     def get(self) -> Any:
         """Read the single value of a snapshottable state."""
-        state = self._partitions[0]
-        if self._past and isinstance(state, SnapshotGettable):
-            return self._retried(lambda snapshot: state.get_at(snapshot))
-        if not isinstance(state, ReadOnlySnapshottable):
-            raise UnsupportedOperation(f"state {self._name!r} is not snapshottable; read it with multi_get(keys)")
-        return self._retried(lambda snapshot: state.get())
+        return self._retried(self._all.total)
 
     def get_tuples(self, prefix: Any = None, limit: int | None = None) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows: the key's fields, then the value. No order is promised.
@@ -127,7 +134,9 @@ class StateView:
         limit
             The most rows to return; None: all.
         """
-        if self._listing.has_pages:
+        if self._is_total:
+            rows = iter(self._retried(self._listing.at))
+        elif self._listing.has_pages:
             rows = self._rows(prefix, limit)
         else:
             with self._lock:
@@ -141,17 +150,17 @@ class StateView:
             return
         for index, state in enumerate(self._partitions):
             for page in self._locked(state.key_pages()):
-                keys = self._listing.own(page, index, prefix)
+                keys = self._own(page, index, prefix)
                 yield from with_values(keys, self.multi_get(keys))
 
     def pages_of(self, partition: int) -> Iterator[list[Row]]:
         """Iterate over the rows of one partition, in pages of a size that suits the store."""
         state = self._partitions[partition]
-        if not self._listing.has_pages or len(self._columns) == 1 or isinstance(state, TimeTravelling):
+        if not (self._listing.has_keys and self._listing.has_pages) or isinstance(state, TimeTravelling):
             yield self._retried(lambda snapshot: self._listing.at(snapshot, partition))
             return
         for page in self._locked(state.key_pages()):
-            keys = self._listing.own(page, partition)
+            keys = self._own(page, partition)
             yield with_values(keys, self.multi_get(keys))
 
     def at(self, txid: int) -> StateView:
@@ -171,12 +180,14 @@ class StateView:
         with self._lock:
             self.compare()
             partitions = [self._time_travelling(state).at(then) for state in self._partitions]
-        return StateView(partitions, lambda: then, self._name, columns=self._columns)
+        return StateView(partitions, lambda: then, self._name, columns=self._columns, free_keys=self._free_keys)
 
     def to_dataframe(self, spark: SparkSession) -> DataFrame:
         """Return the key fields and the value of all keys as a DataFrame, all as of one committed batch.
 
         The value's column has the name of the aggregate's field (`value` if an updater declared none).
+
+        The fields of keys that an updater chooses are `key`, or `key_1`, `key_2` … if there are several.
 
         The tasks of Spark read the store if it is a Delta table and this session can read such tables. The rows of any other
         store that can list its keys pass through this process. States that are not opaque show their latest writes.
@@ -191,7 +202,10 @@ class StateView:
         if isinstance(self._partitions[0], TableState):
             with suppress(EnvironmentProblem):
                 return self._frame_of_table(spark, self._partitions[0])
-        return frame_of(spark, self._name, self._columns, self.rows_at_once())
+        rows = self.rows_at_once()
+        return frame_of(
+            spark, self._name, columns_of_rows(self._name, rows) if self._free_keys else self._columns, rows
+        )
 
     def _frame_of_table(self, spark: SparkSession, table: TableState) -> DataFrame:
         with self._lock:
@@ -247,6 +261,10 @@ class StateView:
         if self._check is not None:
             self._check.compare()
 
+    def _own(self, page: Sequence[Key], partition: int, prefix: Any = None) -> list[Key]:
+        keys: list[Key] = self._retried(lambda snapshot: self._listing.own(page, partition, snapshot, prefix))
+        return keys
+
     def _locked(self, pages: Iterator[Sequence[Key]]) -> Iterator[Sequence[Key]]:
         while True:
             with self._lock:
@@ -256,12 +274,7 @@ class StateView:
             yield page
 
     def _read_at(self, keys: Sequence[Key], snapshot: Snapshot) -> list[Any]:
-        values: list[Any] = [None] * len(keys)
-        for partition, places in partitions_of(keys, len(self._partitions)).items():
-            state, wanted = self._partitions[partition], [keys[at] for at in places]
-            found = state.multi_get_at(wanted, snapshot) if self._past else state.multi_get(wanted)
-            for at, value in zip(places, found, strict=True):
-                values[at] = value
+        values = self._all.multi_get(keys, snapshot)
         if None in values and (now := self._now().txid) >= snapshot.txid + REMOVAL_LAG:
             # Keys of the snapshot may have been removed and deleted during this read.
             raise StaleTransactionError(self._name, "an absent key", snapshot.txid, now)
@@ -269,4 +282,5 @@ class StateView:
 
 
 def _was_overtaken(error: Exception) -> bool:
-    return isinstance(error, StaleTransactionError)
+    # What different partitions say of a key may also be of different batches, where values hold no `prev`.
+    return isinstance(error, (StaleTransactionError, KeyConflictError))

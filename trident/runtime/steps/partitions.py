@@ -9,12 +9,17 @@ from trident.state.encoding.codec import encode, encode_tuples
 from trident.state.encoding.equal_keys import canonical_key, canonical_keys
 from trident.state.interfaces import Key
 
-__all__ = ["partition_of", "partitions_of", "places_in"]
+__all__ = ["partition_of", "partition_of_total", "partitions_of", "places_in"]
 
 
 def partition_of(key: Key, partitions: int) -> int:
     """Return the state partition of a key."""
     return 0 if partitions == 1 else crc32(encode(canonical_key(key))) % partitions
+
+
+def partition_of_total(partitions: int) -> int:
+    """Return the state partition of the one value of a state without keys, for all who write or read it."""
+    return partition_of((), partitions)
 
 
 def places_in(keys: Sequence[Key], partitions: int) -> list[int]:

@@ -84,3 +84,4 @@ class MapWrapper:
     close = passed_on(Closable.close)
     keeps_attempts = passed_on(KeepsAttempts.keeps_attempts)
     commits_atomically: bool = cast("bool", IfOffered("commits_atomically"))
+    shares_keys: bool = cast("bool", IfOffered("shares_keys"))

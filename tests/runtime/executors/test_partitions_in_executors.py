@@ -1,0 +1,169 @@
+"""States of several partitions, in both placements: the same values as a plain dict, for every reader."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import trident
+from spouts import FixedBatchSpout
+from states.redis import RedisState
+from tests.harness.servers import Server
+from tests.harness.topology_runs import QUICK
+from trident import TridentCollector, TridentTopology, TridentTuple
+from trident.errors import BatchFailedError, ConfigError
+from trident.operations import BaseStateUpdater, MapGet, Sum
+from trident.testing.backend.updaters import Add
+
+ROWS = [(f"user{number % 7}", number) for number in range(40)]
+BATCH = 20
+HINTS = (3,)  # of 1 to 8, which tests/runtime/commit/test_partitions_of_states.py has; a total was lost with 3
+FIELDS = "user: string, number: bigint"
+
+
+class AddUp(BaseStateUpdater[Any]):
+    """Adds the numbers of each user; emits the new totals."""
+
+    output_types = ("string", "bigint")
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        added: Counter[str] = Counter()
+        for row in tuples:
+            added[row["user"]] += row["number"]
+        keys = [(user,) for user in added]
+        for (user,), total in zip(keys, state.multi_update(keys, [Add(n) for n in added.values()]), strict=True):
+            collector.emit([user, total])
+
+
+def totals(rows: Sequence[tuple[str, int]] = ROWS) -> dict[str, int]:
+    sums: Counter[str] = Counter()
+    for user, number in rows:
+        sums[user] += number
+    return dict(sums)
+
+
+@pytest.fixture
+def url(redis_server: Server) -> str:
+    with redis.Redis(port=redis_server.port) as client:
+        client.flushall()
+    return f"redis://127.0.0.1:{redis_server.port}/0"
+
+
+@pytest.mark.parametrize("placement", ["driver", "executors"])
+def test_states_of_several_partitions_are_as_a_plain_dict(spark: Any, url: str, tmp_path: Path, placement: str) -> None:
+    topology, state, log = TridentTopology("sums"), RedisState.opaque(url), str(tmp_path)
+    rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS))
+    by_user, states = rows.partition_by("user"), dict[int, Any]()
+    for hint in HINTS:
+        sums = by_user.partition_persist(state, ["user", "number"], AddUp(), "user, total", state_name=f"sums{hint}")
+        states[hint] = sums.parallelism_hint(hint)
+        rows.persistent_aggregate(state, "number", Sum(), "n", state_name=f"total{hint}").parallelism_hint(hint)
+    for hint in HINTS[:1]:
+        # Behind a query, and behind another state, each user's rows are still in one partition.
+        asked = by_user.state_query(states[hint], "user", MapGet(), "before: bigint").project("user", "before")
+        again = asked.partition_persist(
+            state, ["user", "before"], AddUpOr0(), "user, total", state_name=f"again{hint}"
+        ).parallelism_hint(hint)
+        again.new_values_stream().partition_persist(
+            state, ["user", "total"], AddUpLast(), "user, total", state_name=f"last{hint}"
+        ).parallelism_hint(2)
+    before, wanted = totals(ROWS[:BATCH]), totals()
+    expected = {
+        **{f"sums{hint}": wanted for hint in HINTS},
+        **{f"total{hint}": sum(wanted.values()) for hint in HINTS},
+        "again3": {user: before[user] * rows_of(user) for user in before},
+        "last3": {user: before[user] * rows_of(user) for user in before},
+    }
+    with topology.start(**QUICK, engine="spark", state_placement=placement, log_dir=log, parallelism=2) as running:
+        running.process_all_available()
+        assert {placed.where for placed in running.placements.values()} == {placement}
+        views = {name: running.state(name) for name in expected}
+        found = {name: view.get() if "total" in name else dict(view.get_tuples()) for name, view in views.items()}
+        assert found == expected
+        frame = running.state("sums3").to_dataframe(spark)
+        assert {row["key"]: row["value"] for row in frame.collect()} == wanted
+    for hint in HINTS:
+        with trident.open_state(topology, f"sums{hint}", log_dir=log) as reader:
+            assert dict(zip(wanted, reader.multi_get(list(wanted)), strict=True)) == wanted
+        with trident.open_state(topology, f"total{hint}", log_dir=log) as reader:
+            assert reader.get() == sum(wanted.values())
+
+
+def rows_of(user: str) -> int:
+    """How many rows of a user are in the second batch."""
+    return sum(each == user for each, _ in ROWS[BATCH:])
+
+
+class AddUpOr0(AddUp):
+    """Adds up what a query found."""
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        added: Counter[str] = Counter()
+        for user, before in tuples:
+            added[user] += before or 0
+        keys = [(user,) for user in added]
+        for (user,), total in zip(keys, state.multi_update(keys, [Add(n) for n in added.values()]), strict=True):
+            collector.emit([user, total])
+
+
+class AddUpLast(BaseStateUpdater[Any]):
+    """Keeps the last total."""
+
+    output_types = ("string", "bigint")
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        state.multi_put([(row["user"],) for row in tuples], [row["total"] for row in tuples])
+
+
+def test_a_key_that_two_tasks_of_a_batch_update_ends_the_topology_and_is_not_committed(
+    spark: Any, url: str, tmp_path: Path
+) -> None:
+    def declared(by_user: bool, rows: int) -> tuple[TridentTopology, Any]:
+        topology = TridentTopology("sums")
+        stream = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS[:rows]))
+        spread = stream.partition_by("user") if by_user else stream.shuffle()
+        state = RedisState.opaque(url)
+        sums = spread.partition_persist(state, ["user", "number"], AddUp(), "user, total", state_name="sums")
+        return topology, sums.parallelism_hint(3)
+
+    conf: dict[str, Any] = {
+        **QUICK,
+        "engine": "spark",
+        "state_placement": "executors",
+        "log_dir": str(tmp_path),
+        "parallelism": 2,
+    }
+    topology, _ = declared(by_user=True, rows=BATCH)
+    with topology.start(**conf) as running:
+        running.process_all_available()
+    topology, _ = declared(by_user=False, rows=2 * BATCH)
+    refused = pytest.raises(BatchFailedError, match=r"KeyConflictError: .* of state 'sums' both update the key \('user")
+    with refused, topology.start(**conf) as running:
+        running.process_all_available()
+    topology, sums = declared(by_user=True, rows=2 * BATCH)
+    with trident.open_state(topology, "sums", log_dir=str(tmp_path)) as reader:
+        assert dict(reader.get_tuples()) == totals(ROWS[:BATCH])
+    with topology.start(**conf) as running:
+        running.process_all_available()
+        assert dict(running.state(sums).get_tuples()) == totals()
+
+
+def test_tasks_do_not_commit_what_cannot_be_taken_back_and_must_be_compared_first(url: str, tmp_path: Path) -> None:
+    for hint, where in ((1, "executors"), (2, "driver")):
+        topology = TridentTopology(f"sums{hint}")
+        rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, BATCH, *ROWS)).partition_by("user")
+        state = RedisState.transactional(url)
+        sums = rows.partition_persist(state, ["user", "number"], AddUp(), "user, total", state_name="sums")
+        sums.parallelism_hint(hint)
+        text = topology.explain({"sums": "executors"})
+        assert text
+        if where == "driver":
+            with pytest.raises(
+                ConfigError, match="no two of them write one must be known before a state that is transactional"
+            ):
+                topology.start(state_placement="executors", log_dir=str(tmp_path / str(hint)))
