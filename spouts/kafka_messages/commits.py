@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from spouts.kafka.batch_ranges import Spot
 from spouts.kafka.client_settings import error_of
 from spouts.kafka_messages.partition_work import PartitionWork
+from trident.errors import SourceAwayError
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 __all__ = ["Commits", "Limits"]
 
 _log = logging.getLogger(__name__)
+_ASK_S = 5.0
+_RENEW_S = (
+    3600.0  # Kafka forgets an offset that was committed long ago (offsets.retention.minutes), however quiet it is
+)
 
 
 class Limits(NamedTuple):
@@ -43,7 +48,8 @@ class Commits:
 
     def __init__(self, work: Mapping[Spot, PartitionWork], limits: Limits) -> None:
         self._work, self._every_s, self._most, self._done = work, limits.commit_every_s, limits.max_pending, 0
-        self._due = time.monotonic() + self._every_s
+        self._renewed = time.monotonic()
+        self._due = self._renewed + self._every_s
         self.succeeded = False
         """Whether a commit has succeeded; whoever looks at it sets it back."""
 
@@ -54,9 +60,41 @@ class Commits:
     def if_due(self, consumer: Consumer) -> None:
         """Commit, without waiting for the answer, if it is time to."""
         now = time.monotonic()
+        if now >= self._renewed + _RENEW_S:
+            self._renewed = now
+            for work in self._work.values():
+                work.commit_again()
         if now >= self._due or self._done >= self._most:
             self._due, self._done = now + self._every_s, 0
             self.now(consumer, waits=False)
+
+    def begin(self, consumer: Consumer, work: Mapping[Spot, PartitionWork]) -> None:
+        """Commit where partitions begin that are read from now on, and return once that is safe.
+
+        The answer to a commit does not tell of each partition, so it is read back.
+
+        Raises
+        ------
+        KafkaException
+            The commit failed, or what was committed cannot be read.
+        SourceAwayError
+            Another offset is committed.
+        """
+        from confluent_kafka import KafkaException
+
+        offsets = {spot: found for spot, each in work.items() if (found := each.to_commit(spot)) is not None}
+        if not offsets:
+            return
+        consumer.commit(offsets=list(offsets.values()), asynchronous=False)
+        for each in consumer.committed(list(offsets.values()), timeout=_ASK_S):
+            if each.error is not None:
+                raise KafkaException(each.error)
+            spot = Spot(each.topic, each.partition)
+            if each.offset != offsets[spot].offset:
+                raise SourceAwayError(
+                    f"committing where reading of {spot} begins: offset {offsets[spot].offset} was committed, and "
+                    f"{'none' if each.offset < 0 else each.offset} was read back"
+                )
 
     def now(self, consumer: Consumer, waits: bool) -> None:
         """Commit what was not committed yet."""
@@ -75,9 +113,11 @@ class Commits:
 
     def answered(self, error: KafkaError | None, offsets: Sequence[Any]) -> None:
         """Take the answer to a commit, which comes in a later call of the consumer."""
-        if error is None:
-            self.succeeded = True
+        failed = [each for each in offsets if error is not None or each.error is not None]
+        self.succeeded |= len(failed) < len(offsets)
+        if not failed:
             return
-        _log.warning("offsets were not committed, which is tried again: %s", error.str())
-        for each in offsets:
-            self._work[Spot(each.topic, each.partition)].commit_again()
+        _log.warning("offsets were not committed, which is tried again: %s", (error or failed[0].error).str())
+        for each in failed:
+            if (work := self._work.get(Spot(each.topic, each.partition))) is not None:
+                work.commit_again()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 __all__ = ["OffsetNotes"]
@@ -36,6 +36,16 @@ class OffsetNotes:
     partitions: int = 0
     done: Sequence[tuple[int, int]] = ()
     failures: Mapping[int, int] = field(default_factory=dict)
+
+    def furthest(self, offset: int) -> int:
+        """Return the offset behind all that is done, given the committed one."""
+        return max([offset, *(end for _, end in self.done)])
+
+    def before(self, offset: int) -> OffsetNotes:
+        """Return what of it is in front of an offset: from there on the numbers belong to other records."""
+        done = [(first, min(end, offset)) for first, end in self.done if first < offset]
+        failures = {at: count for at, count in self.failures.items() if at < offset}
+        return replace(self, done=done, failures=failures)
 
     def text(self, offset: int) -> str:
         """Write as much as there is room for, what is nearest to the offset first."""

@@ -60,6 +60,12 @@ class OffsetWindow:
         self.finish(self.position, offset)
         self.position = max(self.position, offset)
 
+    def cut(self, offset: int) -> None:
+        """Forget everything from an offset on: it is about other records than those that have these numbers now."""
+        done = [(first, min(end, offset)) for first, end in self.done if first < offset]
+        self.low, self.position = min(self.low, offset), offset
+        self._starts, self._ends = [first for first, _ in done], [end for _, end in done]
+
     def finish(self, first: int, end: int) -> None:
         """Note that the offsets from `first` to before `end` are done."""
         first = max(first, self.low)

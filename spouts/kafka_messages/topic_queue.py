@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spouts.kafka.batch_ranges import Spot
@@ -11,6 +12,7 @@ from spouts.kafka.broker_view import BrokerView
 from spouts.kafka.client_settings import Reports, consumer_settings, error_of, is_final, kafka_error, kafka_package
 from spouts.kafka.lost_records import gone_topic
 from spouts.kafka.options import KafkaOptions
+from spouts.kafka.truncations import placed, truncation_of
 from spouts.kafka_messages.commits import Commits, Limits
 from spouts.kafka_messages.dead_topic import DeadTopic
 from spouts.kafka_messages.own_partitions import OwnPartitions
@@ -25,8 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TopicQueue"]
 
+_log = logging.getLogger(__name__)
 _LOOK_AWAY_S = 30.0  # while no broker answers
-_LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE", "_LOG_TRUNCATION")
+_LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
 
 
@@ -57,6 +60,7 @@ class TopicQueue:
         self._look_at = 0.0
         self._reports, self._values = Reports(), RecordValues(options)
         self._is_down = self._is_told = False
+        self._is_first, self._silent = True, set[Spot]()
         self._settings = consumer_settings(
             options.bootstrap_servers, options.isolation, options.group_id, options.config
         )
@@ -108,7 +112,7 @@ class TopicQueue:
                 self._heed(each, each.error())
                 continue
             spot, offset = _where(each)
-            if self._work[spot].window.arrive(offset):
+            if self._work[spot].arrive(offset, each.leader_epoch()):
                 records.append(each)
         if taken or self._commits.succeeded:
             self._is_down = self._is_told = self._commits.succeeded = False
@@ -173,20 +177,43 @@ class TopicQueue:
         self._is_down = self._is_told = True  # by the error of a question that gets no answer
         more = () if self._dead_letters is None else (self._dead_letters,)
         topics = self._own.topics(more)
-        new = [spot for spot in self._own.of(topics, self._dead_letters) if spot not in self._work]
-        for spot, start in self._own.starts(new, topics, self._consumer).items() if new else ():
-            self._work[spot] = PartitionWork(start)
-        if new:
-            self._assign()
-            self._commits.now(self._consumer, waits=True)  # so that a restart begins where this start did
+        own = self._own.of(topics, self._dead_letters)
+        new = {spot: is_led for spot, is_led in own.items() if spot not in self._work}
+        starts = self._own.starts(new, topics, self._consumer, self._is_first) if new else {}
+        if starts:
+            self._begin({spot: PartitionWork(start) for spot, start in starts.items()})
+        self._tell([spot for spot in own if spot not in self._work], is_empty=topics.keys() <= set(more))
+        self._is_first = False
         self._is_down = self._is_told = False
         self._look_at = time.monotonic() + self._options.refresh_s
 
-    def _assign(self) -> None:
-        from confluent_kafka import TopicPartition
+    def _begin(self, work: Mapping[Spot, PartitionWork]) -> None:
+        """Read more partitions, once it is safe where they begin: so a restart begins where this start did."""
+        from confluent_kafka import KafkaException
 
+        try:
+            self._commits.begin(self._consumer, work)
+        except KafkaException as error:
+            doing = f"committing where reading begins to group {self._options.group_id!r}"
+            raise kafka_error(doing, self._options.bootstrap_servers, error_of(error), self._reports) from error
+        self._work.update(work)
+        self._assign()
+
+    def _tell(self, silent: Sequence[Spot], is_empty: bool) -> None:
+        """Say once which partitions are not read, and that a pattern matches none."""
+        if self._is_first and is_empty and self._options.topics.pattern is not None:
+            _log.warning(
+                "no topic matches %s on %s yet. One that comes while this task runs is read from its first record. A group has "
+                "no offsets before it has a topic: one that comes while the task does not run begins as first_poll says",
+                self._options.topics, self._options.bootstrap_servers,
+            )  # fmt: skip
+        if set(silent) - self._silent:
+            _log.warning("no leader answers for %s; left out until one does", ", ".join(map(str, silent)))
+        self._silent = set(silent)
+
+    def _assign(self) -> None:
         self._own.learn_leaders({spot.topic for spot in self._work}, self._consumer)
-        self._consumer.assign([TopicPartition(*spot, work.window.position) for spot, work in self._work.items()])
+        self._consumer.assign([placed(spot, work.place) for spot, work in self._work.items()])
         for work in self._work.values():
             work.is_paused = False
 
@@ -210,23 +237,26 @@ class TopicQueue:
         spot, offset = _where(message)
         if name == "_PARTITION_EOF":
             self._work[spot].window.skip_to(offset)
-        elif name in _LOST:
-            self._lost(spot)
+        elif (cut := truncation_of(error)) is not None or name in _LOST:
+            self._lost(spot, cut)
         elif name in _UNKNOWN:
             raise gone_topic(spot.topic)
         elif is_final(error):
             raise kafka_error(f"reading {spot}", self._options.bootstrap_servers, error, self._reports)
 
-    def _lost(self, spot: Spot) -> None:
+    def _lost(self, spot: Spot, cut: int | None) -> None:
         """Go on where there are records, if that is permitted; `SpoutError` if not."""
         work = self._work[spot]
         position = work.window.position
-        start = self._own.moved(spot, position)
+        start = self._own.moved(spot, position, cut)
+        if start is None:
+            self._assign()  # the broker says it again
+            return
         work.move(start)
         self._assign()
-        if start < position:  # what is in the topology has the offsets of other records now
+        if start.offset < position:  # what is in the topology has the offsets of other records now
             self._commits.now(self._consumer, waits=True)
-            raise SpoutError(f"{spot} lost the records from offset {start} on; the worker starts again there")
+            raise SpoutError(f"{spot} lost the records from offset {start.offset} on; the worker starts again there")
 
     def _error(self, error: KafkaError) -> None:
         if error.name() == "_ALL_BROKERS_DOWN" and not self._is_down:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from trident.errors import ConfigError
 from trident.storekit import StoreOptions, seconds
 
 __all__ = ["KafkaTopicOptions"]
@@ -14,6 +15,9 @@ _OURS = (
     "acks", "bootstrap.servers", "compression.codec", "compression.type", "delivery.report.only.error",
     "enable.idempotence", "error_cb", "group.id", "logger", "on_delivery", "request.required.acks", "transactional.id",
 )  # fmt: skip
+
+_TRANSACTION = "transaction.timeout.ms"
+_SHORTEST_S, _LONGEST_S = 60, 900  # the client's default, and the brokers' limit (transaction.max.timeout.ms)
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -32,7 +36,8 @@ class KafkaTopicOptions(StoreOptions):
     compression
         Of batches of records: `"none"`, `"gzip"`, `"snappy"`, `"lz4"` or `"zstd"`.
     connect_timeout_s, timeout_s
-        Seconds to wait for the first answer, and for each later one; a commit may take the second.
+        Seconds to wait for the first answer, and for each later one; a commit may take the second. `transaction.timeout.ms`
+        in `config` is at least that; it follows from it if it is not given.
     config
         Any further setting of librdkafka's, as `{"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", …}`; shown
         nowhere.
@@ -61,6 +66,23 @@ class KafkaTopicOptions(StoreOptions):
             raise self.refused("compression", "give none, gzip, snappy, lz4 or zstd")
         for name in sorted(self.config.keys() & set(_OURS)):
             raise self.refused_setting(name)
+        if self.transaction_ms < min(self.timeout_s, _LONGEST_S) * 1000:
+            raise ConfigError(
+                f"config[{_TRANSACTION!r}]={self.config[_TRANSACTION]!r} of a Kafka state is less than "
+                f"timeout_s={self.timeout_s:g}: Kafka would end a transaction whose commit is still waited for. Lower "
+                f"timeout_s, or raise {_TRANSACTION} to {round(self.timeout_s * 1000)} milliseconds"
+            )
+
+    @property
+    def transaction_ms(self) -> float:
+        """After how many milliseconds Kafka ends a transaction: not before a commit is given up."""
+        default = max(_SHORTEST_S, min(self.timeout_s, _LONGEST_S)) * 1000
+        try:
+            return float(self.config.get(_TRANSACTION, default))
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"config[{_TRANSACTION!r}]={self.config[_TRANSACTION]!r} of a Kafka state: give milliseconds"
+            ) from None
 
     def refused_setting(self, name: str) -> Exception:
         """Return the error for a setting that a sink needs otherwise."""

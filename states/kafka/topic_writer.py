@@ -207,6 +207,7 @@ class TopicWriter(Register):
     def _producer_settings(self) -> dict[str, Any]:
         return {
             "transactional.id": self._name, "socket.timeout.ms": round(min(self._options.timeout_s, 300) * 1000),
+            "transaction.timeout.ms": round(self._options.transaction_ms),
             "acks": "all", "compression.type": self._options.compression,
             "partitioner": "murmur2_random",  # as Java's clients, so a key is where their records of it are
             "log_level": 3, "delivery.report.only.error": True, "on_delivery": self._delivered, "error_cb": self._last,

@@ -17,7 +17,20 @@ from typing import Literal
 
 from tests.harness.kafka_servers import KafkaCluster
 
-__all__ = ["FETCH", "LIST_OFFSETS", "METADATA", "OFFSETS_OF_GROUP", "How", "KafkaProxy", "Rule", "asks_for_time"]
+__all__ = [
+    "COMMIT",
+    "COORDINATOR",
+    "EPOCH_END",
+    "FETCH",
+    "LIST_OFFSETS",
+    "METADATA",
+    "OFFSETS_OF_GROUP",
+    "TOPICS",
+    "How",
+    "KafkaProxy",
+    "Rule",
+    "asks_for_time",
+]
 
 FETCH, LIST_OFFSETS, METADATA, COMMIT, OFFSETS_OF_GROUP, COORDINATOR, EPOCH_END, TOPICS = 1, 2, 3, 8, 9, 10, 23, 75
 """The API keys of requests."""
@@ -45,7 +58,7 @@ class Rule:
     def changed(self, frame: bytes, back: bool = False) -> bytes:
         """Return a request with names that no broker knows, or its answer with the right ones."""
         for name in self.names:
-            wrong = bytes(255 - byte if len(name) == 16 else ord("x") for byte in name)
+            wrong = b"x" * len(name)
             frame = frame.replace(wrong, name) if back else frame.replace(name, wrong)
         return frame
 

@@ -12,6 +12,7 @@ import pytest
 from spouts import KafkaSpout
 from spouts.kafka import ByColumns, ByRecord, Json
 from spouts.messages import spout as message_spout
+from tests.harness.kafka_proxy import COMMIT, LIST_OFFSETS, KafkaProxy
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
 from tests.harness.servers import free_ports
@@ -152,6 +153,59 @@ def test_a_partition_that_was_added_later_begins_at_its_first_record_also_with_l
     again = Task(place.spout(first_poll="latest"))
     assert [values[0] for values, _ in again.take(1)] == ["w1"]
     again.close()
+
+
+def test_a_topic_that_a_pattern_finds_later_begins_at_its_first_record_also_with_latest(
+    place: KafkaPlace, caplog: pytest.LogCaptureFixture
+) -> None:
+    def spout() -> KafkaSpout:
+        pattern = re.compile(place.topic + r"-\d")
+        return KafkaSpout(
+            place.topics.bootstrap,
+            pattern,
+            group_id=place.group,
+            first_poll="latest",
+            refresh_s=0.05,
+            value=Json(FIELDS),
+        )
+
+    task = Task(spout())
+    assert "no topic matches" in caplog.text
+    for number in range(2):  # the first while a task runs, the second while none does
+        name = place.topics.create(name=f"{place.topic}-{number}")
+        place.topics.produce(name, [b'{"word": "w%d", "n": 1}' % number])
+        task = Task(spout()) if number else task
+        ((values, id_),) = task.take(1)
+        assert values[0] == f"w{number}"
+        task.spout.ack(id_)
+        task.close()
+
+
+@pytest.mark.parametrize("first_poll", ["latest", datetime(2024, 5, 1, 12, tzinfo=UTC)])
+def test_nothing_is_read_before_it_is_safe_where_reading_begins(
+    kafka_server: KafkaCluster, place: KafkaPlace, first_poll: Any, impatient: None
+) -> None:
+    proxy = KafkaProxy(kafka_server)
+    at_noon = [Record(b'{"word": "w%d", "n": 1}' % n, timestamp_ms=1714564800000 + n) for n in range(3)]
+    if first_poll != "latest":
+        place.topics.produce(place.topic, at_noon)
+    spout = KafkaSpout(proxy.bootstrap, place.topic, group_id=place.group, first_poll=first_poll, value=Json(FIELDS))
+    with proxy.rule("cut", LIST_OFFSETS), pytest.raises(SpoutError):
+        Task(spout)
+    with (
+        proxy.rule("error", COMMIT, names=(place.topic.encode(),)),
+        pytest.raises(SpoutError, match="committing where"),
+    ):
+        Task(spout)
+    assert _offsets(place) == [-1001]
+    task = Task(spout)
+    _abandon(task)
+    if first_poll == "latest":
+        place.topics.produce(place.topic, at_noon)
+    again = Task(spout)
+    assert [values[0] for values, _ in again.take(3)] == ["w0", "w1", "w2"]
+    again.close()
+    proxy.close()
 
 
 def test_a_datetime_begins_with_the_records_from_then_on(place: KafkaPlace) -> None:

@@ -93,3 +93,21 @@ def test_notes_have_room_in_what_kafka_keeps_and_leave_out_what_is_farthest() ->
 )
 def test_what_another_program_committed_says_nothing(text: str | None) -> None:
     assert OffsetNotes.of(text, 5) == OffsetNotes()
+
+
+def test_what_was_done_from_an_offset_on_is_forgotten_where_a_partition_was_cut_off() -> None:
+    window = OffsetWindow(5, [(8, 12), (15, 20)])
+    window.position = 30
+    window.cut(10)
+    assert (window.low, window.position, window.done) == (5, 10, [(8, 10)])
+    assert window.arrive(10)
+    assert window.arrive(15)
+    window.cut(3)
+    assert (window.low, window.position, window.done) == (3, 3, [])
+
+
+def test_notes_of_what_lies_behind_a_cut_are_left_out() -> None:
+    notes = OffsetNotes("id", 1, [(8, 12), (15, 20)], {9: 1, 16: 2})
+    assert notes.furthest(5) == 20
+    assert notes.before(10) == OffsetNotes("id", 1, [(8, 10)], {9: 1})
+    assert notes.before(8).furthest(5) == 5

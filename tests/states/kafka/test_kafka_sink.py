@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from spouts import FixedBatchSpout
 from states.kafka import KafkaTopicOptions, KafkaTopicState, ToTopic, topic_writer
 from states.kafka.topic_sink import TopicSink
-from states.kafka.topic_writer import TopicRecord
+from states.kafka.topic_writer import TopicRecord, TopicWriter
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Topics
 from tests.harness.store_commits import Log
@@ -377,12 +377,31 @@ def test_a_sentinel_is_laid_without_records_and_not_over_another_one(home: Home)
         ({"compression": "zip"}, "compression='zip' of a Kafka state: give none, gzip"),
         ({"timeout_s": 0}, "timeout_s=0 of a Kafka state: give seconds above 0"),
         ({"config": {"transactional.id": "x"}}, r"config\['transactional.id'\] .* is set by the state.*: give prefix="),
+        (
+            {"timeout_s": 60, "config": {"transaction.timeout.ms": 10_000}},
+            r"config\['transaction.timeout.ms'\]=10000 of a Kafka state is less than timeout_s=60: .* to 60000 milliseconds",
+        ),
+        (
+            {"config": {"transaction.timeout.ms": "a minute"}},
+            r"config\['transaction.timeout.ms'\]='a minute' of a Kafka state: give milliseconds",
+        ),
         ({"config": {"acks": 1}}, r"config\['acks'\] of a Kafka state is set by the state.*: leave it out"),
     ],
 )
 def test_wrong_options_are_refused_where_they_are_given(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         KafkaTopicState.transactional(KafkaTopicOptions(**{"bootstrap": "a:1", "topic": "t", **given}))
+
+
+@pytest.mark.parametrize(
+    ("given", "lasts_ms"),
+    [({}, 60_000), ({"timeout_s": 5}, 60_000), ({"timeout_s": 90}, 90_000), ({"timeout_s": 1000}, 900_000)],
+)
+def test_a_transaction_lasts_as_long_as_its_commit_may_take(given: dict[str, Any], lasts_ms: int) -> None:
+    options = KafkaTopicOptions("127.0.0.1:1", "t", **given)
+    writer = TopicWriter(options, "n", "the state", read_only=False)
+    assert options.transaction_ms == lasts_ms
+    writer._made(Producer, writer._producer_settings())  # the client refuses settings that do not go together
 
 
 def test_a_state_without_a_topic_is_refused() -> None:

@@ -1,0 +1,147 @@
+"""A broker that lacks what was read leads, and gets other records for those offsets: that is told, and none is skipped.
+
+Nothing is simulated: a copy that has 20 records is made the leader after 60 were read, and is given 60 others.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+from spouts import KafkaSpout
+from spouts.kafka import Json, OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout
+from tests.harness.kafka_servers import KafkaCluster
+from tests.harness.kafka_topics import Topics
+from tests.spouts.kafka.kafka_batches import batches
+from tests.spouts.messages.driving import Task
+from trident.errors import ReplayMismatchError, SpoutError
+from trident.spout import Definition
+
+Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
+BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
+TEXTS = Json("word: string")
+
+
+@dataclass
+class Election:
+    """What was read before the election, with what definitions; and a topic for messages, of which some are acknowledged."""
+
+    bootstrap: str
+    topic: str
+    definitions: list[Definition]
+    messages: str
+    group: str
+
+    def queue(self, **options: Any) -> KafkaSpout:
+        """Return a spout of messages that goes on in the group."""
+        return KafkaSpout(
+            self.bootstrap, self.messages, group_id=self.group, value=TEXTS, commit_every_s=0.02, **options
+        )
+
+
+@pytest.fixture(scope="module")
+def election(kafka_cluster: KafkaCluster) -> Election:
+    leader, follower = kafka_cluster.brokers
+    topics = Topics(kafka_cluster.bootstrap)
+    names = [f"unclean-{uuid.uuid4().hex[:8]}-{at}" for at in range(2)]
+    config = {"unclean.leader.election.enable": "true"}
+    for future in topics.admin.create_topics(
+        [NewTopic(name, 1, replica_assignment=[[leader.node, follower.node]], config=config) for name in names]
+    ).values():
+        future.result(30)
+    for name in names:
+        topics._wait(name, lambda found: len(found) == 1 and found[0].leader == leader.node)
+        topics.produce(name, records("a", 0, 20))
+    made = Election(kafka_cluster.bootstrap, names[0], [], names[1], f"group-{names[1]}")
+    Task(made.queue()).close()  # has Kafka make its topic of offsets, while it can have two copies
+    follower.kill()
+    alone = Topics(leader.address)
+    for name in names:
+        alone.produce(name, records("a", 20, 60))
+    with batches(OpaqueTridentKafkaSpout(leader.address, made.topic, value=TEXTS, max_batch_records=40)) as before:
+        assert len(before.rest()) == 60
+        made.definitions = before.definitions
+    task = Task(KafkaSpout(leader.address, made.messages, group_id=made.group, value=TEXTS, commit_every_s=0.02))
+    for (word,), id_ in task.take(60):
+        if not 5 <= int(word[1:]) < 30:
+            task.spout.ack(id_)
+    task.close()
+    leader.kill()
+    follower.start()
+    left = Topics(follower.address)
+    for name in names:
+        left._wait(name, lambda found: len(found) == 1 and found[0].leader == follower.node)
+        assert left.ends(name) == [20]
+        left.produce(name, records("b", 0, 60))
+    leader.start()
+    return made
+
+
+def records(letter: str, start: int, end: int) -> list[bytes]:
+    return [b'{"word": "%s%d"}' % (letter.encode(), n) for n in range(start, end)]
+
+
+def words(letter: str, start: int, end: int) -> list[tuple[str]]:
+    return [(f"{letter}{n}",) for n in range(start, end)]
+
+
+@BOTH
+def test_what_was_read_and_lost_is_told_at_each_start_although_there_are_as_many_records_again(
+    election: Election, kind: Kind
+) -> None:
+    with batches(kind(election.bootstrap, election.topic, value=TEXTS)) as made:
+        made.definitions = copy.deepcopy(election.definitions)
+        for _ in range(2):
+            with pytest.raises(SpoutError, match="only what is before offset 20 is still what was read: 40 offsets"):
+                made.next()
+            made.restart()
+
+
+@BOTH
+def test_the_records_that_took_the_numbers_of_lost_ones_are_read_if_skipping_was_chosen(
+    election: Election, kind: Kind
+) -> None:
+    with batches(kind(election.bootstrap, election.topic, value=TEXTS, on_lost="skip", max_batch_records=25)) as made:
+        made.definitions = copy.deepcopy(election.definitions)
+        assert made.rest() == words("b", 0, 60)
+        assert made.coordinator.skipped == 40
+        made.restart()
+        assert made.next() is None
+
+
+@BOTH
+def test_a_batch_that_was_defined_before_is_not_read_with_the_records_of_others(election: Election, kind: Kind) -> None:
+    first, second = election.definitions
+    with batches(kind(election.bootstrap, election.topic, value=TEXTS)) as made:
+        with pytest.raises(ReplayMismatchError, match="offset 39 was written under epoch"):
+            made.read(first)
+        with pytest.raises(
+            ReplayMismatchError, match="before offset 40 then only what is before offset 20 is still there"
+        ):
+            made.read(second)
+        made.restart(kind(election.bootstrap, election.topic, value=TEXTS, on_lost="skip"))
+        assert made.read(first) == words("a", 0, 20)
+        assert made.read(second) == []
+        made.definitions = [first, second]
+        assert made.rest() == words("b", 0, 60)
+
+
+def test_messages_that_were_acknowledged_and_lost_are_told_at_each_start(election: Election) -> None:
+    for _ in range(2):
+        with pytest.raises(
+            SpoutError, match="read up to offset 60, and only what is before offset 20 is still what was read"
+        ):
+            Task(election.queue())
+
+
+def test_what_was_acknowledged_and_lost_hides_no_message_that_has_its_number(election: Election) -> None:
+    """Last: it commits to the group of the messages."""
+    task = Task(election.queue(on_lost="skip"))
+    found = [values for values, _ in task.take(75)]
+    assert found == words("a", 5, 20) + words("b", 0, 60)
+    task.close()
