@@ -25,14 +25,14 @@ __all__ = [
     "LIST_OFFSETS",
     "METADATA",
     "OFFSETS_OF_GROUP",
-    "TOPICS",
+    "SETTINGS",
     "How",
     "KafkaProxy",
     "Rule",
     "asks_for_time",
 ]
 
-FETCH, LIST_OFFSETS, METADATA, COMMIT, OFFSETS_OF_GROUP, COORDINATOR, EPOCH_END, TOPICS = 1, 2, 3, 8, 9, 10, 23, 75
+FETCH, LIST_OFFSETS, METADATA, COMMIT, OFFSETS_OF_GROUP, COORDINATOR, EPOCH_END, SETTINGS = 1, 2, 3, 8, 9, 10, 23, 32
 """The API keys of requests."""
 
 How = Literal["never", "late", "cut", "error", "other broker"]

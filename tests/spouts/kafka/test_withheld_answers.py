@@ -2,21 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
+import itertools
+import struct
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
+from confluent_kafka import TopicCollection
 
-from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, broker_view
+from spouts import KafkaSpout
+from spouts.kafka import OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout, broker_view, range_reader
+from spouts.messages import spout as message_spout
 from states.memory import MemoryMapState
-from tests.harness.kafka_proxy import LIST_OFFSETS, KafkaProxy, asks_for_time
+from tests.harness.kafka_proxy import (
+    COMMIT,
+    COORDINATOR,
+    EPOCH_END,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    OFFSETS_OF_GROUP,
+    SETTINGS,
+    How,
+    KafkaProxy,
+    asks_for_time,
+)
 from tests.harness.kafka_servers import KafkaCluster
 from tests.harness.kafka_topics import Record, Topics
-from tests.spouts.kafka.kafka_batches import batches
+from tests.spouts.kafka.kafka_batches import Batches, batches
+from tests.spouts.messages.driving import Task
 from trident import TridentTopology
+from trident.errors import SpoutError
 from trident.operations import Count
+from trident.spout import Definition
 
 Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
 BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
@@ -72,3 +95,164 @@ def test_a_topology_does_not_say_that_all_is_processed_while_the_broker_is_silen
         ended.join(30)
         assert not ended.is_alive()
         assert running.state(counts).get() == 100
+
+
+# ---- every request, in every way, at every step -----------------------------------------------------------------------
+
+ASKED = {
+    "offsets": LIST_OFFSETS, "topics": METADATA, "settings": SETTINGS, "coordinator": COORDINATOR,
+    "group": OFFSETS_OF_GROUP, "epochs": EPOCH_END, "records": FETCH, "commit": COMMIT,
+}  # fmt: skip
+HOWS: tuple[How, ...] = ("never", "late", "cut", "error", "other broker")
+STEPS = ("first look", "definition", "reading", "after a restart")
+SPOUTS = ("opaque", "transactional", "messages")
+CASES = list(itertools.product(SPOUTS, ASKED, HOWS, STEPS))
+OLDER, FIRST, LATER = numbered(-20, 0), numbered(0, 50), numbered(50, 90)
+
+
+def of_the_default_suite(at: int) -> bool:
+    """Each spout, kind of request, way and step at least once, in few cases."""
+    return at % 61 == 7
+
+
+@pytest.fixture
+def pair(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[KafkaProxy]:
+    for module in (broker_view, range_reader):
+        monkeypatch.setattr(module, "_ASK_S", 0.4)
+    monkeypatch.setattr(message_spout, "_START_S", 0.5)
+    made = KafkaProxy(kafka_cluster)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.mark.parametrize(
+    ("spout", "asked", "how", "step"),
+    [
+        pytest.param(*case, marks=() if of_the_default_suite(at) else pytest.mark.soak, id="-".join(case))
+        for at, case in enumerate(CASES)
+    ],
+)
+def test_no_record_is_skipped_whatever_is_not_answered(
+    kafka_cluster: KafkaCluster, pair: KafkaProxy, spout: str, asked: str, how: How, step: str
+) -> None:
+    topics = Topics(kafka_cluster.bootstrap)
+    topic = topics.create(copies=2)
+    topics.produce(topic, [*OLDER, *FIRST])
+    (found,) = topics.admin.describe_topics(TopicCollection([topic])).values()
+    id_ = found.result(30).topic_id
+    names = (
+        topic.encode(),
+        struct.pack(">QQ", id_.get_most_significant_bits() % 2**64, id_.get_least_significant_bits() % 2**64),
+    )
+    rule = partial(pair.rule, how, ASKED[asked], names=names)
+    run = Messages(pair, topic) if spout == "messages" else Ranges(pair, topic, spout)
+    for at, records in (("first look", FIRST), ("definition", LATER)):
+        if at == "definition":
+            topics.produce(topic, LATER)
+        with rule() if step == at else nullcontext():
+            run.try_once()
+        if at == "first look":
+            with rule() if step == "reading" else nullcontext():
+                run.try_once()
+        run.read(len(records))
+    run.restart()
+    topics.produce(topic, numbered(90, 100))
+    with rule() if step == "after a restart" else nullcontext():
+        run.try_once()
+    run.read(10)
+    assert run.found == [b"%d" % n for n in range(100)]
+    run.close()
+
+
+class Ranges:
+    """Reads batches, each counted once it is read whole."""
+
+    def __init__(self, proxy: KafkaProxy, topic: str, kind: str) -> None:
+        made = OpaqueTridentKafkaSpout if kind == "opaque" else TransactionalTridentKafkaSpout
+        self._spout = made(
+            proxy.bootstrap, topic, first_poll=NOON, partition_timeout_s=1, refresh_s=0.05, group_id="group-" + topic,
+            config={"reconnect.backoff.max.ms": 100},
+        )  # fmt: skip
+        self._made: Batches | None = None
+        self._left: Definition | None = None  # defined and not read
+        self._definitions: list[Definition] = []
+        self._wanted = 0
+        self.found: list[bytes] = []
+
+    def try_once(self) -> None:
+        """Define a batch and read it, as far as that goes; an error is said, so it is no silence."""
+        with contextlib.suppress(SpoutError):
+            if self._made is None:
+                self._made = Batches(self._spout)
+                self._made.definitions = self._definitions
+            made = self._made
+            if self._left is None:
+                self._left = made.define()
+            if self._left is None:
+                return
+            rows = made.read(self._left)
+            made.coordinator.success(len(self._definitions), self._left)
+            self.found += [value for (value,) in rows]
+            self._left = None
+
+    def read(self, count: int) -> None:
+        """Go on until so many more records than were expected before have come."""
+        self._wanted += count
+        deadline = time.monotonic() + 60
+        while len(self.found) < self._wanted:
+            assert time.monotonic() < deadline, f"{len(self.found)} of {self._wanted} records"
+            self.try_once()
+
+    def restart(self) -> None:
+        self.close()
+        self._made = None
+
+    def close(self) -> None:
+        if self._made is not None:
+            self._made.close()
+
+
+class Messages:
+    """Takes messages and acknowledges them; one that comes twice counts once."""
+
+    def __init__(self, proxy: KafkaProxy, topic: str) -> None:
+        self._spout = KafkaSpout(
+            proxy.bootstrap, topic, group_id="group-" + topic, first_poll=NOON, commit_every_s=0.02, refresh_s=0.05,
+            config={"reconnect.backoff.max.ms": 100},
+        )  # fmt: skip
+        self._task: Task | None = None
+        self._wanted = 0
+        self.found: list[bytes] = []
+
+    def try_once(self) -> None:
+        """Take what comes within some calls; a worker that ends is started again."""
+        try:
+            if self._task is None:
+                self._task = Task(self._spout)
+            for _ in range(100):
+                self._task.spout.next_tuple()
+                for (value,), id_ in self._task.collector.emitted:
+                    if value not in self.found:
+                        self.found.append(value)
+                    self._task.spout.ack(id_)
+                self._task.collector.emitted.clear()
+        except SpoutError:
+            self.restart()
+
+    def read(self, count: int) -> None:
+        """Go on until so many more messages than were expected before have come."""
+        self._wanted += count
+        deadline = time.monotonic() + 60
+        while len(self.found) < self._wanted:
+            assert time.monotonic() < deadline, f"{len(self.found)} of {self._wanted} messages"
+            self.try_once()
+
+    def restart(self) -> None:
+        self.close()
+        self._task = None
+
+    def close(self) -> None:
+        if self._task is not None:
+            self._task.close()

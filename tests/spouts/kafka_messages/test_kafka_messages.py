@@ -285,7 +285,8 @@ def test_it_goes_on_after_a_restart_of_the_broker(kafka_server: KafkaCluster, pl
     finally:
         kafka_server.restart()
     place.fill([6])
-    seen = task.drain(lambda: task.spout.pending == 3 and _offsets(place) == [3])
+    (work,) = task.spout._opened._queue._work.values()
+    seen = task.drain(lambda: work.window.position == 7 and task.spout.pending == 3 and _offsets(place) == [3])
     assert sorted(values[0] for values in seen) == ["w2", "w6"]
     assert len(task.errors) == 1
     task.close()
