@@ -47,7 +47,11 @@ class Config(Redacted):
         [code that hangs](guarantees.md#code-that-hangs).
     max_batch_attempts
         How often a batch may fail before the topology stops with `BatchFailedError`. A replay because an earlier batch
-        failed does not count, nor does a try while a source is away.
+        failed does not count, nor does a try while a source or a store is away.
+    store_wait_s
+        How long a store that does not answer is waited for, at the start too, before the topology ends. Tries meanwhile do not
+        count. A store that refuses (a wrong password, a missing table) ends the topology at once. A source that does not answer
+        is waited for without end.
     retry_backoff_ms, retry_backoff_max_ms
         The wait before the second try of a batch; it doubles with each further try, up to the maximum.
     on_poison
@@ -118,6 +122,7 @@ class Config(Redacted):
     target_batch_s: float = 30.0
     message_timeout_s: float = 600.0
     max_batch_attempts: int = 3
+    store_wait_s: float = 600.0
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 10_000
     on_poison: Literal["stop", "dead_letter"] = "stop"
@@ -157,6 +162,7 @@ class Config(Redacted):
         for name in (
             "auto_bytes",
             "batch_emit_interval_ms",
+            "store_wait_s",
             "retry_backoff_ms",
             "retry_backoff_max_ms",
             "poll_interval_ms",

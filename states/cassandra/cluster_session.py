@@ -19,11 +19,12 @@ import cassandra
 from cassandra import ConsistencyLevel
 from cassandra.auth import PlainTextAuthProvider
 from cassandra.cluster import EXEC_PROFILE_DEFAULT, Cluster, ExecutionProfile, NoHostAvailable
+from cassandra.connection import ConnectionException
 from cassandra.policies import ConstantReconnectionPolicy, DCAwareRoundRobinPolicy, RetryPolicy, TokenAwarePolicy
 from cassandra.query import tuple_factory
 
 from states.cassandra.options import CassandraOptions
-from trident.errors import BackendError, ConfigError
+from trident.errors import BackendError, ConfigError, StoreAwayError
 
 __all__ = ["Connection", "UnknownOutcome", "borrow", "give_back"]
 
@@ -31,11 +32,23 @@ _RECONNECT_S = 0.5
 _DDL_TIMEOUT_S = 60.0
 _REFUSED = (cassandra.AuthenticationFailed, cassandra.Unauthorized)
 _WRONG = (cassandra.InvalidRequest, cassandra.AlreadyExists)
+_AWAY = (
+    NoHostAvailable,
+    OSError,
+    cassandra.OperationTimedOut,
+    cassandra.Timeout,
+    cassandra.Unavailable,
+    ConnectionException,
+)
 _ANY = (cassandra.DriverException, cassandra.RequestExecutionException, NoHostAvailable, OSError)
 
 
 class UnknownOutcome(BackendError):
     """No answer came, so the write may have been made, be made later, or never."""
+
+
+class NoAnswer(UnknownOutcome, StoreAwayError):
+    """The cluster does not answer, or too few of its nodes do."""
 
 
 class Connection:
@@ -113,10 +126,10 @@ class Connection:
         try:
             yield
         except _ANY as error:
-            raise _translated(f"cannot {doing} in Cassandra at {self.address}", error) from error
+            raise _translated(f"cannot {doing} in Cassandra at {self.address}", self.address, error) from error
 
 
-def _translated(tried: str, error: Exception) -> BackendError:
+def _translated(tried: str, address: str, error: Exception) -> BackendError:
     # The answer of each node says more than the summary that no node could do it.
     causes = list(error.errors.values()) if isinstance(error, NoHostAvailable) and error.errors else [error]
     text = "; ".join(dict.fromkeys(str(cause) or type(cause).__name__ for cause in causes[:3]))
@@ -124,7 +137,8 @@ def _translated(tried: str, error: Exception) -> BackendError:
         return BackendError(f"{tried}: {text}. Check user, password and the account's rights", retryable=False)
     if isinstance(error, _WRONG):
         return BackendError(f"{tried}: the server refuses it: {text}", retryable=False)
-    return UnknownOutcome(f"{tried}: {type(error).__name__}: {text}. The batch may be replayed")
+    message = f"{tried}: {type(error).__name__}: {text}. The batch may be replayed"
+    return NoAnswer(message, f"Cassandra at {address}") if isinstance(error, _AWAY) else UnknownOutcome(message)
 
 
 def _cluster(options: CassandraOptions) -> Any:

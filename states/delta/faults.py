@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from trident.errors import BackendError, StateError
+from trident.errors import BackendError, StateError, StoreAwayError
 from trident.redaction import redacted
 from trident.storekit import driver_package
 
@@ -20,6 +20,7 @@ __all__ = ["VersionMoved", "columns", "driver", "reading", "short", "writing"]
 _PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _NO_ANSWER = re.compile(r"error sending request|HTTP error|timed out|non-2xx status code")
+_REFUSAL = re.compile(r"non-2xx status code: 40[13]")
 _COLOUR = re.compile("\x1b\\[\\d*m↳? ?")
 _OS_ERROR = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
 
@@ -89,6 +90,12 @@ def columns(schema: Any) -> list[str]:
 
 def _refused(path: str, doing: str, error: Exception) -> BackendError:
     number = _os_error(error)
+    if _REFUSAL.search(str(error)):
+        advice = "check the keys and rights in storage_options"
+        return BackendError(f"cannot {doing} Delta table {path}: {short(error)}; {advice}", retryable=False)
+    if _NO_ANSWER.search(str(error)):
+        message = f"cannot {doing} Delta table {path}: {short(error)}; the batch may be replayed"
+        return StoreAwayError(message, f"the object store of {path}")
     retryable = number not in _PERMANENT
     advice = "the batch may be replayed" if retryable else "make the directory writable for this process"
     if number in _FULL:

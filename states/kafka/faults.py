@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trident.errors import BackendError
+from trident.errors import BackendError, StoreAwayError
 
 __all__ = ["LastError", "backend_error", "passes"]
 
@@ -72,4 +72,7 @@ def backend_error(doing: str, what: str, error: Any, last: str = "") -> BackendE
     advice = _ADVICE.get(name, _RIGHTS if name.endswith("AUTHORIZATION_FAILED") else "see the broker's log")
     why = f" ({last})" if last and advice == _AWAY else ""
     retryable = name not in _PERMANENT and not name.endswith("AUTHORIZATION_FAILED")
-    return BackendError(f"{doing} of {what}: {name}: {error.str()}{why}; {advice}", retryable)
+    message = f"{doing} of {what}: {name}: {error.str()}{why}; {advice}"
+    if advice == _AWAY or name in _PASSING:
+        return StoreAwayError(message, what)
+    return BackendError(message, retryable)

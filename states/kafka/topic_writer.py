@@ -21,7 +21,7 @@ from confluent_kafka.admin import AdminClient
 
 from states.kafka.faults import LastError, backend_error, passes
 from states.kafka.options import KafkaTopicOptions
-from trident.errors import BackendError, ConfigError
+from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.storekit import Register, Retries
 
 __all__ = ["TopicRecord", "TopicWriter"]
@@ -160,7 +160,8 @@ class TopicWriter(Register):
         while len(self._producer) > half and self._refused is None:
             self._producer.poll(0.01)
             if time.monotonic() > limit:
-                raise BackendError(f"write records of {self._what}: none were taken in time ({self._last.text})")
+                message = f"write records of {self._what}: none were taken in time ({self._last.text})"
+                raise StoreAwayError(message, self._what)
 
     def _delivered(self, error: Any, _: Any) -> None:
         if error is not None and self._refused is None:

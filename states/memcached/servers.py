@@ -14,7 +14,7 @@ from zlib import crc32
 
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_command
-from trident.errors import BackendError
+from trident.errors import BackendError, StoreAwayError
 from trident.storekit import Retries, driver_package
 
 __all__ = ["Connection", "Servers", "Write"]
@@ -44,6 +44,7 @@ class Connection:
         self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
         self._broken: tuple[type[Exception], ...] = (OSError, driver.MemcacheError)
         self._errors = (*self._broken, Refusal)
+        self._away: tuple[type[Exception], ...] = (OSError, driver.MemcacheUnexpectedCloseError)
         self._client: Any = driver.Client(
             name, connect_timeout=options.connect_timeout_s, timeout=options.timeout_s, no_delay=True
         )
@@ -149,9 +150,14 @@ class Connection:
 
     def _failed(self, what: str, error: Exception) -> BackendError:
         reason = str(error) or type(error).__name__
-        return BackendError(
+        message = (
             f"cannot {what} on memcached server {self.name}: {reason}. Whether a write was done is unknown; the batch "
             "may be replayed once the server answers"
+        )
+        return (
+            StoreAwayError(message, f"Memcached at {self.name}")
+            if isinstance(error, self._away)
+            else BackendError(message)
         )
 
 
@@ -194,8 +200,9 @@ class _Driver:
         with driver_package("Memcached", "pymemcache", "memcached"):
             from pymemcache.client.base import Client
             from pymemcache.client.rendezvous import RendezvousHash
-            from pymemcache.exceptions import MemcacheError
+            from pymemcache.exceptions import MemcacheError, MemcacheUnexpectedCloseError
         self.Client, self.RendezvousHash, self.MemcacheError = Client, RendezvousHash, MemcacheError
+        self.MemcacheUnexpectedCloseError = MemcacheUnexpectedCloseError
 
 
 def _driver() -> Any:

@@ -16,7 +16,7 @@ from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
 from states.postgres.options import PostgresOptions
-from trident.errors import BackendError, ConfigError
+from trident.errors import BackendError, ConfigError, StoreAwayError
 from trident.redaction import redacted
 from trident.storekit import Retries, warn_once
 
@@ -25,6 +25,14 @@ __all__ = ["Connection", "Session"]
 T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
+_AWAY = (
+    "08",
+    "25006",
+    "53300",
+    "57P01",
+    "57P02",
+    "57P03",
+)  # beginnings of codes of a server that is out of reach for a while
 _AGAIN = ("40001", "40P01", "57P01", "57P02", "57P03", "25006")  # codes of errors that another connection may avoid
 _LATER = ("08", "25006", "40", "53", "55P03", "57")  # beginnings of codes of errors that pass
 # A refusal to connect has no code. These are permanent.
@@ -92,6 +100,7 @@ class Session:
 
     def __init__(self, options: PostgresOptions, what: str, read_only: bool) -> None:
         self._options, self._what, self._read_only = options, what, read_only
+        self._server = f"PostgreSQL at {_address(options.url)}"
         self._retries = Retries(options.retries, options.backoff_s, options.max_backoff_s)
         self._connection: Connection | None = None
         self._process = 0
@@ -161,8 +170,21 @@ class Session:
     def _refused(self, doing: str, error: psycopg.Error) -> BackendError:
         text, code = redacted(" ".join(str(error).split())), error.sqlstate or ""
         retryable, advice = code.startswith(_LATER), _ADVICE.get(code, "see the server's log")
+        away = code.startswith(_AWAY)
         if not code:
-            retryable = isinstance(error, psycopg.OperationalError) and not _REFUSALS.search(text)
+            away = retryable = isinstance(error, psycopg.OperationalError) and not _REFUSALS.search(text)
             wrong = "check user, password and database of the URL, its TLS options and the server's pg_hba.conf"
             advice = "is the server up, and is its address right?" if retryable else wrong
-        return BackendError(f"{doing} of {self._what}: {text}; {advice}", retryable)
+        message = f"{doing} of {self._what}: {text}; {advice}"
+        return StoreAwayError(message, self._server) if away else BackendError(message, retryable)
+
+
+def _address(url: str) -> str:
+    """Return host, port and database of a URL, as far as it gives them: `db:5432/shop`."""
+    try:
+        given = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return redacted(url)
+    hosts, ports = str(given.get("host") or "localhost").split(","), str(given.get("port") or "5432").split(",")
+    places = [f"{host}:{ports[min(at, len(ports) - 1)]}" for at, host in enumerate(hosts)]
+    return ",".join(places) + f"/{given.get('dbname', '')}".rstrip("/")

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any
 
-from trident.errors import BackendError
+from trident.errors import BackendError, StoreAwayError
 from trident.storekit import driver_package
 
 __all__ = ["driver", "is_moving", "is_transient", "refused"]
@@ -18,6 +18,9 @@ _CODE = re.compile(
 )
 _TRANSIENT = frozenset({"READONLY", "LOADING", "BUSY", "TRYAGAIN", "CLUSTERDOWN", "MASTERDOWN", "MOVED", "ASK"})
 _MOVING = frozenset({"TRYAGAIN", "CLUSTERDOWN", "MOVED", "ASK"})
+_AWAY = frozenset({"", "READONLY", "LOADING", "CLUSTERDOWN", "MASTERDOWN", "NOREPLICAS"})
+"""A server that is out of reach, or that cannot serve for a while; no code: nothing answered."""
+
 _LATER = _TRANSIENT | {"OOM", "MISCONF", "NOREPLICAS"}
 _ADVICE = {
     "OOM": "raise maxmemory, or free memory",
@@ -69,7 +72,12 @@ def refused(error: Exception, doing: str, server: str) -> BackendError:
     text = str(error).rstrip(".")
     found = text if not code or code in text else f"{code} {text}"
     default = _LOST if retryable else "nothing can be read or written before this is fixed"
-    return BackendError(f"{doing} on Redis {server}: {found}; {_ADVICE.get(code, default)}", retryable)
+    message = f"{doing} on Redis {server}: {found}; {_ADVICE.get(code, default)}"
+    return (
+        StoreAwayError(message, f"Redis at {server}")
+        if retryable and code in _AWAY
+        else BackendError(message, retryable)
+    )
 
 
 def _code(error: Exception) -> str:

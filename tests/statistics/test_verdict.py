@@ -41,6 +41,11 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         page(lagTrend="steady"), "quiet", ["All is well: no failures.", "It keeps up with its sources."],
     ),
     "its lag grows": (page(lagTrend="grows"), "warn", ["It falls behind: the lag grows."]),
+    "a store is away": (
+        page(health={"failures": 0, "waiting": "waiting for Redis at db:6379 since 2026-11-23 08:14:50 UTC"}),
+        "bad",
+        ["It is waiting for Redis at db:6379 since 2026-11-23 08:14:50 UTC. It goes on by itself when that answers."],
+    ),
     "it has no driver yet": (page(status="STARTING", health=None), "quiet", ["It starts."]),
     "nothing is known of it": (
         {"status": "ACTIVE"}, "quiet", ["Its driver has not said yet how it does."],

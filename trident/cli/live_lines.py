@@ -136,6 +136,8 @@ def _troubles(status: dict[str, Any]) -> list[str]:
         found.append(f"batches cut to {max(1, round(100 * status['share']))} % because they take long")
     if status["failures"]:
         found.append(f"{status['failures']} failures (the last: {status['lastFailure']})")
+    if status["waiting"]:
+        found.append(status["waiting"])
     if status["deadLetters"]:
         found.append(f"{status['deadLetters']:,} dead letters")
     return found

@@ -14,6 +14,7 @@ from trident.cli.console import problems, say
 from trident.cli.live_lines import LineDisplay
 from trident.cli.signals import Signals, ending_signals
 from trident.config import Config
+from trident.errors import StoreAwayError
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class Outcome:
     batches, tuples, seconds, failures
         Of this run; seconds from the first definition to the last commit.
     txid
-        The last committed batch.
+        The last committed batch; None if a store that is away kept it from starting.
     """
 
     signum: int | None
@@ -46,7 +47,7 @@ class Outcome:
     tuples: int
     seconds: float
     failures: int
-    txid: int
+    txid: int | None
 
     @property
     def exit_code(self) -> int:
@@ -107,7 +108,9 @@ def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = 
     """
     display = NoDisplay() if as_json else LineDisplay(problems(), topology.name)
     outcome = drive(topology, config, once, display, beside, as_json)
-    if outcome.signum is not None:
+    if outcome.txid is None:
+        say("stopped before it had started; nothing was changed")
+    elif outcome.signum is not None:
         say(f"stopped after batch {outcome.txid}; the next run continues from there")
     elif outcome.batches == 0:
         say(f"complete: nothing new after batch {outcome.txid}")
@@ -131,12 +134,20 @@ def drive(
 
     Raises what ended the topology, if that was an error.
     """
+    from trident.runtime.driver.retrying import giving_up_if  # after the messages of a declaration that is wrong
+
     with ending_signals(
         "stopping after the commit under way (once more: at once)",
         "ended at once; what was not recorded is undone and done again by the next run",
         as_json,
     ) as signals:
-        running = topology.start(config)
+        try:
+            with giving_up_if(lambda: signals.received is not None):
+                running = topology.start(config)
+        except StoreAwayError:
+            if signals.received is None:
+                raise
+            return Outcome(signals.received, 0, 0, 0.0, 0, None)
         if running.metrics_url is not None:
             say(f"{topology.name}: metrics at {running.metrics_url}")
         with ThreadPoolExecutor(1, thread_name_prefix="trident-wait") as waiter:

@@ -60,6 +60,8 @@ class AttemptFailed(NamedTuple):
         Seconds until it is tried again; None if it is not, and the topology ends.
     details
         The traceback; "" if there is none. Not in the log's lines.
+    waits
+        What does not answer, and since when, if that is the cause; else "". Such a try does not count.
     """
 
     topology: str
@@ -73,6 +75,7 @@ class AttemptFailed(NamedTuple):
     cause: str
     retry_in_s: float | None
     details: str = ""
+    waits: str = ""
 
     @property
     def will_retry(self) -> bool:
@@ -90,12 +93,14 @@ class AttemptFailed(NamedTuple):
             "cause": self.cause,
             "willRetry": self.will_retry,
             "retryInMs": None if self.retry_in_s is None else self.retry_in_s * 1000,
+            "waits": self.waits or None,
         }
 
     def __str__(self) -> str:
         attempt = TransactionAttempt(self.txid, self.attempt)
         then = "not trying again" if self.retry_in_s is None else f"trying again in {self.retry_in_s:.1f} s"
-        return f"topology {self.topology}: batch {attempt} failed in step {self.step!r} ({self.cause}); {then}"
+        waits = f"{self.waits}: " if self.waits else ""
+        return f"topology {self.topology}: {waits}batch {attempt} failed in step {self.step!r} ({self.cause}); {then}"
 
 
 class TopologyTerminated(NamedTuple):

@@ -95,6 +95,8 @@ def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
 
 def _unwell(page: Mapping[str, Any]) -> Iterator[Line]:
     health, recent = _health(page), _recent_failures(page)
+    if waiting := health.get("waiting"):
+        yield "bad", f"It is {_cut(waiting, _LONGEST_CAUSE)}. It goes on by itself when that answers."
     tone: Tone = "warn" if recent else "quiet"
     since = "" if recent else " None of them within ten minutes."
     if (failures := health.get("failures")) and page.get("kind") == "trident":

@@ -163,6 +163,7 @@ class TridentPages:
             "failures": status["failures"],
             "lastFailure": status["lastFailure"],
             "deadLetters": status["deadLetters"],
+            "waiting": status["waiting"],
             "fenced": isinstance(error, FencedError),
             "error": None if error is None else describe(error),
         }

@@ -81,7 +81,7 @@ class BatchLoop:
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._mail)
         most, interval_s = most_pending(opened.runner, config), config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
-        self._retrying = Retrying(config, self._coordinator)
+        self._retrying = Retrying(config, self._coordinator, clock)
         in_tasks = executors_of(opened.placements)
         self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
         self._batches: dict[int, Batch] = {}
@@ -109,6 +109,11 @@ class BatchLoop:
         """Begin batches, or no more; those that have begun are finished in any case."""
         self.activity.order(active)
         self.wake()
+
+    @property
+    def waiting(self) -> str:
+        """What does not answer, and since when; empty if that is nothing."""
+        return "" if self._retrying.waiting is None else str(self._retrying.waiting)
 
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""
@@ -265,6 +270,7 @@ class BatchLoop:
                 return
             self._polling.completed(batch, batch.times.processed)
         self._coordinator.processed(batch.attempt)
+        self._retrying.has_answered(batch.attempt.txid, committed=False)
         self._observe("processed", batch.attempt)
 
     def _drop(self, batch: Batch) -> None:
@@ -307,6 +313,7 @@ class BatchLoop:
         self._opened.meaning.recorded()
         tries = self._coordinator.failures(attempt.txid) + 1
         self._coordinator.committed(attempt)
+        self._retrying.has_answered(attempt.txid)
         self._observe("recorded", attempt)
         self._opened.tell_recorded()
         batch.times.recorded = self._clock.monotonic()
@@ -343,10 +350,13 @@ class BatchLoop:
     def _fail(self, attempt: TransactionAttempt, failure: Failure) -> None:
         """End an attempt and all later ones (R3); they are tried again after a pause, or the topology ends (R4)."""
         self._log.check_owner()  # if this driver was replaced, that is the cause of any failure
-        pause = self._retrying.pause_after(attempt, failure)
+        in_commit = self._coordinator.active().get(attempt) is AttemptStatus.COMMITTING
+        pause = self._retrying.pause_after(attempt, failure, in_commit)
         retry_in_s = None if self._retrying.excludes(attempt.txid) else pause
         tries = self._coordinator.failures(attempt.txid) + 1
-        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, self._clock.monotonic())
+        now, waiting = self._clock.monotonic(), self._retrying.waiting
+        waits = str(waiting) if waiting is not None and failure.waits_for else ""
+        self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, now, waits)
         self._capturing.failed(self._batches[attempt.txid], failure)
         for dead in self._coordinator.failed(attempt, self._clock.monotonic(), pause):
             batch = self._batches.pop(dead.txid)

@@ -156,6 +156,7 @@ class Progress:
         tries: int,
         retry_in_s: float | None,
         now: float = 0.0,
+        waits: str = "",
     ) -> None:
         """An attempt failed, its batch for the `tries`-th time; it is tried again after some seconds, or not (None)."""
         with self._lock:
@@ -166,7 +167,9 @@ class Progress:
         on = "" if failure.row is None else f" on tuple {failure.row}"
         self.errors.add(failure.step, f"attempt {attempt} failed{on}: {_text(failure)}", at_ms / _MS_PER_S)
         head = (self._name, self._run_id, at_ms, *attempt, tries)
-        self._publish(AttemptFailed(*head, failure.step, failure.row, failure.cause, retry_in_s, failure.details))
+        self._publish(
+            AttemptFailed(*head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits)
+        )
 
     def recent(self) -> list[dict[str, Any]]:
         """Return the last batches, oldest first."""

@@ -31,6 +31,7 @@ from trident.runtime.driver.opened_topology import OpenedTopology, open_topology
 from trident.runtime.driver.operation_totals import OperationTotals
 from trident.runtime.driver.placements import PlacedState, executors_of
 from trident.runtime.driver.progress import Progress
+from trident.runtime.driver.retrying import opened_when_back
 from trident.runtime.driver.topology_figures import TopologyFigures
 from trident.runtime.driver.watch import Watch
 from trident.runtime.letters.dead_letters import waiting
@@ -70,7 +71,7 @@ class RunningTopology:
         self._totals = OperationTotals(opened.plan, executors_of(opened.placements), self._clock.monotonic())
         kept = self.config.progress_kept
         self._progress = Progress(self.name, kept, self.run_id, placements, monitoring.publish, self._totals)
-        self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self._message)
+        self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self._state)
         monitoring.count_operations(lambda: self.statistics)
         monitoring.watch_work(lambda: self.at_work)
         self._error: BaseException | None = None
@@ -176,6 +177,7 @@ class RunningTopology:
     def status(self) -> dict[str, Any]:
         """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters.
 
+        `waiting` says which store or source does not answer, and since when; it is empty if all do.
         `deadLetters` counts those of all runs that wait to be put back. `sources` has the rows of each source in this run, and
         its lag: an amount and a unit, None if it is not known. `share` is how much of their limits the sources may read.
         `listeners` has how many events each was told and was not told, and how many errors it raised.
@@ -183,6 +185,7 @@ class RunningTopology:
         log, (sources, share) = self.log_state, self._progress.sources()
         return {
             "message": self._message(),
+            "waiting": self._loop.waiting if self.is_active else "",
             "isActive": self.is_active,
             "txid": log.txid,
             "batches": self._progress.batches,
@@ -318,10 +321,15 @@ class RunningTopology:
     def __repr__(self) -> str:
         return f"RunningTopology({self.name!r}, {self.status['message']}, txid {self.txid})"
 
-    def _message(self) -> str:
+    def _state(self) -> str:
         if self.is_active:
             return "inactive" if self.is_deactivated else "running"
-        return "stopped" if self._error is None else f"failed: {self._error}"
+        return "stopped" if self._error is None else "failed"
+
+    def _message(self) -> str:
+        if self._error is not None and not self.is_active:
+            return f"failed: {self._error}"
+        return (self._loop.waiting if self.is_active else "") or self._state()
 
     def _run(self) -> None:
         try:
@@ -378,7 +386,8 @@ def start(
     # First, because a port that is taken is to be known before Spark starts and stores are opened.
     monitoring = Monitoring(graph.name, listeners, config.metrics_port, config.metrics_host)
     try:
-        opened = open_topology(graph, plan, config, lambda states: open_log(plan, config, memory_log))
+        log_of = lambda states: open_log(plan, config, memory_log)  # noqa: E731
+        opened = opened_when_back(graph.name, config, lambda: open_topology(graph, plan, config, log_of), Clock())
         tell_loads(plan, config, executors_of(opened.placements))
         try:
             return RunningTopology(graph, opened, observer, monitoring, active)

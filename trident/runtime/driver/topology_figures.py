@@ -26,8 +26,8 @@ class TopologyFigures:
 
     Parameters
     ----------
-    message
-        Returns `running`, `inactive`, `stopped`, or `failed` with the error.
+    word
+        Returns `running`, `inactive`, `stopped` or `failed`.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class TopologyFigures:
         totals: OperationTotals,
         progress: Progress,
         clock: Clock,
-        message: Callable[[], str],
+        word: Callable[[], str],
     ) -> None:
         self._graph, self._opened, self._totals, self._progress = graph, opened, totals, progress
-        self._clock, self._message = clock, message
+        self._clock, self._word = clock, word
         self._began = clock.monotonic()
         self._ended_at: float | None = None
 
@@ -99,12 +99,11 @@ class TopologyFigures:
         return self._progress.recent()
 
     def _status(self) -> OperationStatus:
-        opened, message = self._opened, self._message()
+        opened = self._opened
         sources, share = self._progress.sources()
-        state, _, _ = message.partition(":")
         return OperationStatus(
             self._graph.name,
-            state,
+            self._word(),
             self._now - self._began,
             opened.config.message_timeout_s,
             opened.config.engine,

@@ -15,6 +15,7 @@ import pyarrow as pa
 from trident.errors import (
     FailedException,
     FencedError,
+    SourceAwayError,
     TridentError,
     describe,
 )
@@ -80,6 +81,11 @@ class Failure:
     details: str = ""
     left_out: LeftOut | None = None
     waits_for: str = ""
+
+    @property
+    def is_source_away(self) -> bool:
+        """Whether it is a source that does not answer, and not a store."""
+        return self.waits_for == SourceAwayError.waits_for
 
 
 class StepFailed(Exception):
