@@ -80,7 +80,7 @@ def test_the_readme_is_followed_from_top_to_bottom_in_one_folder(installed: Envi
 
     _, commands, kept_running = blocks(README, "sh")
     told = installed.run("bash", "-euo", "pipefail", "-c", commands, cwd=tmp_path)
-    assert "complete: 1 batches with 1 tuples" in told
+    assert "complete: 1 batch with 1 tuple" in told
     assert re.search(r"the\W+4\W+dish\W+1\W", told)
     assert re.search(r"last batch +2 ", told)
 

@@ -47,7 +47,6 @@ ALLOWED = {
     ): "the driver's constants are chosen by the names of consistency levels",
     ("trident/coordination/log_file.py", "fdatasync"): SYSTEM,
     ("trident/runtime/engine/auto.py", "sched_getaffinity"): SYSTEM,
-    ("trident/explain/descriptions.py", "__module__"): FUNCTIONS,
     ("trident/operations/names.py", "__name__"): FUNCTIONS,
     ("trident/testing/backend/takeover.py", "__name__"): FUNCTIONS,
     ("trident/operations/adapters.py", COMPUTED): "the hints of an aggregator's methods are read, whichever it has",

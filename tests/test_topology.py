@@ -148,7 +148,7 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
     ),
     "aggregate without output": (
         lambda s: s.persistent_aggregate(MemoryMapState(), Count()),
-        r"persistent_aggregate takes \(state, \[fields,\] aggregator, output field\)",
+        "persistent_aggregate of Count does not say what its output is called",
     ),
     "aggregate with a class": (
         lambda s: s.persistent_aggregate(MemoryMapState(), Count, "n"),
@@ -186,10 +186,10 @@ STREAM: dict[str, tuple[Callable[[Stream], object], str]] = {
         lambda s: s.group_by("n").persistent_aggregate(MemoryMapState(), Count(), "n"),
         "cannot add field 'n' to stream 'lines'",
     ),
-    "no state": (lambda s: s.persistent_aggregate(7, Count(), "n1"), "7 is no state: expected a StateSpec"),  # type: ignore[arg-type]
+    "no state": (lambda s: s.persistent_aggregate(7, Count(), "n1"), "7 is no state: give one of a store"),  # type: ignore[arg-type]
     "class of a state": (
         lambda s: s.persistent_aggregate(MemoryMapState, Count(), "n1"),  # type: ignore[arg-type]
-        r"MemoryMapState'> is no state: .* or an object with make_state",
+        r"MemoryMapState'> is no state: it is a class; give a state of it: MemoryMapState.opaque",
     ),
     "state name twice": (
         lambda s: (counts(s), counts(s)),

@@ -42,7 +42,7 @@
 Messages say what was tried, what was found and what to do. ``args`` are the fields, so every class survives pickling
 on its way from a worker.
 
-`can_heal` says of any error whether the same may go well later although nobody has changed anything; one that cannot heal
+`can_heal` says of any error whether the same may go well later although nothing was changed; one that cannot heal
 ends a topology at its first try, at the start too. `TridentError.waits_for` names what has to come back first.
 """
 
@@ -96,7 +96,7 @@ class TridentError(Exception):
     Attributes
     ----------
     can_heal
-        Whether another try of the same may succeed although nobody has changed anything.
+        Whether another try of the same may succeed although nothing was changed.
     waits_for
         What does not answer at the moment, such as `PostgreSQL at db:5432/shop`; tries while it is away do not count. Empty:
         that is not what is wrong.
@@ -601,7 +601,7 @@ _MISTAKES = (
 
 
 def can_heal(error: BaseException) -> bool:
-    """Whether the same may go well later although nobody has changed anything; of errors of Python and of libraries too.
+    """Whether the same may go well later although nothing was changed; of errors of Python and of libraries too.
 
     A mistake in code or data (`ZeroDivisionError`, `KeyError`, `ImportError` …) is the same each time; what a disk, a network
     or a library said may pass.

@@ -1,13 +1,22 @@
-"""Helps users of Storm: the error for an attribute in camelCase names the one in snake_case."""
+"""Names in texts: the error for an attribute in camelCase names the one in snake_case; counts with their noun."""
 
 from __future__ import annotations
 
 import re
 from typing import NoReturn
 
-__all__ = ["TridentNames"]
+__all__ = ["TridentNames", "counted"]
 
 _ALIASES = {"build": "start", "new_drpcstream": "new_drpc_stream", "set_cpuload": "set_cpu_load"}
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a count and its noun.
+
+    >>> counted(1, "batch", "batches"), counted(1200, "tuple")
+    ('1 batch', '1,200 tuples')
+    """
+    return f"{count:,} {noun if count == 1 else plural or noun + 's'}"
 
 
 class TridentNames:

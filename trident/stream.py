@@ -41,6 +41,7 @@ from trident.operations.adapters import (
     aggregate_type,
     output_fields,
     query_types,
+    refuse_missing_output,
 )
 from trident.operations.built_in_types import check_query, check_texts
 from trident.operations.builtin import Last
@@ -96,6 +97,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         if out is None and isinstance(operation, ArrowFunction):
             out = operation.output
         if out is None:
+            refuse_missing_output("each", operation, out, self.get_name())
             return self._filter(inputs, operation, spread=True)
         function = adapt(operation, PlainFunction, spread=True, stream=self.get_name())
         self._check_vectorised(function, inputs)
@@ -282,8 +284,10 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
         self, group: Fields, grouped: bool, state: StateFactory | StateSpec, args: Sequence[Any], name: str | None
     ) -> TridentState:
         refuse_state(self, "persistent_aggregate")
+        spec = spec_of(state)
         inputs, aggregator, out = self._operation_args(args)
         combines, reduces = isinstance(aggregator, Combines), isinstance(aggregator, Reduces)
+        refuse_missing_output("persistent_aggregate", aggregator, out, self.get_name())
         if out is None or not (combines or reduces) or isinstance(aggregator, type):
             raise TopologyError(
                 f"stream {self.get_name()!r}: persistent_aggregate takes (state, [fields,] aggregator, output field); "
@@ -294,7 +298,7 @@ class Stream(Aggregating, Repartitioning, Selecting, Resourceful, Windowing["Str
             raise TopologyError(f"stream {self.get_name()!r}: a combiner takes one field, got {list(inputs.names)}")
         fields = group.concat(output, self.get_name())
         state_name = name or self._label or output.names[0]
-        declared = self._topology._add_state(state_name, spec_of(state), key_fields=group, value=output)
+        declared = self._topology._add_state(state_name, spec, key_fields=group, value=output)
         aggregation = Aggregation(group, grouped, inputs, aggregator, output, combines)
         label = step_label("aggregate", aggregator, state_name)
         node = self._child(label, PersistNode, fields, state=state_name, inputs=inputs, aggregation=aggregation)

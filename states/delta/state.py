@@ -45,6 +45,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from states.delta.map import DeltaBackingMap
@@ -87,9 +88,9 @@ class DeltaState(Kinds[str | os.PathLike[str]]):
         path = options.pop("path", None) if target is None else target
         if path is None:
             raise ConfigError("a Delta state without a path: give the folder or the URL of its table")
-        return StateSpec(
-            _DeltaFactory(kind, os.fspath(path), DeltaOptions.of(None, options)), required_num_partitions=1
-        )
+        factory = _DeltaFactory(kind, os.fspath(path), DeltaOptions.of(None, options))
+        place = factory.path if local_path(factory.path) is None else str(Path(factory.path).absolute())
+        return StateSpec(factory, required_num_partitions=1, place=place)
 
 
 @dataclass(frozen=True, repr=False)

@@ -87,7 +87,7 @@ def test_text_that_comes_is_counted_and_text_that_changes_is_noticed(folder: Pat
     (folder / "text" / "more.txt").write_text("more of the same\n", encoding="utf-8")
     more = trident("demo", "text", *IN_PROCESS, cwd=folder)
     assert more.returncode == 0
-    assert re.search(r"1 batches with 1 tuples \(lines\) in .* \(continued after batch \d+\)", more.stdout)
+    assert re.search(r"1 batch with 1 tuple \(lines\) in .* \(continued after batch \d+\)", more.stdout)
     assert "exact: yes" in more.stdout
 
     (folder / "text" / "more.txt").write_text("more of tho same\n", encoding="utf-8")

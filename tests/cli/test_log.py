@@ -95,6 +95,9 @@ def test_tables_for_people_and_json_for_programs(log: FileLog) -> None:
     assert "defined, not committed: batch 3: lines: start=3" in shown.stdout
     assert f"process {os.getpid()} on" in shown.stdout
 
+    whole = trident("log", "log", "--wide", cwd=log.path.parent)
+    assert 'lines: {"start": 2, "at": ["<2 bytes>", 1]}' in whole.stdout
+
     as_json = trident("log", "log", "--json", "--last", "1", cwd=log.path.parent)
     assert json.loads(as_json.stdout) == report(log.path, 1) | {"path": "log"}
 

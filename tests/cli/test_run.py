@@ -101,7 +101,9 @@ def test_a_batch_that_fails_for_good_is_one_message_and_a_trace_only_on_demand(t
     done = trident("run", "failing:topology", "--once", *options, cwd=tmp_path)
     assert done.returncode == 1
     assert ("Traceback" in done.stderr) == debug
-    if not debug:
+    if debug:
+        assert re.search(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d [A-Z]+ +trident\.", done.stderr, re.MULTILINE)
+    else:
         assert done.stderr.startswith("error: batch 1 failed once in step 'lines/")
         assert done.stderr.count("no good: a") == 1
 

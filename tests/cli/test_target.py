@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,6 +72,7 @@ def test_a_target_that_is_not_there_is_wrong_usage(target: str, said: str) -> No
 @pytest.mark.parametrize(
     ("text", "said"),
     [
+        ("x = (1,\ny = 2\n", "broken cannot be imported: SyntaxError: '(' was never closed, in "),
         ("x = 1\ny = x / 0\n", "broken cannot be imported: ZeroDivisionError: division by zero (in "),
         ("import nothing_of_that_name\n", "ModuleNotFoundError: No module named 'nothing_of_that_name' (in "),
         ("topology = 3\n", "broken:topology is a int; expected a TridentTopology or a function without arguments"),
@@ -90,6 +92,25 @@ def test_the_place_of_an_error_is_named(folder: Path) -> None:
     (folder / "broken.py").write_text("x = 1\ny = x / 0\n", encoding="utf-8")
     with pytest.raises(TopologyError, match="broken.py, line 2"):
         load_topology("broken.py:topology")
+
+
+def test_a_text_that_is_no_python_is_shown_with_its_line(folder: Path) -> None:
+    (folder / "broken.py").write_text("y = 1\nx = (1,\n", encoding="utf-8")
+    with pytest.raises(TopologyError, match=r"broken.py cannot be imported: .* in .*broken.py, line 2: x = \(1,$"):
+        load_topology("broken.py:topology")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hidden", ["states/__init__.py", "states.py"])
+def test_a_folder_that_hides_our_packages_is_named(tmp_path: Path, hidden: str) -> None:
+    (tmp_path / hidden).parent.mkdir(exist_ok=True)
+    (tmp_path / hidden).touch()
+    (tmp_path / "job.py").write_text("from states.delta import DeltaState\n", encoding="utf-8")
+    command = [sys.executable, "-m", "trident.cli", "run", "job.py:topology"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+    said = " ".join(done.stderr.split())
+    assert f"{tmp_path / hidden} hides the package 'states' of trident-spark" in said
+    assert (done.returncode, "Traceback" in said) == (1, False)
 
 
 def test_an_error_of_the_declaration_is_passed_on_as_it_is(folder: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 import pytest
 
 from spouts import FixedBatchSpout
+from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import JoinType, Stream, TopologyError, TridentTopology
@@ -51,6 +52,10 @@ def by_key(s: Stream) -> Any:
 
 def single(s: Stream) -> Any:
     return s.persistent_aggregate(MemoryMapState(), Count(), "c")
+
+
+def length_of(text: str) -> int:
+    return len(text)
 
 
 def ping(s: Stream) -> Stream:
@@ -260,6 +265,46 @@ CASES: dict[str, tuple[Callable[[TridentTopology, Stream], object], str]] = {
     "a function called None": (lambda t, s: t.new_drpc_stream(NOTHING), "None cannot name a DRPC function"),
     # round and round
     "assemblies that apply each other": (lambda t, s: ping(s), "stream 's/bool': assembly <function pong at 0x"),
+    "a function without a field for what it gives": (
+        lambda t, s: s.each("a", Split()),
+        "stream 's': each of Split does not say what its output is called. Name it behind the operation: "
+        "each(…, Split(), 'split')",
+    ),
+    "a plain function without a field": (
+        lambda t, s: s.each("a", length_of),
+        "each of length_of does not say what its output is called",
+    ),
+    "an aggregate without a field": (
+        lambda t, s: s.aggregate(Count()),
+        "aggregate of Count does not say what its output",
+    ),
+    "a state's aggregate without a field": (
+        lambda t, s: s.group_by("a").persistent_aggregate(MemoryMapState(), Count()),
+        "persistent_aggregate(…, Count(), 'count')",
+    ),
+    "a path where a state belongs": (
+        lambda t, s: s.persistent_aggregate(cast("Any", "counts/"), Count(), "c"),
+        "'counts/' is no state: it only says where. DeltaState.opaque('counts/') is a state in that folder",
+    ),
+    "a class where a state belongs": (
+        lambda t, s: s.persistent_aggregate(cast("Any", DeltaState), Count(), "c"),
+        "is no state: it is a class; give a state of it: DeltaState.opaque(...)",
+    ),
+    "a path where a spout belongs": (
+        lambda t, s: t.new_stream("x", cast("Any", "books/")),
+        "TextFileSpout('books/') reads the files of a folder",
+    ),
+    "a text for a window": (
+        lambda t, s: s.tumbling_window(cast("Any", "1 minute"), Count(), "c"),
+        "a window with length '1 minute': give a whole number of tuples, at least 1, or a duration: timedelta(minutes=1)",
+    ),
+    "one folder for two states": (
+        lambda t, s: [
+            s.persistent_aggregate(DeltaState.opaque(path), Count(), name)
+            for name, path in (("one", "folder"), ("two", "./folder/"))
+        ],
+        "topology 't': states 'one' and 'two' are both kept in ",
+    ),
     "new values into the same state": (
         lambda t, s: (
             by_key(s)

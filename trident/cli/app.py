@@ -295,6 +295,7 @@ def log_command(
         ),
     ],
     last: Annotated[int, typer.Option(min=0, max=100, help="How many commits to show.")] = 10,
+    wide: Annotated[bool, typer.Option("--wide", "-w", help="Shorten nothing, however long the lines get.")] = False,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
@@ -305,7 +306,7 @@ def log_command(
     from trident.cli.log import log
 
     with reporting(debug):
-        log(log_named(directory), last, as_json)
+        log(log_named(directory), last, as_json, wide)
 
 
 @app.command("explain", epilog="Example: `trident explain examples/word_count.py:topology`")

@@ -19,7 +19,18 @@ from trident.errors import FencedError, TridentError
 from trident.monitoring.event_log import JsonFormatter, event_logger, event_of
 from trident.monitoring.events import AttemptFailed, TopologyTerminated
 
-__all__ = ["INTERRUPTED", "REPLACED", "is_wide", "json_line", "problems", "reporting", "results", "say", "table"]
+__all__ = [
+    "INTERRUPTED",
+    "PIPE_WIDTH",
+    "REPLACED",
+    "is_wide",
+    "json_line",
+    "problems",
+    "reporting",
+    "results",
+    "say",
+    "table",
+]
 
 logger = logging.getLogger("trident.cli")
 starting = logging.getLogger("trident.runtime.engine.session")  # says that Spark starts, which takes some seconds
@@ -30,7 +41,9 @@ INTERRUPTED = 130
 REPLACED = 3
 """The exit code of a driver that another one replaced, so that a supervisor need not start it again."""
 
-_PIPE_WIDTH = 10_000  # a table that goes into a file or a pipe has no screen to fit
+PIPE_WIDTH = 10_000
+"""The width of what goes into a file or a pipe: it has no screen to fit."""
+_TIME = "%Y-%m-%d %H:%M:%S"
 _NARROW = 80  # on a narrower screen the lines of a box take the space of words
 
 
@@ -100,18 +113,18 @@ def json_line(text: str) -> str:
 def _console(stderr: bool) -> Console:
     console = Console(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _PIPE_WIDTH
+        console.width = PIPE_WIDTH
     return console
 
 
 def _log_to(console: Console, level: int) -> None:
     handler: logging.Handler
     if console.is_terminal:
-        handler, text = RichHandler(console=console, show_time=False, show_path=False), "%(name)s: %(message)s"
+        handler, text = RichHandler(console=console, show_path=False, log_time_format=_TIME), "%(name)s: %(message)s"
     else:  # one line each, as wide as it is
-        handler, text = logging.StreamHandler(console.file), "%(levelname)-8s %(name)s: %(message)s"
+        handler, text = logging.StreamHandler(console.file), "%(asctime)s %(levelname)-8s %(name)s: %(message)s"
     handler.addFilter(_is_no_repetition)
-    logging.basicConfig(level=level, format=text, handlers=[handler], force=True)
+    logging.basicConfig(level=level, format=text, datefmt=_TIME, handlers=[handler], force=True)
     starting.handlers, starting.propagate = [_Plain(console)], False
     _quiet()
 

@@ -18,6 +18,7 @@ from trident.coordination.letter_records import count_of, numbers_of, ranges_of
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_state import LogState
 from trident.errors import LogError
+from trident.naming import counted
 from trident.runtime.letters.dead_letters import DeadLetter, DeadLetters, waiting
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.encoding.codec import encode
@@ -130,7 +131,7 @@ def replay(log_dir: str, folder: Path | None, ids: Sequence[str] | None) -> None
         return
     box.letters.request(box.log, asked)
     by = "by the next driver of the topology" if box.writer is None else f"by the driver at work, {box.writer}"
-    say(f"asked for {count:,} dead letter{'' if count == 1 else 's'}, to be put back {by}")
+    say(f"asked for {counted(count, 'dead letter')}, to be put back {by}")
 
 
 def _ranges(letters: Iterable[DeadLetter]) -> dict[int, list[list[int]]]:

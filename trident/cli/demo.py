@@ -23,6 +23,7 @@ from trident.cli.target import load_topology
 from trident.config import Config
 from trident.coordination.log_state import LogState
 from trident.errors import EnvironmentProblem
+from trident.naming import counted
 from trident.planner import make_plan
 from trident.reading import open_state
 from trident.runtime.engine.environment import check_java
@@ -227,7 +228,9 @@ def _show_speed(before: LogState | None, after: LogState, words: int, seconds: f
     speed = f"{tuples / max(seconds, 1e-9):,.0f} tuples/s"
     if not done:  # otherwise the words of this run are unknown
         speed += f", {words / max(seconds, 1e-9):,.0f} words/s"
-    say(f"{batches:,} batches with {tuples:,} tuples (lines) in {seconds:.1f} s{went_on}: {speed}")
+    say(
+        f"{counted(batches, 'batch', 'batches')} with {counted(tuples, 'tuple')} (lines) in {seconds:.1f} s{went_on}: {speed}"
+    )
 
 
 def _compare(counts: Mapping[str, int], expected: Counter[str]) -> int:

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from trident.cli.console import say
+from trident.naming import counted
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -83,7 +84,7 @@ class LineDisplay:
     def _lines(self, running: RunningTopology, now: float, status: dict[str, Any]) -> list[str]:
         """Return the line of the topology; after it one for each source, if there are several."""
         sources, since = status["sources"], self._look(now, status)
-        total = [f"batch {status['txid']:,}", f"{status['tuples']:,} tuples", _speed(running, now, status, since)]
+        total = [f"batch {status['txid']:,}", counted(status["tuples"], "tuple"), _speed(running, now, status, since)]
         if len(sources) == 1:
             total += _behind(sources[0])
         last = running.last_progress

@@ -14,13 +14,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from trident.cli.console import is_wide, results, table
+from trident.cli.console import PIPE_WIDTH, is_wide, results, table
 from trident.coordination.letter_records import LETTERS, numbers_of
 from trident.coordination.log_address import open_reader
 from trident.coordination.log_reader import exists
 from trident.coordination.log_state import LogState
 from trident.coordination.records import CommitRecord
 from trident.errors import LogError
+from trident.naming import counted
 from trident.runtime.driver.batch_time import TIME
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.txid import RETRY_BITS
@@ -28,17 +29,21 @@ from trident.zookeeper_address import is_zookeeper
 
 __all__ = ["log", "report", "short"]
 
+_NOUNS = {"batches": ("batch", "batches"), "dead_letters": ("dead letter",), "tuples": ("tuple",)}
 _SHORT = 60
 _SHORT_TEXT = 24
 
 
-def log(log_dir: str | os.PathLike[str], last: int, as_json: bool) -> None:
-    """Print what a log says, with its `last` commits."""
+def log(log_dir: str | os.PathLike[str], last: int, as_json: bool, wide: bool = False) -> None:
+    """Print what a log says, with its `last` commits; `wide`: nothing is shortened, and lines are as long as they are."""
     found = report(log_dir, last)
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False))
     else:
-        _print(found, results())
+        console = results()
+        if wide:
+            console.width = PIPE_WIDTH
+        _print(found, console, wide)
 
 
 def report(log_dir: str | os.PathLike[str], last: int) -> dict[str, Any]:
@@ -82,12 +87,14 @@ def short(definition: Any, width: int = _SHORT) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def _said(name: str, definition: Any) -> str:
+def _said(name: str, definition: Any, wide: bool) -> str:
     """A spout and what it has in a batch; the time of a batch, and the dead letters put back in it, as people read them."""
     if name == LETTERS:
         numbers = (f"{txid}-{number}" for txid, ranges in definition.items() for number in numbers_of(ranges))
-        return f"dead letters: {short(list(numbers))}"
-    return f"time: {_utc(definition['now'])}" if name == TIME else f"{name}: {short(definition)}"
+        return f"dead letters: {', '.join(numbers) if wide else short(list(numbers))}"
+    if name == TIME:
+        return f"time: {_utc(definition['now'])}"
+    return f"{name}: {json.dumps(definition, ensure_ascii=False) if wide else short(definition)}"
 
 
 def _utc(ms: int) -> str:
@@ -165,10 +172,10 @@ def _commit(record: CommitRecord) -> dict[str, Any]:
     }
 
 
-def _print(found: Mapping[str, Any], console: Console) -> None:
+def _print(found: Mapping[str, Any], console: Console, wide: bool) -> None:
     facts = Table.grid(padding=(0, 2))
     winners = "; ".join(f"{_told(each['attempt'])} from batch {each['from']}" for each in found["winners"])
-    totals = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in sorted(found["totals"].items()))
+    totals = ", ".join(counted(count, *_NOUNS.get(name, (name,))) for name, count in sorted(found["totals"].items()))
     adopted = "".join(f"; state {name!r} as found up to batch {txid}" for name, txid in found["adopted"].items())
     for name, value in {
         "topology": found["topology"],
@@ -180,17 +187,17 @@ def _print(found: Mapping[str, Any], console: Console) -> None:
     }.items():
         facts.add_row(name, value)
     console.print(facts, markup=False)
-    _print_states(found["states"], console)
+    _print_states(found["states"], console, wide)
     _print_declared(found["declared"], console)
-    _print_commits(found["commits"], console)
+    _print_commits(found["commits"], console, wide)
     for each in found["pending"]:
-        definitions = "; ".join(_said(spout, one) for spout, one in each["definitions"].items())
+        definitions = "; ".join(_said(spout, one, wide) for spout, one in each["definitions"].items())
         console.print(f"defined, not committed: batch {each['txid']}: {definitions}", markup=False)
     if found["tornBytes"]:
         console.print(f"{found['tornBytes']} bytes of a record that is unfinished follow", markup=False)
 
 
-def _print_states(states: Mapping[str, Any], console: Console) -> None:
+def _print_states(states: Mapping[str, Any], console: Console, wide: bool) -> None:
     rows = table(
         console, "state", "kind", "partitions", "committed by", "last commit of each partition", title="states"
     )
@@ -198,7 +205,8 @@ def _print_states(states: Mapping[str, Any], console: Console) -> None:
         marks = [
             f"{number}: batch {one['txid']} ({_told(one['attempt'])})" for number, one in state["sentinels"].items()
         ]
-        shown = ", ".join(marks[:8]) + (f" … ({len(marks)})" if len(marks) > 8 else "")
+        most = len(marks) if wide else 8
+        shown = ", ".join(marks[:most]) + (f" … ({len(marks)})" if len(marks) > most else "")
         partitions = str(state["partitions"] or "?")
         rows.add_row(name, state["kind"] or "?", partitions, state["committedBy"], shown or "never touched")
     if states:
@@ -219,14 +227,16 @@ def _print_declared(declared: Mapping[str, Any], console: Console) -> None:
             console.print(rows, markup=False)
 
 
-def _print_commits(commits: list[dict[str, Any]], console: Console) -> None:
+def _print_commits(commits: list[dict[str, Any]], console: Console, wide: bool) -> None:
     # What a source has in a batch may be long: it comes last and short; all of it is in the JSON.
     details = ("partitions", "offsets") if is_wide(console) else ()
     rows = table(console, "batch", "attempt", "committed (UTC)", "tuples", *details, title="last commits")
     rows.columns[0].justify = rows.columns[3].justify = "right"
     for each in commits:
-        offsets = "\n".join(_said(spout, one) for spout, one in each["spouts"].items())
-        touched = "\n".join(f"{state}: {_short(partitions)}" for state, partitions in each["touched"].items())
+        offsets = "\n".join(_said(spout, one, wide) for spout, one in each["spouts"].items())
+        touched = "\n".join(
+            f"{state}: {partitions if wide else _short(partitions)}" for state, partitions in each["touched"].items()
+        )
         at = each["at"].partition("+")[0].replace("T", " ")
         attempt, tuples = _told(each["attempt"]), f"{each['counts'].get('tuples', 0):,}"
         rows.add_row(str(each["txid"]), attempt, at, tuples, *(touched, offsets)[: len(details)])

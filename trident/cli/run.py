@@ -15,6 +15,7 @@ from trident.cli.live_lines import LineDisplay
 from trident.cli.signals import Signals, ending_signals
 from trident.config import Config
 from trident.errors import StoreAwayError
+from trident.naming import counted
 from trident.topology import TridentTopology
 
 if TYPE_CHECKING:
@@ -116,7 +117,8 @@ def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = 
         say(f"complete: nothing new after batch {outcome.txid}")
     else:
         say(
-            f"complete: {outcome.batches:,} batches with {outcome.tuples:,} tuples in {outcome.seconds:.1f} s "
+            f"complete: {counted(outcome.batches, 'batch', 'batches')} with {counted(outcome.tuples, 'tuple')} in "
+            f"{outcome.seconds:.1f} s "
             f"({outcome.tuples / max(outcome.seconds, 1e-9):,.0f} tuples/s), the last is batch {outcome.txid}"
         )
     return outcome.exit_code

@@ -9,6 +9,7 @@ from trident.explain.descriptions import describe
 from trident.explain.labels import names_of, routing_text, what
 from trident.explain.stages import Stage, stages_of
 from trident.graph import Graph, Node, PersistNode, RepartitionNode, SpoutNode
+from trident.naming import counted
 from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads
@@ -62,7 +63,7 @@ def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executor
 def _load(load: StageLoad | None) -> Iterator[str]:
     if load is None or not (load.cpu_percent or load.memory_mb):
         return
-    cores = f"{load.cpus} core{'' if load.cpus == 1 else 's'}"
+    cores = f"{counted(load.cpus, 'core')}"
     memory = f" and {load.memory_mb:g} MiB" if load.memory_mb else ""
     yield f"  a task takes {cores}{memory} (asked: {load.cpu_percent:g} %); a local master honours neither"
 
@@ -139,4 +140,4 @@ def _state(state: dict[str, Any]) -> Iterator[str]:
 
 
 def _partitions(count: int) -> str:
-    return f"{count} partition{'' if count == 1 else 's'}"
+    return counted(count, "partition")

@@ -10,7 +10,7 @@ from trident.fields import Fields, is_nested
 from trident.fluent.base import StreamBase
 from trident.graph import AggregateNode, Member, RepartitionNode, Routing
 from trident.naming import TridentNames
-from trident.operations.adapters import aggregate_type, output_fields
+from trident.operations.adapters import aggregate_type, output_fields, refuse_missing_output
 from trident.operations.combined_values import merging_member
 from trident.operations.comparators import MaxBy, MaxWithComparator, MinBy, MinWithComparator
 from trident.operations.names import step_label
@@ -126,6 +126,7 @@ def member_of(stream: StreamBase, args: Sequence[Any], call: str) -> Member:
     inputs, aggregator, out = stream._operation_args(args)
     combines = isinstance(aggregator, Combines)
     single = combines or isinstance(aggregator, Reduces)
+    refuse_missing_output(call, aggregator, out, stream.get_name())
     if out is None or isinstance(aggregator, type) or not (single or isinstance(aggregator, Completes)):
         raise TopologyError(
             f"stream {stream.get_name()!r}: {call} takes ([fields,] aggregator, output fields); got {aggregator!r}, expected "

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from os import PathLike
 
 from trident.errors import TopologyError
 from trident.fields import Fields
@@ -73,6 +74,12 @@ class Declaration(TridentNames):
             raise TopologyError(
                 f"topology {self.name!r} already has a state {name!r}; give this one a name of its own: state_name=..."
             )
+        for other in self._states.values():
+            if spec.place and other.spec.place == spec.place:
+                raise TopologyError(
+                    f"topology {self.name!r}: states {other.name!r} and {name!r} are both kept in {spec.place}; give each a "
+                    "place of its own"
+                )
         node = StateNode(name, spec, static, key_fields or Fields(), value or Fields(), free_keys)
         self._states[name] = node
         return node
@@ -115,6 +122,12 @@ def spec_of(state: StateFactory | StateSpec) -> StateSpec:
         return state
     if isinstance(state, StateFactory) and not isinstance(state, type):
         return StateSpec(state)
-    raise TopologyError(
-        f"{state!r} is no state: expected a StateSpec (as MemoryMapState() gives) or an object with make_state(...)"
-    )
+    raise TopologyError(f"{state!r} is no state: {_instead(state)}")
+
+
+def _instead(state: object) -> str:
+    if isinstance(state, (str, PathLike)):
+        return f"it only says where. DeltaState.opaque({str(state)!r}) is a state in that folder"
+    if isinstance(state, type):
+        return f"it is a class; give a state of it: {state.__name__}.opaque(...), or {state.__name__}(...)"
+    return "give one of a store, such as DeltaState.opaque(path), or an object with make_state(...)"

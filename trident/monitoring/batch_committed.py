@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
 
+from trident.naming import counted
 from trident.spout.interfaces import Lag, TransactionAttempt
 from trident.state.key_counts import KeyCounts
 
@@ -177,8 +178,8 @@ class BatchCommitted(NamedTuple):
         attempt, phases = TransactionAttempt(self.txid, self.attempt), self.phases
         spent = ", ".join(f"{name} {seconds * 1000:,.1f}" for name, seconds in phases._asdict().items())
         return (
-            f"topology {self.topology}: batch {attempt} committed, {self.tuples:,} tuples in {phases.total * 1000:,.1f} ms "
-            f"({spent})"
+            f"topology {self.topology}: batch {attempt} committed, {counted(self.tuples, 'tuple')} in "
+            f"{phases.total * 1000:,.1f} ms ({spent})"
         )
 
 

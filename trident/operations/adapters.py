@@ -20,12 +20,12 @@ from trident.operations.builtin import MapGet, SnapshotGet, TupleCollectionGet
 from trident.operations.expressions import Expression
 from trident.operations.interfaces import Consumer, Filter, FlatMapFunction, Function, MapFunction, Operation
 from trident.operations.names import function_name
-from trident.operations.operation_methods import Accepts, DeclaresTypes, Executes, Keeps
+from trident.operations.operation_methods import Accepts, Combines, Completes, DeclaresTypes, Executes, Keeps, Reduces
 from trident.operations.vectorised import ArrowFilter, ArrowFunction
 from trident.tuples import TridentCollector, TridentTuple
 
 __all__ = ["PlainConsumer", "PlainFilter", "PlainFlatMap", "PlainFunction", "PlainMap", "adapt", "aggregate_type",
-           "output_fields", "query_types"]  # fmt: skip
+           "output_fields", "query_types", "refuse_missing_output"]  # fmt: skip
 
 _ITERABLES = (collections.abc.Iterator, collections.abc.Iterable, collections.abc.Generator)
 
@@ -169,6 +169,20 @@ def output_fields(operation: Any, out: Fields, stream: str) -> Fields:
             "or the operation an attribute output_types"
         )
     return Fields.of(out.names, types)
+
+
+def refuse_missing_output(call: str, operation: Any, out: Fields | None, stream: str) -> None:
+    """Raise `TopologyError` for an operation that gives values where no field is named for them."""
+    if out is not None or isinstance(operation, (type, Keeps)):
+        return
+    hinted = _hinted(operation, inspect.isgeneratorfunction(operation)) if inspect.isfunction(operation) else None
+    if hinted not in (None, ["boolean"]) or isinstance(operation, (Executes, Combines, Reduces, Completes)):
+        name = function_name(operation)
+        shown = name if inspect.isfunction(operation) else f"{name}()"
+        raise TopologyError(
+            f"stream {stream!r}: {call} of {name} does not say what its output is called. Name it behind the operation: "
+            f"{call}(…, {shown}, {name.lower()!r})"
+        )
 
 
 def aggregate_type(aggregator: Any, inputs: Fields, out: Fields, stream: str) -> Fields:

@@ -65,8 +65,8 @@ class WindowConfig:
         for what, number in (("length", self.length), ("slide", self.slide)):
             if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number < 1 << 62:
                 raise TopologyError(
-                    f"a window with length {self.length!r} and slide {self.slide!r}: the {what} must be a whole number of "
-                    f"{'tuples' if self.counts else 'milliseconds'}, at least 1"
+                    f"a window with {what} {number!r}: give a whole number of {'tuples' if self.counts else 'milliseconds'}, "
+                    "at least 1, or a duration: timedelta(minutes=1)"
                 )
         if self.slide > self.length:
             raise TopologyError(
@@ -173,7 +173,9 @@ class SlidingDurationWindow(_DurationWindow):
 
 def _ms(what: str, duration: timedelta, least: int) -> int:
     if not isinstance(duration, timedelta):
-        raise TopologyError(f"the {what} of a window by time is a timedelta, got {duration!r}")
+        raise TopologyError(
+            f"the {what} of a window by time is a timedelta, such as timedelta(minutes=1); got {duration!r}"
+        )
     if duration < least * _MS or duration % _MS:
         raise TopologyError(f"{what} {duration!r} of a window: give whole milliseconds, at least {least}")
     return duration // _MS

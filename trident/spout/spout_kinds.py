@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike
 from typing import Any
 
 from trident.ability import missing
@@ -43,6 +44,8 @@ def _lacks(spout: Any) -> str:
     lacks = {kind.__name__: list(missing(spout, kind)) for kind in _STRUCTURAL}
     has = {kind.__name__: len(list(missing(object(), kind))) - len(lacks[kind.__name__]) for kind in _STRUCTURAL}
     nearest = max(has, key=lambda name: (has[name], -len(lacks[name])))
+    if isinstance(spout, (str, PathLike)):
+        return f"It only says where. TextFileSpout({str(spout)!r}) reads the files of a folder"
     if not has[nearest]:
         return "It has none of the methods of ITridentSpout, IBatchSpout or IRichSpout"
     said = f"For {nearest} it lacks {', '.join(lacks[nearest])}"

@@ -156,14 +156,24 @@ class StateFactory(Ability, Protocol):
 
 @dataclass(frozen=True)
 class StateSpec:
-    """A factory, the number of partitions that it requires (None: as the topology asks), and the store's name for readers.
+    """A factory, and what is known of its states before one is opened.
 
-    The name is that of the class that users write, such as `RedisState`; empty: that of the factory.
+    Attributes
+    ----------
+    factory
+        Opens a partition.
+    required_num_partitions
+        The number of partitions that the state insists on; None: as the topology asks.
+    store
+        What the store is called: the class that users write, such as `RedisState`; empty: the name of the factory.
+    place
+        The folder or table that no other state may share; empty: states share the store.
     """
 
     factory: StateFactory
     required_num_partitions: int | None = None
     store: str = ""
+    place: str = ""
 
     @property
     def kind(self) -> StateType | None:

@@ -123,6 +123,7 @@ def test_snapshot_reads_see_the_batch_before_the_one_being_tried(tmp_path: Path)
 def test_wiped_table_is_found_at_begin(tmp_path: Path) -> None:
     state, log = state_at(tmp_path / "t"), Log()
     commit(state, log, 1, 1, {"man": 1})
+    state.wait_for_maintenance()
     shutil.rmtree(tmp_path / "t")
     with pytest.raises(StateMismatchError, match="no commit at all"):
         state_at(tmp_path / "t").begin_commit(log.txid(2, 1))
@@ -137,6 +138,7 @@ def test_a_table_that_is_wiped_in_the_middle_of_a_commit_fails_the_commit(tmp_pa
     txid = log.txid(2, 1)
     state.begin_commit(txid)
     update(state, {"man": 1})
+    state.wait_for_maintenance()
     shutil.rmtree(tmp_path / "t")
     with pytest.raises(StateError, match="is gone"):
         state.commit(txid)
@@ -145,8 +147,10 @@ def test_a_table_that_is_wiped_in_the_middle_of_a_commit_fails_the_commit(tmp_pa
 def test_a_table_that_was_rolled_back_is_found_at_begin(tmp_path: Path) -> None:
     state, log = state_at(tmp_path / "t"), Log()
     commit(state, log, 1, 1, {"man": 1})
+    state.wait_for_maintenance()  # no thread of its own writes into a folder that is copied or removed
     shutil.copytree(tmp_path / "t", tmp_path / "copy")
     commit(state, log, 2, 1, {"man": 1})
+    state.wait_for_maintenance()
     shutil.rmtree(tmp_path / "t")
     (tmp_path / "copy").rename(tmp_path / "t")
     for one in (state, state_at(tmp_path / "t")):

@@ -86,11 +86,27 @@ def _imported(shown: str, name: str, path: Path | None = None) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise NoSuchTarget(f"there is no module {error.name!r} (looked in {Path.cwd()} first)") from None
-        raise TopologyError(f"{shown} cannot be imported: {describe(error)}{_place(error)}") from error
+        raise TopologyError(f"{shown} cannot be imported: {_why(error)}") from error
     except TridentError:
         raise
     except Exception as error:  # a user's module may raise anything
-        raise TopologyError(f"{shown} cannot be imported: {describe(error)}{_place(error)}") from error
+        raise TopologyError(f"{shown} cannot be imported: {_why(error)}") from error
+
+
+_OURS = Path(__file__).parents[3]
+"""The folder with the packages of this distribution."""
+
+
+def _why(error: Exception) -> str:
+    """Return what a module raised when it was imported, and where."""
+    if isinstance(error, SyntaxError):
+        line = f": {error.text.strip()}" if error.text else ""
+        return f"{type(error).__name__}: {error.msg}, in {error.filename}, line {error.lineno}{line}"
+    package = ((error.name if isinstance(error, ImportError) else None) or "").partition(".")[0]
+    found = getattr(sys.modules.get(package), "__file__", None)
+    if package in ("states", "spouts") and found and _OURS not in Path(found).parents[1:2]:
+        return f"{found} hides the package {package!r} of trident-spark ({error}): give that file or its folder another name"
+    return f"{describe(error)}{_place(error)}"
 
 
 def _from_file(name: str, path: Path) -> ModuleType:

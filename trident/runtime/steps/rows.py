@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from trident.arrow import schema_of
 from trident.fields import Fields
+from trident.naming import counted
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, shown, with_row
 from trident.spout.interfaces import TransactionAttempt
@@ -130,7 +131,7 @@ def wrong_arity(step: str, values: object, fields: Fields) -> Failure:
     """Describe a list of values that does not have one value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     cause = (
-        f"emitted {count} value{'' if count == 1 else 's'} {shown(values)} for the {len(fields)} output "
+        f"emitted {counted(count, 'value')} {shown(values)} for the {len(fields)} output "
         f"field{'' if len(fields) == 1 else 's'} {list(fields.names)}; emit one value per field, as a tuple or list"
     )
     return Failure(step, None, cause, retry=False)
