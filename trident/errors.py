@@ -48,6 +48,8 @@ ends a topology at its first try, at the start too. `TridentError.waits_for` nam
 
 from __future__ import annotations
 
+from typing import Self
+
 __all__ = [
     "AlreadyRunningError",
     "BackendError",
@@ -184,6 +186,13 @@ class EnvironmentProblem(TridentError):
     """Something outside the program is missing or too old; the message says what to install."""
 
     can_heal = False
+
+    @classmethod
+    def of_now(cls, message: str) -> Self:
+        """Make one that another process may not have: a part of Spark is away, or slow, or busy."""
+        problem = cls(message)
+        problem.can_heal = True
+        return problem
 
 
 class FailedException(TridentError):

@@ -71,7 +71,7 @@ def submit(
     if of_run is not None:
         say(f"{wanted}: {of_run.beside(client.show(storm_id).base.log_dir)}", console=problems() if as_json else None)
     if wait_s is not None:
-        _await_active(client, storm_id, wait_s, f"it stays submitted: `trident show {wanted}`")
+        _await_active(client, storm_id, package.sha256, wait_s, f"it stays submitted: `trident show {wanted}`")
     if as_json:
         print_json(client.show(storm_id).as_json())
 
@@ -93,7 +93,7 @@ def upgrade(
         for note in done["notes"]:
             say(f"{done['name']}: {note}")
     if wait_s is not None:
-        _await_active(client, done["id"], wait_s, f"the upgrade goes on: `trident show {done['name']}`")
+        _await_active(client, done["id"], package.sha256, wait_s, f"the upgrade goes on: `trident show {done['name']}`")
     if as_json:
         print_json(done)
 
@@ -138,11 +138,17 @@ def _upload(package: TopologyPackage, as_json: bool) -> Iterator[Callable[[int],
         yield lambda sent: bar.advance(task, sent)
 
 
-def _await_active(client: ClusterClient, storm_id: str, wait_s: float, left: str) -> None:
+def _await_active(client: ClusterClient, storm_id: str, sha256: str, wait_s: float, left: str) -> None:
     """Wait until the driver of the newest generation is active, and say what happens meanwhile."""
     until, said = time.monotonic() + wait_s, {""}
     try:
-        while not _runs(found := client.show(storm_id)):
+        while not _runs(found := client.show(storm_id)) or found.base.code_hash != sha256:
+            if found.base.code_hash != sha256:
+                last = next(iter(client.errors(storm_id)), {"error": "see `trident errors`"})
+                raise ClusterError(
+                    f"topology {found.base.storm_name!r} runs the code before again, because the new code cannot run: "
+                    f"{first_line(last['error'])}"
+                )
             if found.base.status.kind in ("failed", "killed"):
                 reason = found.base.status.reason or "see `trident errors`"
                 raise ClusterError(f"topology {found.base.storm_name!r} is {found.base.status.kind}: {reason}")

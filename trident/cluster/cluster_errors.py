@@ -40,6 +40,8 @@ class NameTaken(ClusterError):
 class BadPackage(ClusterError):
     """A package of code is damaged, was made by another version, or does not hold the topology."""
 
+    can_heal = False
+
 
 class RequirementsFailed(ClusterError):
     """The requirements of a package cannot be installed on this machine just now."""

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.server]
 QUICK = ("--conf", "engine=in_process", "--conf", "batch_emit_interval_ms=500")
 WAIT = ("--wait", "--timeout", "80")
 
-NAMES = ("words", "told", "upgraded", "twice", "followed")
+NAMES = ("words", "told", "upgraded", "twice", "followed", "taken", "back")
 _MADE = "{0} = made('{0}')\n"
 
 
@@ -123,6 +123,36 @@ def test_what_fails_is_told_while_one_waits_and_by_errors(cluster: MachineCluste
     [error, *_] = json.loads(invoke(cluster, "errors", "failing", "--json").stdout)
     assert "it fails where it runs" in error["error"]
     invoke(cluster, "kill", "failing", "-w", "0")
+
+
+def test_an_error_that_cannot_heal_ends_the_wait_after_one_driver(cluster: MachineCluster) -> None:
+    invoke(cluster, "submit", target(cluster, "taken"), "--name", "owner", *QUICK, *WAIT)
+    until(lambda: cluster.log("owner").is_there() and cluster.log("owner").refresh().txid > 0, "its state is there")
+    invoke(cluster, "kill", "owner", "-w", "0")
+    result = invoke(cluster, "submit", target(cluster, "taken"), "--name", "other", *QUICK, *WAIT, code=1)
+    assert "error: topology 'other' is failed: " in result.stderr
+    assert len(cluster.client.errors("other")) == 1
+    assert "failed" in invoke(cluster, "list").stdout
+    invoke(cluster, "kill", "other", "-w", "0")
+
+
+def test_an_upgrade_that_was_taken_back_is_no_success(cluster: MachineCluster) -> None:
+    invoke(cluster, "submit", target(cluster, "back"), *QUICK, *WAIT)
+    write_module(
+        cluster.folder,
+        "later",
+        """
+        import os
+        from counting import made
+        back = made("back")
+        if "TRIDENT_DRIVER_RUN" in os.environ:
+            raise RuntimeError("the table is of next year")
+        """,
+    )
+    result = invoke(cluster, "upgrade", "back", f"{cluster.folder}/later.py:back", *WAIT, code=1)
+    assert "runs the code before again, because the new code cannot run: " in result.stderr
+    assert "the table is of next year" in result.stderr
+    invoke(cluster, "kill", "back", "-w", "0")
 
 
 @pytest.mark.parametrize(

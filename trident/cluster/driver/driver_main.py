@@ -14,7 +14,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.cluster_log import log_of_base
 from trident.cluster.code.package_loading import load_package
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
@@ -27,7 +26,7 @@ from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.tokens import TOKEN_VARIABLE
 from trident.config import Config
-from trident.errors import ConfigError, FencedError, TopologyError, TridentError
+from trident.errors import FencedError, TridentError, can_heal
 from trident.monitoring.batch_committed import BatchCommitted
 from trident.monitoring.event_log import event_of
 from trident.ui.one_topology import OneTopology
@@ -39,8 +38,6 @@ logger = logging.getLogger("trident.cluster.driver")
 
 _LOG_BYTES, _LOGS_KEPT = 10 << 20, 5
 _BATCH_EVERY_S = 5.0
-_FATAL = (BadPackage, ConfigError, TopologyError)
-"""What would end the driver in the same way on every machine."""
 
 
 class _Driver:
@@ -111,9 +108,16 @@ class _Driver:
     def _died(self, error: Exception) -> int:
         logger.error("the driver of %s died", self._order.storm_id, exc_info=error)
         text = str(error) if isinstance(error, TridentError) else "".join(traceback.format_exception(error))
-        fatal = isinstance(error, _FATAL)
+        fatal = self._is_fatal(error)
         DriverEnd(False, fatal, self._ran_secs, f"{type(error).__name__}: {text}").write(Path(self._order.end_file))
         return 1
+
+    def _is_fatal(self, error: Exception) -> bool:
+        """Whether another driver would end in the same way.
+
+        Of errors that are not Trident's it is believed only before the topology ran: a Spark that dies leaves errors of all kinds.
+        """
+        return not can_heal(error) and (isinstance(error, TridentError) or self._running_since is None)
 
     @property
     def _ran_secs(self) -> float:

@@ -22,6 +22,7 @@ __all__ = ["DriverSlot", "ReadyCode", "Wanted"]
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
+_NEVER = float("inf")  # until something else is wanted: Nimbus puts the topology to rest, or somebody mends it
 _TAIL_BYTES = 2000
 
 
@@ -105,7 +106,10 @@ class DriverSlot:
             return
         death = self._death(ended, end, now_secs)
         logger.warning("slot %d: the driver of %s died: %s", self.port, ended.order.storm_id, death.reason)
-        self._pause(now, death.ran_secs)
+        if death.fatal:
+            self._not_before = _NEVER
+        else:
+            self._pause(now, death.ran_secs)
         self._died(ended.order.storm_id, death)
 
     def want(self, now: float, wanted: Wanted | None) -> None:
@@ -143,7 +147,7 @@ class DriverSlot:
             )
             logger.info("slot %d: started %s, process %d", self.port, wanted.storm_id, self.driver.pid)
         except BadPackage as error:
-            self._pause(now, 0.0)
+            self._not_before = _NEVER
             self._tell_death(wanted, str(error), fatal=True)
         except RequirementsFailed as error:
             # Perhaps an index does not answer: another time, or another machine, may do.

@@ -155,7 +155,7 @@ def pause_after(config: Config, attempt: TransactionAttempt, failure: Failure, t
     if not may_retry or not failure.retry or tries >= config.max_batch_attempts:
         kind = BatchFailedError if may_retry else RetriesUsedUpError
         error = kind(attempt.txid, tries, failure.step, failure.row, failure.cause)
-        error.writes_dead_letters, error.can_heal = config.on_poison == "dead_letter", failure.retry
+        error.writes_dead_letters, error.can_heal = config.on_poison == "dead_letter", failure.can_heal
         raise error
     return _pause(config, tries)
 

@@ -144,7 +144,7 @@ def check_master(master: str) -> None:
                 return
         except (OSError, ValueError) as error:
             problems.append(f"{address}: {describe(error)}")
-    raise EnvironmentProblem(
+    raise EnvironmentProblem.of_now(
         f"no Spark master answers at {master} ({'; '.join(problems)}). Is that its address? The master shows it at the top of "
         "its page, as in spark://host:7077"
     )
@@ -174,7 +174,7 @@ def _ask_version(path: Path) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise EnvironmentProblem(
+        raise EnvironmentProblem.of_now(
             f"`{path} -version` gave no answer within {_ANSWER_TIMEOUT_S:g} s. {_INSTALL}"
         ) from None
     except OSError as error:

@@ -143,7 +143,7 @@ def _custom(sink: Sink, table: pa.Table, routing: Routing, partitions: int, run:
                     f"the function of partition returned {chosen!r} for {partitions} partitions; it must return a number "
                     f"from 0 to {partitions - 1}, or several of them"
                 )
-                raise StepFailed(Failure(sink.target, None, cause, retry=False))
+                raise StepFailed(Failure(sink.target, None, cause, retry=False, can_heal=False))
             rows.setdefault(partition, []).append(at)
 
     iterate(sink.target, table, routing.fields, run.on_error, visit)

@@ -204,7 +204,7 @@ def _start(app_name: str, asked: dict[str, str], defaults: Mapping[str, str]) ->
             return SparkSession.builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
         said = "" if output is None else output.last_lines()
-        raise EnvironmentProblem(f"Spark did not start: {_cause(error)}.{said}") from error
+        raise EnvironmentProblem.of_now(f"Spark did not start: {_cause(error)}.{said}") from error
     finally:
         if output is not None:
             output.release()

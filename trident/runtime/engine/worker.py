@@ -303,6 +303,6 @@ def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput) -> It
             same = table.schema.equals(schema)
             if not same and table.schema.names != schema.names:
                 cause = f"emitted the columns {table.schema.names}, but the fields are {schema.names}"
-                raise StepFailed(Failure(fragment.entry, None, cause, retry=False))
+                raise StepFailed(Failure(fragment.entry, None, cause, retry=False, can_heal=False))
             # Wider or dictionary-encoded columns are cast to the declared type; a value that does not fit raises.
             yield table if same or table.schema.types == schema.types else table.cast(schema)

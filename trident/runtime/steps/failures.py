@@ -17,6 +17,7 @@ from trident.errors import (
     FencedError,
     SourceAwayError,
     TridentError,
+    can_heal,
     describe,
 )
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds, full_column
@@ -65,6 +66,8 @@ class Failure:
         The step that raised, its tuple (text; None if no single tuple is the cause), the error.
     retry
         False if another try cannot help (a wrong number of values, a value of a wrong type).
+    can_heal
+        Whether the same may go well later, in another driver if not in this one.
     waits_for
         What does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the cause.
     details
@@ -81,6 +84,7 @@ class Failure:
     details: str = ""
     left_out: LeftOut | None = None
     waits_for: str = ""
+    can_heal: bool = True
 
     @property
     def is_source_away(self) -> bool:
@@ -121,9 +125,10 @@ def failure_of(step: str, error: BaseException, row: object = None, retry: bool 
     of = None if row is None else shown(row)
     ours = error if isinstance(error, TridentError) else TridentError()
     final = isinstance(error, FencedError) or not ours.can_heal or full is not None or not retry
+    heals = full is None and can_heal(error)
     details = "".join(traceback.format_exception(error))
     reported = type(error).__name__ == "ReportedFailedException"
-    return Failure(step, of, describe(error), not final, reported, details, waits_for=ours.waits_for)
+    return Failure(step, of, describe(error), not final, reported, details, waits_for=ours.waits_for, can_heal=heals)
 
 
 @dataclass

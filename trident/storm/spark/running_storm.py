@@ -222,7 +222,9 @@ class RunningStormTopology:
         began = monotonic()
         while not self._supervisor.crew.all_ready:
             if self._ended.wait(_LOOK_S):
-                raise self._error or EnvironmentProblem(f"topology {self.name!r} was stopped while its workers started")
+                raise self._error or EnvironmentProblem.of_now(
+                    f"topology {self.name!r} was stopped while its workers started"
+                )
             waited = monotonic() - began
             if waited > min(_PATIENCE_S, self.conf.start_timeout_s):
                 self._check_starting(waited)
@@ -232,7 +234,7 @@ class RunningStormTopology:
         if self._slots.found < self.conf.workers and not self._slots.grow:
             raise self._slots.too_few(self.conf.workers)
         if waited > self.conf.start_timeout_s:
-            raise EnvironmentProblem(
+            raise EnvironmentProblem.of_now(
                 f"topology {self.name!r}: not all workers are up after start_timeout_s={self.conf.start_timeout_s:g} "
                 f"({', '.join(each['state'] for each in self.workers)}). One that is 'starting' waits for one of Spark's "
                 f"{self._slots.found} slots; one that is 'opening' waits for open() or prepare() of its spouts and bolts"

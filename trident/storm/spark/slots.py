@@ -73,7 +73,7 @@ class Slots:
             way = f"start Spark with master='local[{workers + others}]'"
         else:
             way = "give Spark more executors or cores (spark.executor.instances, spark.executor.cores, spark.cores.max)"
-        return EnvironmentProblem(
+        return EnvironmentProblem.of_now(
             f"topology {self._topology!r} has {workers} workers, each of which takes a slot of Spark for as long as it runs, "
             f"but {self._master} has {self.found} slot{'' if self.found == 1 else 's'}{busy}; Spark would wait for ever. "
             f"Ask for fewer workers, or {way}"
