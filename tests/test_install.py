@@ -71,7 +71,7 @@ def test_every_module_is_imported_from_where_it_was_installed(installed: Environ
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(450)
 def test_the_readme_is_followed_from_top_to_bottom_in_one_folder(installed: Environment, tmp_path: Path) -> None:
     program, *others = blocks(README, "python")
     assert len(others) == 2

@@ -20,7 +20,7 @@ from packaging.utils import canonicalize_name
 __all__ = ["Environment", "build_wheel", "needed", "unpack"]
 
 _ROOT = Path(__file__).parents[2]
-_TIMEOUT_S = 110.0
+_TIMEOUT_S = 200.0
 
 
 class Environment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from tests.cluster.code.archives import archive_by_hand, package_of
 from tests.cluster.code.packed_topologies import COUNTS_OF_WORDS, write_files
 from trident.cluster.cluster_errors import BadPackage, RequirementsFailed
+from trident.cluster.code.package_archive import check_package
 from trident.cluster.code.package_loading import load_package
 from trident.cluster.code.package_manifest import MANIFEST
 from trident.cluster.code.topology_package import make_package
@@ -93,6 +95,10 @@ _HOSTILE = {
     "a link": archive_by_hand({"a.py": b"/etc/passwd"}, mode=_LINK),
     "a device": archive_by_hand({"a.py": b""}, mode=0o020666),
     "a file that is a folder too": archive_by_hand({"a": b"x", "a/b.py": b"y"}),
+    "a folder that is a file too": archive_by_hand({"a/b.py": b"x", "a": b"y"}),
+    "a folder in a folder that is a file too": archive_by_hand({"a/b/c.py": b"x", "a": b"y"}),
+    "a name that no disk takes": archive_by_hand({f"{'a' * 256}.py": b"x"}),
+    "a path that no disk takes": archive_by_hand({"a/" * 600 + "a.py": b"x"}),
     "compressed zeros": archive_by_hand({"a.py": b"\0" * 1_000_000}, compression=zipfile.ZIP_DEFLATED),
 }
 
@@ -104,6 +110,8 @@ def test_a_package_that_was_made_to_do_harm_is_not_unpacked(tmp_path: Path, name
     with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
         cache.unpacked(hashlib.sha256(data).hexdigest())
     assert [path for path in tmp_path.rglob("*") if path.suffix not in ("", ".lock")] == []
+    with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
+        check_package(io.BytesIO(data))
 
 
 def test_files_that_the_manifest_does_not_name_and_those_of_other_bytes_are_refused(tmp_path: Path) -> None:

@@ -75,6 +75,20 @@ def test_a_topology_is_submitted_with_what_its_package_says(submissions: Submiss
     assert submissions.names.find("mine") == submissions.names.find(storm_id) == (storm_id, base)
 
 
+@pytest.mark.parametrize("content", [{"a/b": b"x", "a": b"y"}, {"a.py": b"x", "../b.py": b"y"}])
+def test_a_package_that_every_supervisor_would_refuse_is_refused(
+    submissions: Submissions, content: dict[str, bytes]
+) -> None:
+    sha256, data = package_of(content)
+    submissions.code.put(sha256, data)
+    with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
+        submissions.submit(Submission(sha256, "mine"))
+    good = submissions.submit(Submission(packed(submissions), "mine"))
+    with pytest.raises(BadPackage, match="which no package of `trident submit` does"):
+        submissions.upgrade(good, sha256)
+    assert list(submissions.cluster.all_bases()) == [good]
+
+
 def test_the_same_submission_is_one_topology_and_another_of_the_name_is_refused(submissions: Submissions) -> None:
     sha256, other = packed(submissions), packed(submissions, "2")
     storm_id = submissions.submit(Submission(sha256, submission="s1"))

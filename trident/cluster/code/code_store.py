@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trident.cluster.cluster_errors import BadPackage, ClusterError
-from trident.cluster.code.package_archive import MAX_ARCHIVE_BYTES, read_manifest, sha256_of
+from trident.cluster.code.package_archive import MAX_ARCHIVE_BYTES, check_package, read_manifest, sha256_of
 from trident.cluster.code.package_manifest import PackageManifest
 
 __all__ = ["UNUSED_S", "CodeStore", "IncomingPackage"]
@@ -125,6 +125,11 @@ class CodeStore:
         """Return the manifest of a package."""
         with self.open(sha256) as source:
             return read_manifest(source)
+
+    def check(self, sha256: str) -> PackageManifest:
+        """Return the manifest of a package whose every file a supervisor will take."""
+        with self.open(sha256) as source:
+            return check_package(source)
 
     def hashes(self) -> list[str]:
         """Return the names of all packages."""

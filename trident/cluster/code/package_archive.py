@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import stat
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -14,10 +15,11 @@ from trident.cluster.cluster_errors import BadPackage
 from trident.cluster.code.package_files import MAX_BYTES
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
 
-__all__ = ["MAX_ARCHIVE_BYTES", "archive_of", "read_manifest", "sha256_of", "unpack_into"]
+__all__ = ["MAX_ARCHIVE_BYTES", "archive_of", "check_package", "read_manifest", "sha256_of", "unpack_into"]
 
 _MAX_ENTRIES = 50_000
 _MAX_MANIFEST = 16 << 20
+_MAX_NAME, _MAX_PATH = 255, 1024  # bytes, for file systems
 MAX_ARCHIVE_BYTES = MAX_BYTES + (32 << 20)
 """The longest package that is taken: its files, the manifest, and what the format adds."""
 
@@ -67,18 +69,33 @@ def unpack_into(source: BinaryIO, folder: Path) -> PackageManifest:
     """
     with _opened(source) as archive:
         manifest = _manifest(archive)
-        entries = {entry.filename: entry for entry in _checked(archive)}
-        if set(entries) != {MANIFEST, *manifest.files}:
-            differs = sorted(set(entries) ^ {MANIFEST, *manifest.files})
-            raise BadPackage(f"the package and its manifest name other files: {', '.join(differs[:5])}")
-        for name, entry in entries.items():
-            data = archive.read(entry)
-            if name != MANIFEST and hashlib.sha256(data).hexdigest() != manifest.files[name]:
-                raise BadPackage(f"the package is damaged: {name} is not what its manifest says")
+        for name, data in _files(archive, manifest):
             path = folder.joinpath(*PurePosixPath(name).parts)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
     return manifest
+
+
+def check_package(source: BinaryIO) -> PackageManifest:
+    """Refuse what `unpack_into` refuses, without unpacking it; returns the manifest."""
+    with _opened(source) as archive:
+        manifest = _manifest(archive)
+        for _ in _files(archive, manifest):
+            pass
+    return manifest
+
+
+def _files(archive: zipfile.ZipFile, manifest: PackageManifest) -> Iterator[tuple[str, bytes]]:
+    """Iterate over the names and the bytes of all files, each checked."""
+    entries = {entry.filename: entry for entry in _checked(archive)}
+    if set(entries) != {MANIFEST, *manifest.files}:
+        differs = sorted(set(entries) ^ {MANIFEST, *manifest.files})
+        raise BadPackage(f"the package and its manifest name other files: {', '.join(differs[:5])}")
+    for name, entry in entries.items():
+        data = archive.read(entry)
+        if name != MANIFEST and hashlib.sha256(data).hexdigest() != manifest.files[name]:
+            raise BadPackage(f"the package is damaged: {name} is not what its manifest says")
+        yield name, data
 
 
 class _opened:  # noqa: N801 - reads as a function
@@ -112,10 +129,11 @@ def _manifest(archive: zipfile.ZipFile) -> PackageManifest:
     return PackageManifest.of_bytes(archive.read(entry))
 
 
-def _checked(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
+def _checked(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
     entries = archive.infolist()
     if len(entries) > _MAX_ENTRIES or sum(each.file_size for each in entries) > MAX_ARCHIVE_BYTES:
         raise BadPackage(f"the package would unpack to more than {MAX_ARCHIVE_BYTES:,} bytes or {_MAX_ENTRIES:,} files")
+    folders = {str(parent) for each in entries for parent in PurePosixPath(each.filename).parents}
     seen: set[str] = set()
     for each in entries:
         parts = PurePosixPath(each.filename).parts
@@ -130,10 +148,12 @@ def _checked(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipInfo]:
             or kind not in (0, stat.S_IFREG)
             or each.compress_type != zipfile.ZIP_STORED  # so none is larger than the package itself
             or each.filename in seen
-            or not seen.isdisjoint(str(parent) for parent in PurePosixPath(each.filename).parents)
+            or each.filename in folders
+            or len(os.fsencode(each.filename)) > _MAX_PATH
+            or max(len(os.fsencode(part)) for part in parts) > _MAX_NAME
         ):
             raise BadPackage(
                 f"the package holds {each.filename!r}, which no package of `trident submit` does; it was not unpacked"
             )
         seen.add(each.filename)
-        yield each
+    return entries

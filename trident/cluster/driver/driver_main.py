@@ -115,7 +115,7 @@ class _Driver:
     def _is_fatal(self, error: Exception) -> bool:
         """Whether another driver would end in the same way.
 
-        Of errors that are not Trident's it is believed only before the topology ran: a Spark that dies leaves errors of all kinds.
+        Of an error that is not Trident's it is believed only before the topology ran: a Spark that dies leaves many kinds.
         """
         return not can_heal(error) and (isinstance(error, TridentError) or self._running_since is None)
 
