@@ -65,7 +65,7 @@ def test_what_no_second_try_can_mend_is_fatal(error: Exception, has_run: bool) -
     [
         StoreAwayError("no answer", "Redis at localhost:6379"),
         ClusterUnreachable("no answer"),
-        FencedError("log", 1, 2),
+        FencedError("log", "one", "another"),
         EnvironmentProblem.of_now("no Spark master answers"),
         ConnectionResetError(),
         batch_failed(ConnectionResetError()),
