@@ -26,6 +26,7 @@ from trident.monitoring.open_metrics import BOUNDS_S, OTHER, Metrics
 from trident.operations import Count, Function
 from trident.runtime.driver.running import RunningTopology
 from trident.state.key_counts import KeyCounts
+from trident.statistics.at_work import AtWork
 from trident.statistics.operation_statistics import BatchFigures, OperationsStatistics, OperationWindow
 from trident.statistics.rolling_totals import WINDOWS_S
 from trident.tuples import TridentCollector, TridentTuple
@@ -134,6 +135,7 @@ def test_the_page_explains_every_metric() -> None:
     explained = dict(re.findall(r"^\| `(trident_\w+)` \| (\w+) \|", page, re.MULTILINE))
     metrics = Metrics("t", lambda: [{"name": "L", "dropped": 1, "errors": 0}])
     metrics.take(batch(1, 0.1, {}))
+    metrics.at_work = AtWork
     metrics.operations = lambda: OperationsStatistics(
         tuple(OperationWindow(window_s, 1.0, BatchFigures(), {}, ()) for window_s in (*WINDOWS_S, 0))
     )
