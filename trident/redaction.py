@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["SECRET", "Redacted", "redacted", "shown_settings"]
+__all__ = ["SECRET", "Redacted", "redacted", "shown_configuration", "shown_settings"]
 
 SECRET = {"trident.secret": True}
 """The `metadata` of a field that is never shown."""
@@ -32,6 +32,22 @@ def redacted(text: str) -> str:
 def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return settings without the values of those whose names speak of secrets, and without secrets in URLs."""
     return {name: _HIDDEN if _SECRET_NAME.search(name) else redacted(value) for name, value in sorted(settings.items())}
+
+
+def shown_configuration(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of any type as plain data, with what `shown_settings` hides hidden, in mappings within them too."""
+    return {
+        str(name): _HIDDEN if value is not None and _SECRET_NAME.search(str(name)) else _shown_value(value)
+        for name, value in sorted(settings.items(), key=lambda item: str(item[0]))
+    }
+
+
+def _shown_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return shown_configuration(value)
+    if isinstance(value, list | tuple):
+        return [_shown_value(each) for each in value]
+    return value if value is None or isinstance(value, bool | int | float) else redacted(str(value))
 
 
 class Redacted:

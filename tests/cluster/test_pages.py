@@ -18,7 +18,7 @@ from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
-from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
+from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StatusKind, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.operations import Count
 from trident.ui.one_topology import OneTopology
@@ -91,6 +91,33 @@ def test_the_summaries_tell_of_machines_slots_and_topologies(cluster: StormClust
     assert rows["counting"]["conf"] == {"engine": "in_process", "spark.ssl.keyPassword": "***"}
 
 
+def test_slots_are_counted_alike_wherever_they_are_told(cluster: StormClusterState) -> None:
+    cluster.supervisor_heartbeat("a", SupervisorInfo(time.time(), "host", "a", (), (6700, 6701), {}, 1.0))
+    assigned(cluster, submitted(cluster))  # its driver has not started yet, so the supervisor does not know of it
+    pages = ClusterOverview(cluster, TOKEN)
+    (machine,), summary = pages.supervisor_summary()["supervisors"], pages.cluster_summary()
+    assert (machine["slotsUsed"], machine["slotsFree"], machine["usedPorts"]) == (1, 1, [6700])
+    assert (summary["slotsUsed"], summary["slotsFree"], summary["slotsTotal"]) == (1, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("kind", "offered"),
+    [
+        ("active", ["deactivate", "rebalance", "kill"]),
+        ("inactive", ["activate", "rebalance", "kill"]),
+        ("failed", ["activate", "kill"]),
+        ("killed", []),
+    ],
+)
+def test_a_topology_without_a_driver_offers_what_can_be_done_and_shows_its_settings(
+    cluster: StormClusterState, kind: StatusKind, offered: list[str]
+) -> None:
+    storm_id = submitted(cluster, status=Status(kind, 0.0))
+    page = ClusterOverview(cluster, TOKEN).of_topology(storm_id).topology()
+    assert (page["actions"], page["isServed"]) == (offered, False)
+    assert page["configuration"] == {"engine": "in_process", "spark.ssl.keyPassword": "***"}
+
+
 def test_the_nimbus_that_leads_is_named(cluster: StormClusterState) -> None:
     first = Leadership(cluster.state, "http://one", "1.0", lambda: None)
     second = Leadership(cluster.state, "http://two", "1.0", lambda: None)
@@ -138,6 +165,8 @@ def test_what_the_driver_says_comes_first(cluster: StormClusterState) -> None:
             page = (pages := ClusterOverview(cluster, TOKEN).of_topology(storm_id)).topology()
             assert (page["id"], page["status"], page["txid"], page["note"]) == (storm_id, "ACTIVE", 2, "")
             assert page["conf"]["spark.ssl.keyPassword"] == "***"
+            assert page["isServed"]
+            assert page["actions"] == ["deactivate", "rebalance", "kill"]
             assert pages.lookup("counts", ["the"])["value"] == 2
             assert len(pages.batches()) == 2
 

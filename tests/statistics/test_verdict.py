@@ -137,6 +137,19 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
         "warn",
         ["It waits: no supervisor is there"],
     ),
+    "it waits for a store": (
+        page(
+            AtWork(batch=RunningBatch(31, "retry", 45.0, 9)),
+            health={"failures": 0, "waiting": "waiting for PostgreSQL at db:5432 since 2026-01-02 03:04:05 UTC"},
+        ),
+        "bad",
+        [
+            "It is waiting for PostgreSQL at db:5432 since 2026-01-02 03:04:05 UTC. It goes on by itself when that answers.",
+        ],
+    ),
+    "an error turns words": (
+        page(status="FAILED", health={"failures": 0, "error": "\u202eelbat"}), "bad", ["It has ended: \\u202eelbat"],
+    ),
     "it was put to rest": (
         page(status="FAILED", health=None, statusReason="its drivers died of: x"),
         "bad",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import re
 import sys
+import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +21,14 @@ from tests.ui.large_cluster import CyclicTopology, LargeCluster
 from tests.ui.page_servers import NASTY, TOKEN, counting, storm_server, trident_server, until
 from tests.ui.page_topologies import orders
 from tests.ui.stuck_topologies import stuck_batches, stuck_bolts
+from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.pages import ClusterOverview
+from trident.cluster.state.cluster_address import open_cluster_state
+from trident.cluster.state.cluster_records import Status, StormBase
+from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.runtime.driver.running import RunningTopology
 from trident.statistics import at_work
+from trident.statistics.verdict import verdict
 from trident.storm import StormTopology, TopologyBuilder, Tuple
 from trident.storm.testing import MockedSpout
 from trident.ui.one_topology import OneTopology
@@ -272,6 +280,89 @@ def test_a_hostile_key_value_and_failure_are_text(browser: Browser) -> None:
         assert page.evaluate("document.querySelectorAll('main script, main img').length") == 0
 
 
+TURNS = "\u202eno such table"
+
+
+class Turning(Split):
+    """Reports an error that turns the direction of what follows it."""
+
+    def execute(self, tuple: Tuple) -> None:
+        for _ in range(2):
+            self.collector.report_error(ValueError(TURNS))
+        super().execute(tuple)
+
+
+READ_FROM_LEFT = """element => {
+  const [text, found] = [document.createTreeWalker(element, NodeFilter.SHOW_TEXT), document.createRange()];
+  for (let node = text.nextNode(); node; node = text.nextNode()) {
+    const at = node.data.indexOf('times');
+    if (at < 0) continue;
+    const left = (index) => (found.setStart(node, index), found.setEnd(node, index + 1), found.getBoundingClientRect().left);
+    return left(at) < left(at + 4) && element.querySelector('bdi').getBoundingClientRect().right <= left(at);
+  }
+}"""
+
+
+def test_an_error_does_not_turn_the_words_of_the_page(browser: Browser) -> None:
+    builder = TopologyBuilder()
+    builder.set_spout("sentences", MockedSpout("sentence: string", ["a"]))
+    builder.set_bolt("split", Turning()).shuffle_grouping("sentences")
+    with storm_server(builder.create_topology()) as (running, server), opened(browser, server.url) as page:
+        until(lambda: len(running.errors) > 1)
+        error = page.locator("details.error .whatwrong")
+        expect(error).to_contain_text("2 times")
+        assert error.evaluate(READ_FROM_LEFT) is True
+
+
+def test_the_verdict_spells_out_what_would_turn_its_words(browser: Browser) -> None:
+    class Turned(LargeCluster):
+        def of_topology(self, topology_id: str) -> Any:
+            found = super().of_topology(topology_id)
+            told = found.topology()
+            health = {**told["health"], "error": f"{TURNS}: orders"}
+            shown = {**told, "verdict": verdict({**told, "status": "FAILED", "health": health})}
+            found.topology = lambda window_s=0: shown  # type: ignore[method-assign]
+            return found
+
+    with (
+        UIServer(Turned(1, 3), port=0) as server,
+        opened(browser, f"{server.url}/#/topology/topology-0") as page,
+    ):
+        expect(page.get_by_label("How it does")).to_contain_text(r"It has ended: \u202eno such table: orders")
+
+
+# ---- in a cluster ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "offered"),
+    [
+        (Status("active", 0.0), "It waits", ["Deactivate", "Rebalance", "Kill"]),
+        (Status("failed", 0.0, reason="no such table"), "put to rest: no such table", ["Activate", "Kill"]),
+    ],
+)
+def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(
+    browser: Browser, tmp_path: Path, status: Status, said: str, offered: list[str]
+) -> None:
+    cluster = StormClusterState(open_cluster_state(tmp_path))
+    base = StormBase("counting", time.time(), status, 1, {}, "trident", "m.py:t", "hash", {})
+    TopologyNames(cluster).submit(base)
+    pages = ClusterOverview(cluster, TOKEN, lambda *asked: {})
+    try:
+        with (
+            UIServer(pages, port=0, token=TOKEN) as server,
+            opened(browser, f"{server.url}/#/topology/counting") as page,
+        ):
+            expect(page.get_by_label("How it does")).to_contain_text(said)
+            expect(page.get_by_text("There is no picture")).to_be_visible()
+            for _ in range(3):  # `opened` fails if any request is refused
+                with page.expect_response(re.compile("/api/v1/topology/counting")):
+                    ask_now(page)
+            assert page.get_by_role("group", name="Actions").get_by_role("button").all_inner_texts() == offered
+    finally:
+        cluster.disconnect()
+
+
 # ---- screens, keys ---------------------------------------------------------------------------------------------------
 
 
@@ -281,6 +372,27 @@ def test_a_narrow_window_needs_no_scrolling_to_the_side(browser: Browser, cluste
         expect(page.get_by_role("heading", level=1)).to_be_visible()
         page.wait_for_selector("table tbody tr")
         assert page.evaluate("document.scrollingElement.scrollWidth") <= PHONE["width"]
+
+
+BROKEN = """() => [...document.querySelectorAll('tbody td, tbody th')].flatMap(cell => {
+  const [texts, found, broken] = [document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), document.createRange(), []];
+  for (let node = texts.nextNode(); node; node = texts.nextNode())
+    for (const word of node.data.matchAll(/[\\p{L}\\p{N}]{2,24}/gu)) {
+      found.setStart(node, word.index);
+      found.setEnd(node, word.index + word[0].length);
+      if (new Set([...found.getClientRects()].map(each => Math.round(each.top))).size > 1) broken.push(word[0]);
+    }
+  return broken;
+})"""
+
+
+@pytest.mark.parametrize("width", [800, 1000, 1280])
+def test_cells_do_not_break_inside_words(browser: Browser, orders_url: str, width: int) -> None:
+    with opened(browser, orders_url, viewport={"width": width, "height": 900}) as page:
+        page.wait_for_selector(DRAWN)
+        page.wait_for_selector("#h-bolts")
+        assert page.evaluate(BROKEN) == []
+        assert page.evaluate("document.scrollingElement.scrollWidth") <= width
 
 
 def test_a_narrow_window_shows_a_trident_topology(browser: Browser, orders_url: str) -> None:

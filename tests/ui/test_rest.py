@@ -13,16 +13,17 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from tests.storm.components import SENTENCES
+from tests.storm.components import SENTENCES, word_count
 from tests.storm.components import Split as SplitBolt
 from tests.ui.page_servers import NASTY, TOKEN, allowed, ask, counting, get, storm_server, trident_server, until
 from trident.cluster.cluster_errors import ClusterUnreachable, NameTaken, NoLeader, NoSuchTopology, NotAllowed
 from trident.errors import ConfigError, TridentError
 from trident.runtime.driver.running import RunningTopology
-from trident.storm import TopologyBuilder
+from trident.storm import LocalCluster, TopologyBuilder
 from trident.storm.testing import MockedSpout
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import OneTopology
+from trident.ui.storm_pages import StormPages
 from trident.ui.ui_server import UIServer
 
 T = "/api/v1/topology"
@@ -102,6 +103,7 @@ def test_the_page_of_a_trident_topology_agrees_with_it(trident: tuple[RunningTop
         "lastFailure": None,
         "deadLetters": 0,
         "fenced": False,
+        "waiting": "",
         "error": None,
     }
 
@@ -161,6 +163,30 @@ def test_the_page_of_bolts_is_storms_and_ours(bolts: UIServer) -> None:
     component = get(bolts, f"{T}/bolts/component/split")
     assert component["componentType"] == "bolt"
     assert len(component["executorStats"]) == 2
+
+
+def test_workers_and_executors_say_where_they_run() -> None:
+    with LocalCluster() as cluster:
+        declared = word_count()
+        running = cluster.submit_topology("words", {"user": {"db_password": "s3cret", "size": 3}}, declared)
+        pages = StormPages(running, declared, "words-1")
+        page = pages.topology()
+        (worker,) = page["workers"]
+        assert (worker["topologyId"], worker["topologyName"]) == ("words-1", "words")
+        for each in pages.component("split")["executorStats"]:
+            assert (each["host"], each["port"], each["worker"]) == (worker["host"], worker["port"], 0)
+            assert each["uptime"].endswith("s")
+            assert each["uptimeSeconds"] >= 0
+        assert page["configuration"]["user"] == {"db_password": "***", "size": 3}
+        assert page["configuration"]["message_timeout_s"] == 30.0
+
+
+def test_the_configuration_hides_secrets() -> None:
+    conf = {"spark_conf": {"spark.ssl.keyPassword": "s3cret", "spark.cores.max": "2"}}
+    with trident_server(conf=conf) as (_, server):
+        told = get(server, WC)["configuration"]
+    assert told["spark_conf"] == {"spark.cores.max": "2", "spark.ssl.keyPassword": "***"}
+    assert (told["engine"], told["message_timeout_s"]) == ("in_process", 600.0)
 
 
 def test_the_picture_of_bolts_has_groupings_and_rates(bolts: UIServer) -> None:

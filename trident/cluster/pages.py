@@ -45,9 +45,8 @@ class ClusterOverview:
     def cluster_summary(self) -> Page:
         """Return how much there is of everything."""
         supervisors, rows = self._cluster.all_supervisor_info(), self._rows()
-        total = sum(len(each.meta) for each in supervisors.values())
-        nodes = [each.slot.node for each in self._cluster.all_assignments().values()]
-        used = sum(1 for node in nodes if node in supervisors)
+        total, taken = sum(len(each.meta) for each in supervisors.values()), self._taken_slots()
+        used = sum(len(taken.get(node, ())) for node in supervisors)
         return {
             "stormVersion": __version__,
             "supervisors": len(supervisors),
@@ -79,7 +78,7 @@ class ClusterOverview:
 
     def supervisor_summary(self) -> Page:
         """Return every supervisor."""
-        found = sorted(self._cluster.all_supervisor_info().items())
+        found, taken = sorted(self._cluster.all_supervisor_info().items()), self._taken_slots()
         return {
             "supervisors": [
                 {
@@ -88,9 +87,9 @@ class ClusterOverview:
                     "uptime": uptime_text(info.uptime_secs),
                     "uptimeSeconds": info.uptime_secs,
                     "slotsTotal": len(info.meta),
-                    "slotsUsed": len(info.used_ports),
-                    "slotsFree": len(info.meta) - len(info.used_ports),
-                    "usedPorts": list(info.used_ports),
+                    "slotsUsed": len(taken.get(name, ())),
+                    "slotsFree": len(info.meta) - len(taken.get(name, ())),
+                    "usedPorts": taken.get(name, []),
                 }
                 for name, info in found
             ]
@@ -137,6 +136,13 @@ class ClusterOverview:
                 self._drivers.clear()
             self._drivers[key] = HttpTopologyPages(url, self._token, storm_id)
         return self._drivers[key]
+
+    def _taken_slots(self) -> dict[str, list[int]]:
+        """Return the ports by supervisor that topologies are assigned to, whether or not their drivers run already."""
+        found: dict[str, list[int]] = {}
+        for node, port in sorted(each.slot for each in self._cluster.all_assignments().values()):
+            found.setdefault(node, []).append(port)
+        return found
 
     def _rows(self) -> list[Page]:
         bases, assignments = self._cluster.all_bases(), self._cluster.all_assignments()

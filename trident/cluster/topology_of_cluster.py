@@ -8,10 +8,10 @@ from typing import Any
 
 from trident.cluster.cluster_errors import ClusterError, NoSuchTopology
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
-from trident.cluster.state.cluster_records import NodePort, StormBase
+from trident.cluster.state.cluster_records import NodePort, StatusKind, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.errors import TridentError
-from trident.redaction import shown_settings
+from trident.redaction import shown_configuration, shown_settings
 from trident.statistics.verdict import verdict
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.http_pages import HttpTopologyPages
@@ -20,6 +20,15 @@ __all__ = ["Acting", "ClusterTopologyPages", "facts", "uptime_text"]
 
 Acting = Callable[[str, Action, Mapping[str, Any]], Page]
 """Does something to a topology, by its id."""
+
+
+_ACTIONS: Mapping[StatusKind, list[Action]] = {
+    "active": ["deactivate", "rebalance", "kill"],
+    "inactive": ["activate", "rebalance", "kill"],
+    "failed": ["activate", "kill"],
+    "killed": [],
+}
+"""What can be done to a topology, by the status of its record."""
 
 
 class ClusterTopologyPages:
@@ -39,10 +48,11 @@ class ClusterTopologyPages:
         base, slot, beat = self._known()
         page: Page = {} if beat is None else dict(beat.stats)
         note = ""
+        served = False
         try:
             driver = None if beat is None else self._driver_of(beat)
             if driver is not None:
-                page = driver.topology(window_s)
+                page, served = driver.topology(window_s), True
         except (TridentError, KeyError) as error:
             note = f"the driver does not answer, so this is what it said last: {error}"
         told = [
@@ -51,7 +61,8 @@ class ClusterTopologyPages:
             for each in errors
         ]
         errors = sorted(told, key=lambda each: -each["errorTime"]) or page.get("errors", [])
-        page = {**page, **facts(self._id, base, slot, beat), "topologyErrors": errors, "note": note}
+        known = {"topologyErrors": errors, "note": note, "actions": _ACTIONS[base.status.kind], "isServed": served}
+        page = {"configuration": shown_configuration(base.conf), **page, **facts(self._id, base, slot, beat), **known}
         return {**page, "verdict": verdict(page)}
 
     def component(self, component: str, window_s: int = 0) -> Page:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import linecache
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from types import FrameType
@@ -24,6 +25,7 @@ __all__ = [
     "is_stalled",
     "place_of",
     "stalls",
+    "visible",
 ]
 
 Tone = Literal["good", "quiet", "warn", "bad"]
@@ -34,6 +36,7 @@ _LONG_S = 30.0
 """What takes longer than this, and than `_TIMES` as long as is usual for it, is a warning."""
 _TIMES = 3
 _MINUTE, _HOUR = 60, 3600
+_DIRECTIONS = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 @dataclass(frozen=True)
@@ -189,11 +192,16 @@ def duration(seconds: float) -> str:
     return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
 
 
+def visible(text: str) -> str:
+    """Return a user's text with the characters spelt out that turn the direction of the words around it."""
+    return _DIRECTIONS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 def place_of(frame: FrameType) -> str:
     """Return the function and line that a thread is in."""
     name, file, line = frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(file, line, frame.f_globals).strip()
-    return f"{name} ({file}, line {line})" + (f": {text}" if text else "")
+    return visible(f"{name} ({file}, line {line})" + (f": {text}" if text else ""))
 
 
 _DOING = {
@@ -213,7 +221,7 @@ def _of_batch(at_work: AtWork) -> Iterator[Stall]:
     if batch.phase == "retry":
         text = f"Batch {batch.txid} waits for its {_nth(batch.tries)} try; nothing was committed for {duration(batch.seconds)}."
     else:
-        step = f" in step `{batch.step}`" if batch.step else ""
+        step = f" in step `{visible(batch.step)}`" if batch.step else ""
         again = f", in its {_nth(batch.tries)} try" if batch.tries > 1 else ""
         doing = f"it is in {batch.where}" if batch.where else _DOING.get(batch.phase, batch.phase)
         text = f"Batch {batch.txid} has run for {duration(batch.seconds)}{step}{again}: {_ended(doing)}"
@@ -222,6 +230,7 @@ def _of_batch(at_work: AtWork) -> Iterator[Stall]:
 
 def _of_calls(at_work: AtWork) -> Iterator[Stall]:
     for call in sorted(at_work.calls, key=lambda each: -each.seconds):
+        component = visible(call.component)
         tone = _tone(at_work, call.seconds, call.usual_s)
         if tone is None:
             continue
@@ -233,7 +242,7 @@ def _of_calls(at_work: AtWork) -> Iterator[Stall]:
             if call.where.startswith("next_tuple ")
             else ""
         )
-        text = f"`{call.component}`{task} has been in one call for {duration(call.seconds)}{where}"
+        text = f"`{component}`{task} has been in one call for {duration(call.seconds)}{where}"
         yield Stall(
             tone,
             ("call", call.component, call.tasks),

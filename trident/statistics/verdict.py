@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trident.statistics.at_work import AtWork, Stall, Tone, duration, stalls
+from trident.statistics.at_work import AtWork, Stall, Tone, duration, stalls, visible
 
 __all__ = ["verdict"]
 
@@ -35,6 +35,8 @@ def verdict(page: Mapping[str, Any]) -> dict[str, Any]:
         As of `TopologyPages.topology`, or a heartbeat of it; what it does not tell is not known, which is not the same as none.
     """
     still = stalls(AtWork.of(page.get("atWork"))) if page.get("status") in _MOVES else []
+    if _health(page).get("waiting"):  # which is why its batch does not move
+        still = [each for each in still if each.about[0] != "batch"]
     lines = [*_ended(page), *((each.tone, each.text) for each in still), *_unwell(page), *_busy(page, still)]
     lines += _behind(page, still)
     if all(tone in ("good", "quiet") for tone, _ in lines):
@@ -172,5 +174,5 @@ def _plural(count: int, what: str) -> str:
 
 
 def _cut(text: Any, most: int) -> str:
-    whole = str(text)
+    whole = visible(str(text))
     return whole if len(whole) <= most else f"{whole[: most - 1]}…"

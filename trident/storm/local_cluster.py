@@ -71,6 +71,11 @@ class LocalTopology:
         return self._conf.name
 
     @property
+    def conf(self) -> StormConfig:
+        """Its settings."""
+        return self._conf
+
+    @property
     def pending(self) -> int:
         """How many tracked messages are not answered."""
         return sum(each.pending for each in self._workers.values())

@@ -8,9 +8,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.ability import Ability
 from trident.errors import TridentError, UnsupportedOperation, describe
+from trident.redaction import shown_configuration
 from trident.statistics.reported_errors import ReportedError
 from trident.statistics.verdict import verdict
 from trident.storm.statistics.topology_status import TopologyStatus
+from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ending import end_later
@@ -25,6 +27,8 @@ class _Running(Protocol):
 
     @property
     def name(self) -> str: ...
+    @property
+    def conf(self) -> StormConfig: ...
     @property
     def status(self) -> TopologyStatus: ...
     def activate(self) -> None: ...
@@ -80,6 +84,8 @@ class StormPages:
             "lags": [],
             "health": self._health(figures.failed),
             "errors": [_error(each) for each in status.errors],
+            "workers": [{**each, "topologyId": self._id} for each in counted["workers"]],
+            "configuration": shown_configuration(self._running.conf.as_mapping()),
             "actions": self._actions(),
         }
         return {**page, "verdict": verdict(page)}

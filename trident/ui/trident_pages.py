@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import FencedError, TridentError, describe
 from trident.explain import describe as explain_states
 from trident.graph import JoinWithinNode, StateNode, WindowNode
+from trident.redaction import shown_configuration
 from trident.runtime.reading.written_keys import parse_key
 from trident.statistics.storm_shape import pretty_seconds
 from trident.statistics.verdict import verdict
@@ -81,6 +82,7 @@ class TridentPages:
             "workersTotal": 1,
             "executorsTotal": self._picture.steps,
             "tasksTotal": figures.tasks(),
+            "configuration": shown_configuration(running.config.as_mapping()),
             "actions": self._actions(),
         }
         return {**page, "verdict": verdict(page)}

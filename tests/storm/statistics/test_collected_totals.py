@@ -39,6 +39,7 @@ class Worker:
             "uptime_s": 0.0,
             "totals": [((self.task, "executed", "split", "default"), self.executed)],
             "pending": [],
+            "port": 0,
             "calls": [],
         }
         self.sent.append(taken)

@@ -99,7 +99,9 @@ class _WorkerTask:
             lambda: Random(_seeds.getrandbits(128)),
         )  # fmt: skip
         self._worker = Worker(ticket.worker, setting, mail.inboxes, self._died)
-        self._snapshots = WorkerSnapshots(ticket.worker, self._worker.executors, self._worker.at_work)
+        self._snapshots = WorkerSnapshots(
+            ticket.worker, self._worker.executors, self._worker.at_work, int(mail.address.rpartition(":")[2])
+        )
         self._line.send("register", address=mail.address, host=socket.gethostname(), pid=os.getpid())
 
     def _is_over(self) -> bool:

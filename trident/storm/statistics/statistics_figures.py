@@ -141,6 +141,8 @@ class WorkerStatus:
         Seconds since then.
     pending
         Tracked messages of its spouts that are not answered.
+    port
+        Where other workers send to; 0 for one of this process.
     """
 
     number: int
@@ -149,3 +151,4 @@ class WorkerStatus:
     uptime_s: float
     heard_s: float
     pending: int
+    port: int = 0

@@ -10,6 +10,7 @@ from trident.statistics.reported_errors import ReportedError
 from trident.statistics.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
 from trident.storm.statistics.statistics_figures import (
     ComponentStatistics,
+    ExecutorStatistics,
     Figures,
     TopologyStatistics,
     WindowStatistics,
@@ -86,9 +87,7 @@ def component_page(status: Status, component: str, window_s: int) -> dict[str, A
             {"component": each.component, "stream": each.stream, **_bolt_figures(each.figures)} for each in found.inputs
         ],
         "outputStats": [{"stream": each.stream, **figures(each.figures)} for each in found.outputs],
-        "executorStats": [
-            {"id": each.name, "worker": each.worker, **figures(each.figures)} for each in found.executors
-        ],
+        "executorStats": [_executor(status, each) | figures(each.figures) for each in found.executors],
         "componentErrors": [error_entry(each) for each in status.errors if each.component == component],
     }
 
@@ -126,10 +125,24 @@ def _worker(status: Status, worker: WorkerStatus) -> dict[str, Any]:
         "worker": worker.number,
         "host": worker.host,
         "pid": worker.pid,
+        "port": worker.port,
         "uptime": pretty_seconds(worker.uptime_s),
         "uptimeSeconds": int(worker.uptime_s),
         "executorsTotal": len(executors),
         "componentNumTasks": {component: count for component, count in tasks.items() if count},
+    }
+
+
+def _executor(status: Status, executor: ExecutorStatistics) -> dict[str, Any]:
+    """Return an executor and where it runs; `port` is that of its worker, 0 for one of this process."""
+    worker = next((each for each in status.workers if each.number == executor.worker), None)
+    return {
+        "id": executor.name,
+        "worker": executor.worker,
+        "host": None if worker is None else worker.host,
+        "port": None if worker is None else worker.port,
+        "uptime": None if worker is None else pretty_seconds(worker.uptime_s),
+        "uptimeSeconds": None if worker is None else int(worker.uptime_s),
     }
 
 

@@ -107,6 +107,7 @@ class TopologyMonitor:
                 snapshot["uptime_s"],
                 now - heard,
                 sum(count for _, count in snapshot["pending"]),
+                snapshot["port"],
             )
             for number, (heard, snapshot) in sorted(self._heard.copy().items())
             if number < layout.workers

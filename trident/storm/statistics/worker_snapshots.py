@@ -60,6 +60,8 @@ class Snapshot(TypedDict):
         Lists of a `Key` and its value.
     pending
         Lists of a spout's task and how many of its tracked messages are not answered.
+    port
+        Where other workers send to; 0 for one of the topology's own process.
     calls
         What executors have been at for a second or more: their tasks, the seconds of the present call, those that are in no
         total yet, and where the call is.
@@ -73,6 +75,7 @@ class Snapshot(TypedDict):
     uptime_s: float
     totals: list[tuple[tuple[int, str, str, str], float]]
     pending: list[tuple[int, int]]
+    port: int
     calls: Calls
 
 
@@ -85,11 +88,18 @@ class WorkerSnapshots:
         Those of one start of the worker; a new start needs a new object.
     at_work
         Returns what executors have been at for a second or more.
+    port
+        Where other workers send to.
     """
 
     def __init__(
-        self, worker: int, executors: Sequence[Executor], at_work: Callable[[], Sequence[PresentCall]] = tuple
+        self,
+        worker: int,
+        executors: Sequence[Executor],
+        at_work: Callable[[], Sequence[PresentCall]] = tuple,
+        port: int = 0,
     ) -> None:
+        self._port = port
         self._worker, self._executors, self._at_work = worker, tuple(executors), at_work
         self._start, self._number = _random.getrandbits(62), 0
         self._host, self._began = socket.gethostname(), time.monotonic()
@@ -111,6 +121,7 @@ class WorkerSnapshots:
                 if isinstance(executor, SpoutExecutor)
                 for task, each in list(executor.tasks.items())
             ],
+            "port": self._port,
             "calls": [(each.place.tasks, each.seconds, each.uncounted_s, each.where) for each in self._at_work()],
         }
 

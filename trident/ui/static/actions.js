@@ -15,7 +15,7 @@ export function Actions({ id, page, meta, alone }) {
   const [asked, setAsked] = useState(null);
   const [done, setDone] = useState(null);
   if (meta.readOnly) return null;
-  const offered = ALL.filter((name) => (alone ? page.actions ?? [] : ALL).includes(name));
+  const offered = ALL.filter((name) => (page.actions ?? (alone ? [] : ALL)).includes(name));
   const fits = (name) => !(name === "activate" && page.status === "ACTIVE") && !(name === "deactivate" && page.status === "INACTIVE");
   const over = ["STOPPED", "KILLED"].includes(page.status);
   return html`<div class="actions" role="group" aria-label="Actions">
@@ -59,7 +59,7 @@ function Dialog({ id, name, action, bolts, components, close }) {
   };
   return html`<dialog ref=${box} aria-labelledby="dialog-title" onCancel=${(event) => { event.preventDefault(); close(); }}>
     <form onSubmit=${send}>
-      <h2 id="dialog-title">${title} ${name}?</h2>
+      <h2 id="dialog-title">${title} <bdi>${name}</bdi>?</h2>
       <p>${meaning}</p>
       ${timed && html`<label>What is pending may take (seconds) <input type="number" name="wait" min="0" max="86400" step="any" value="30" required /></label>`}
       ${action === "rebalance" && html`<label>Workers (empty: as now) <input type="number" name="workers" min="1" /></label>`}

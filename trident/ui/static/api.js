@@ -75,8 +75,9 @@ export function useLive(path, every = EVERY_MS) {
   return { data: data?.[0] ?? null, error };
 }
 
-// The same for several addresses: drawn once, when all have come. The first must come; another that fails is null.
-export function useLives(paths, every = EVERY_MS) {
+// The same for several addresses: drawn once, when all have come. The first must come and says whether the others are asked;
+// one of those that fails is null.
+export function useLives(paths, every = EVERY_MS, others = () => true) {
   const [state, setState] = useState({ data: null, error: null });
   useEffect(() => {
     if (!paths.length) return undefined;
@@ -89,8 +90,9 @@ export function useLives(paths, every = EVERY_MS) {
       if (!document.hidden) {
         asking = true;
         try {
-          const [first, ...others] = paths.map(get);
-          const data = await Promise.all([first, ...others.map((each) => each.catch(() => null))]);
+          const first = await get(paths[0]);
+          const more = others(first) ? paths.slice(1).map((path) => get(path).catch(() => null)) : [];
+          const data = [first, ...await Promise.all(more)];
           if (!over) setState({ data, error: null });
         } catch (error) {
           if (!over) setState((before) => ({ data: before.data, error }));

@@ -13,8 +13,8 @@ export function Errors({ errors, title = "Errors" }) {
     ${!newest.length && html`<p class="muted">None.</p>`}
     ${newest.map((each) => html`<details class="error" key=${`${each.component} ${causeOf(each)}`}>
       <summary><span class="when" title=${moment(each.errorTime * 1000)}>${ago(each.errorTime * 1000)}</span>
-        <span class="where">${each.component}${each.txid ? ` · batch ${each.txid}` : ""}</span>
-        <span class="whatwrong">${cut(causeOf(each), 240)}${each.times > 1 && html` <span class="muted">${count(each.times)} times</span>`}</span></summary>
+        <span class="where"><bdi>${each.component}</bdi>${each.txid ? ` · batch ${each.txid}` : ""}</span>
+        <span class="whatwrong"><bdi>${cut(causeOf(each), 240)}</bdi>${each.times > 1 && html` <span class="muted">${count(each.times)} times</span>`}</span></summary>
       ${each.row && html`<p><span class="muted">Tuple:</span> <code>${each.row}</code></p>`}
       <pre tabindex="0">${each.error}</pre>
       <p class="muted">${each.errorHost ? `on ${each.errorHost}` : ""}${each.errorTask !== undefined && each.errorTask !== null ? `, task ${each.errorTask}` : ""}${each.willRetry === false ? ", not tried again" : ""}</p>

@@ -1,7 +1,7 @@
 // One topology: how it does, then everything in detail.
 
 import { html, useState } from "./vendor/preact-htm.js";
-import { useLives } from "./api.js";
+import { EVERY_MS, useLives } from "./api.js";
 import { age, count, duration, is, ms, NONE, percent, plural, rate, windowName } from "./format.js";
 import { Actions } from "./actions.js";
 import { Batches, Phases } from "./batches.js";
@@ -13,6 +13,7 @@ import { Picture } from "./picture.js";
 import { Card, Problem, Sparkline, Status, Table, Tile, useHistory, Windows } from "./pieces.js";
 import { States } from "./states.js";
 
+const isServed = (page) => page.isServed !== false; // else nobody can say more than this page does
 export const pathOf = (id) => `topology/${encodeURIComponent(id)}`;
 const FIGURES = [
   ["Window", (row) => windowName(row)],
@@ -48,7 +49,7 @@ const WORKERS = [
 export function Topology({ id, meta, alone }) {
   const [window, choose] = useState(600);
   const path = pathOf(id);
-  const { data, error } = useLives([`${path}?window=${window}`, `${path}/visualization?window=${window}`, `${path}/batches`]);
+  const { data, error } = useLives([`${path}?window=${window}`, `${path}/visualization?window=${window}`, `${path}/batches`], EVERY_MS, isServed);
   const [page, drawn, told] = data ?? [];
   const at = page && `${page.uptimeSeconds} ${page.txid ?? ""} ${page.rates?.tuplesPerSecond}`;
   const rates = useHistory({ of: page?.rates?.tuplesPerSecond, at });
@@ -60,14 +61,15 @@ export function Topology({ id, meta, alone }) {
     <div class="head">
       <div><h1>${page.name}</h1>
         <p class="sub"><${Status} status=${page.status} /> ${trident ? "Trident" : "spouts and bolts"}, up for ${age(page.uptimeSeconds)}
-          ${page.host ? html` on ${page.host}` : null}${page.id !== page.name ? html`, id ${page.id}` : null}</p></div>
+          ${page.host ? html` on <bdi>${page.host}</bdi>` : null}${page.id !== page.name ? html`, id <bdi>${page.id}</bdi>` : null}</p></div>
       <${Actions} id=${id} page=${page} meta=${meta} alone=${alone} />
     </div>
     <${Problem} error=${error} />
-    ${page.note && html`<p class="problem">${page.note}</p>`}
+    ${page.note && html`<p class="problem"><bdi>${page.note}</bdi></p>`}
     ${page.verdict && html`<${Verdict} found=${page.verdict} />`}
     <${Tiles} page=${page} batches=${batches} rates=${rates} />
     <${Windows} window=${window} choose=${choose} />
+    ${!isServed(page) && html`<p class="muted">There is no picture, and there are no figures of now, while no driver of it answers.</p>`}
     ${drawn?.nodes?.length > 0 && html`<${Picture} id=${id} drawn=${drawn} />`}
     ${trident && html`<div class="columns">
       <${Card} title="Sources" id="sources"><${Table} caption="Sources" columns=${sources(id)} rows=${page.sources ?? []} keyOf=${(row) => row.source} empty="No batch was committed yet." />
