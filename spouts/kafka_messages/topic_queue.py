@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["TopicQueue"]
 
 _log = logging.getLogger(__name__)
+_ASK_EVERY_S = 5.0
 _LOOK_AWAY_S = 30.0  # while no broker answers
 _LOST = ("_AUTO_OFFSET_RESET", "OFFSET_OUT_OF_RANGE")
 _UNKNOWN = ("UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "UNKNOWN_TOPIC_ID")
@@ -59,7 +60,9 @@ class TopicQueue:
         self._max_uncommitted = limits.max_uncommitted
         self._look_at = 0.0
         self._reports, self._values = Reports(), RecordValues(options)
-        self._is_down = self._is_told = False
+        self._is_down = self._is_told = self._is_awaited = False
+        self._ends: dict[Spot, int] | None = {}  # that are waited for; None: they are to be asked for
+        self._ask_at = 0.0
         self._is_first, self._silent = True, set[Spot]()
         self._settings = consumer_settings(
             options.bootstrap_servers, options.isolation, options.group_id, options.config
@@ -103,8 +106,10 @@ class TopicQueue:
             raise SourceAwayError(
                 f"reading at {self._options.bootstrap_servers}: no broker answers ({self._reports}). Check that they run"
             )
-        if time.monotonic() >= self._look_at:
+        if time.monotonic() >= self._look_at or self._is_awaited:
+            self._is_awaited = False
             self._look()
+        self._find_ends()
         taken = self._consumer.consume(min(room, self._permitted()), 0) if self._work else []
         records = []
         for each in taken:
@@ -117,6 +122,16 @@ class TopicQueue:
         if taken or self._commits.succeeded:
             self._is_down = self._is_told = self._commits.succeeded = False
         return self._messages(records)
+
+    def look_now(self) -> None:
+        """Find out where the partitions end at this moment. For any thread."""
+        self._is_awaited = True  # first: partitions are looked for before it is asked where they end
+        self._ends, self._ask_at = None, 0.0
+
+    def may_have_more(self) -> bool:
+        """Whether a partition does not say where it ends, or was not read up to there."""
+        ends = self._ends
+        return ends is None or bool(self._silent) or any(self._work[spot].window.position < ends[spot] for spot in ends)
 
     def acknowledge(self, done: Sequence[Taken]) -> None:
         """Note what is done; it is committed with more."""
@@ -216,6 +231,15 @@ class TopicQueue:
         self._consumer.assign([placed(spot, work.place) for spot, work in self._work.items()])
         for work in self._work.values():
             work.is_paused = False
+
+    def _find_ends(self) -> None:
+        """Ask where the partitions end, if that is waited for; those that do not answer are asked again after seconds."""
+        if self._ends is not None or time.monotonic() < self._ask_at:
+            return
+        self._ask_at = time.monotonic() + _ASK_EVERY_S
+        bounds = self._view.bounds(self._work)
+        if bounds.keys() == self._work.keys() and not self._is_awaited:
+            self._ends = {spot: found.end for spot, found in bounds.items()}
 
     def _permitted(self) -> int:
         """Stop reading partitions whose lowest record takes too long; return how many records of others may come."""

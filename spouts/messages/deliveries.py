@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Protocol
 
-from spouts.messages.queue import Message, MessageQueue
+from spouts.messages.queue import Message, MessageQueue, ReadsAhead
 from spouts.messages.retry_policy import RetryPolicy, Waiting
 from trident.errors import SourceAwayError, SpoutError
 
@@ -61,6 +61,8 @@ class Deliveries:
         self._done: list[Message] = []
         self._failed: list[Message] = []  # of which the queue does not know yet
         self._is_active, self._is_away = True, False
+        self._ahead = queue if isinstance(queue, ReadsAhead) else None
+        self._is_awaited = False  # whether someone waits for all that the queue has, and it was not asked since
         self._pause_s, self._idle_s = _FIRST_PAUSE_S, _SHORTEST_IDLE_S
         self._try_at = self._work_at = self._fetch_at = 0.0
 
@@ -68,6 +70,17 @@ class Deliveries:
     def pending(self) -> int:
         """How many messages are taken from the queue and not acknowledged there."""
         return len(self._ready) + len(self._out) + len(self._waiting) + len(self._done)
+
+    def look_now(self) -> None:
+        """Note that someone waits for all that the queue has at this moment. For any thread."""
+        if self._ahead is not None:
+            self._ahead.look_now()
+        self._is_awaited = True
+
+    @property
+    def may_have_more(self) -> bool:
+        """Whether the queue may have something of that: it was not asked, did not answer, or has not given all."""
+        return self._is_awaited or self._is_away or (self._ahead is not None and self._ahead.may_have_more())
 
     def emit_next(self) -> None:
         """Emit one message if there is one, and do what is due at the queue."""
@@ -121,13 +134,14 @@ class Deliveries:
             self._failed.clear()
         while (message := self._waiting.pop_due(now)) is not None:
             self._again(message)
-        if not self._ready and now >= self._fetch_at:
+        if not self._ready and (self._is_awaited or now >= self._fetch_at):
             self._fetch(now)
 
     def _fetch(self, now: float) -> None:
         room = min(self._most - self.pending, _CHUNK)
         if room <= 0:
             return
+        self._is_awaited = False
         fetched = self._queue.fetch(room)
         self._idle_s = _SHORTEST_IDLE_S if fetched else min(2 * self._idle_s, _LONGEST_IDLE_S)
         self._fetch_at = now if fetched else now + self._idle_s

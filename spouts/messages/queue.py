@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from trident.ability import Ability
 from trident.errors import SpoutError
 
-__all__ = ["Message", "MessageQueue", "decoded", "plain"]
+__all__ = ["Message", "MessageQueue", "ReadsAhead", "decoded", "plain"]
 
 T = TypeVar("T")
 
@@ -82,6 +83,17 @@ class MessageQueue(Protocol):
 
     def close(self) -> None:
         """Release everything. What is not acknowledged is delivered again."""
+
+
+@runtime_checkable
+class ReadsAhead(Ability, Protocol):
+    """A queue whose `fetch` gives what has come to this task already: nothing need not mean that nothing is there."""
+
+    def look_now(self) -> None:
+        """Find out what is there at this moment. For any thread."""
+
+    def may_have_more(self) -> bool:
+        """Whether something of that may not have been fetched yet."""
 
 
 def decoded(items: Sequence[T], decode: Callable[[Sequence[T]], Sequence[Sequence[Any]]]) -> list[Sequence[Any] | str]:

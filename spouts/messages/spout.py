@@ -111,6 +111,14 @@ class MessageSpout(BaseRichSpout, ABC):
         """Have the message tried again after a pause, or given up if it has failed too often."""
         self._deliveries.fail(msg_id)
 
+    def look_now(self) -> None:
+        """Note that someone waits for all that the queue has at this moment; as of `Preparing`."""
+        self._deliveries.look_now()
+
+    def is_preparing(self) -> bool:
+        """Whether something of that may still come, although nothing was emitted: the queue did not say that it is empty."""
+        return self._deliveries.may_have_more
+
     @property
     def pending(self) -> int:
         """How many messages this task has taken from its queue that are not acknowledged there."""

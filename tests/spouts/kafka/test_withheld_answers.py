@@ -44,6 +44,7 @@ from trident.spout import Definition
 Kind = type[OpaqueTridentKafkaSpout] | type[TransactionalTridentKafkaSpout]
 BOTH = pytest.mark.parametrize("kind", [OpaqueTridentKafkaSpout, TransactionalTridentKafkaSpout])
 NOON = datetime.datetime(2024, 5, 1, 12, tzinfo=datetime.UTC)
+QUICK = {"reconnect.backoff.max.ms": 100, "socket.timeout.ms": 2000}
 NOON_MS = int(NOON.timestamp() * 1000)
 
 
@@ -95,6 +96,31 @@ def test_a_topology_does_not_say_that_all_is_processed_while_the_broker_is_silen
         ended.join(30)
         assert not ended.is_alive()
         assert running.state(counts).get() == 100
+
+
+@pytest.mark.parametrize("withheld", [None, FETCH, LIST_OFFSETS])
+def test_a_topology_with_a_spout_of_messages_does_not_say_so_either(
+    kafka_topics: Topics, proxy: KafkaProxy, withheld: int | None
+) -> None:
+    topic = kafka_topics.create()
+    kafka_topics.produce(topic, numbered(0, 100))
+    topology = TridentTopology("silent")
+    spout = KafkaSpout(proxy.bootstrap, topic, group_id="group-" + topic, config=QUICK)
+    counts = topology.new_stream("records", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
+    with topology.start(engine="in_process", allow_inexact=True) as running:
+        running.process_all_available()
+        assert running.state(counts).get() == 100
+        if withheld is None:
+            return
+        with proxy.rule("never", withheld) as rule:
+            kafka_topics.produce(topic, numbered(100, 150))
+            ended = threading.Thread(target=running.process_all_available)
+            ended.start()
+            rule.wait()
+            ended.join(1)
+            assert ended.is_alive()
+        ended.join(120)
+        assert running.state(counts).get() == 150
 
 
 # ---- every request, in every way, at every step -----------------------------------------------------------------------
@@ -173,7 +199,7 @@ class Ranges:
         made = OpaqueTridentKafkaSpout if kind == "opaque" else TransactionalTridentKafkaSpout
         self._spout = made(
             proxy.bootstrap, topic, first_poll=NOON, partition_timeout_s=1, refresh_s=0.05, group_id="group-" + topic,
-            config={"reconnect.backoff.max.ms": 100},
+            config=QUICK,
         )  # fmt: skip
         self._made: Batches | None = None
         self._left: Definition | None = None  # defined and not read
@@ -220,7 +246,7 @@ class Messages:
     def __init__(self, proxy: KafkaProxy, topic: str) -> None:
         self._spout = KafkaSpout(
             proxy.bootstrap, topic, group_id="group-" + topic, first_poll=NOON, commit_every_s=0.02, refresh_s=0.05,
-            config={"reconnect.backoff.max.ms": 100},
+            config=QUICK,
         )  # fmt: skip
         self._task: Task | None = None
         self._wanted = 0

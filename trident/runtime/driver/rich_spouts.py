@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ import pyarrow as pa
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
 from trident.runtime.driver.row_batches import TableEmitter, slices, table_of_emitted
-from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Definition, Preparing, SpoutType, TransactionAttempt
 from trident.spout.rich import Activated, IRichSpout, LimitsBatches, TopologyContext, fields_of_rich_spout
 
 __all__ = ["RichSpoutBatchExecutor"]
@@ -47,9 +47,14 @@ class RichSpoutBatchExecutor:
         self._most = spout.max_batch_size if isinstance(spout, LimitsBatches) else _MAX_BATCH_SIZE
         if self._most < 1:
             raise TopologyError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
+        if isinstance(spout, Preparing):
+            self.look_now, self.is_preparing = spout.look_now, spout.is_preparing
         self._share, self._active = 1.0, False
         self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
         self._batches: dict[int, _Batch] = {}
+
+    look_now: Callable[[], None] | None = None
+    is_preparing: Callable[[], bool] | None = None
 
     def get_output_fields(self) -> Fields:
         """Return the spout's fields."""
