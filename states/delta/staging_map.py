@@ -4,7 +4,9 @@ A task does all of a commit but the transaction: it compares the sentinel, reads
 file. The driver adds that file to the table, in one transaction based on the version that the task read, and does the
 upkeep. A task keeps its index for the next batch: what it staged is in it as soon as the table shows it. If the table shows
 something else, the task reads it again.
-A state may outgrow memory: then a task keeps what changed since the last merge, and the driver merges from the table.
+A state may outgrow memory: then a task keeps what changed since the last merge, and the driver merges from the table. If the
+driver commits some batches by itself (small ones, with `engine="auto"`), it has an index for as long as no task stages, and
+merges from that: the index goes on with each base that it has made.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class DeltaStagingMap(DeltaBackingMap):
     _stages = False
     _staged: Staged | None = None
     _has_looked = False  # for what earlier drivers and their tasks have staged
-    _merges: UnreadMerges | None = None  # of a driver that publishes
+    _merges: UnreadMerges | None = None  # of a driver that publishes, until it commits by itself
 
     # ---- in a task ------------------------------------------------------------------------------------------------
 
@@ -83,6 +85,8 @@ class DeltaStagingMap(DeltaBackingMap):
 
     def _prepare(self, txid: Txid) -> None:
         if not txid.run or self._claim is None:
+            if not self._merges_from_index():
+                raise self._overtaken(self._claim)
             super()._prepare(txid)
             return
         own = StagedName.of_commit(self._claim, self._partition)
@@ -164,6 +168,21 @@ class DeltaStagingMap(DeltaBackingMap):
             self._maintenance.opened(len(self._table.files()))
             self._maintenance.merged = self._beyond.held if self._merges.is_begun else None
         return self._merges
+
+    def _merges_from_index(self) -> bool:
+        """Merge from the index from now on, because this driver commits by itself; False if another writer has committed."""
+        merges, self._merges = self._merges, None
+        if merges is None or not self._beyond.is_running:
+            return True
+        sentinel = self._index.sentinel
+        try:
+            merges.end()
+        except StateError:
+            self._forget()
+            raise
+        self._index.forget()  # it was read over the base before the merge
+        self._load()
+        return self._index.sentinel == sentinel
 
     def _grow_unread(self, merges: UnreadMerges, snapshot: Snapshot, found: Sentinel) -> None:
         """Keep the state in files from now on, if it is too large for memory; all of its rows are of committed batches."""

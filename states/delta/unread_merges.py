@@ -53,13 +53,17 @@ class UnreadMerges:
 
     def finish(self, due: Due | None) -> None:
         """Wait for a merge that is running, then merge what is `due`."""
-        self._beyond.wait()
-        self._settle()
+        self.end()
         files = self._files()
         if due is not None and files:
             self._start(due, files)
             self._beyond.wait()
             self._settle()
+
+    def end(self) -> None:
+        """Wait for a merge that is running, and use it; `BackendError` as of `offer`."""
+        self._beyond.wait()
+        self._settle()
 
     def _files(self) -> list[DataFile]:
         return [file for file in self._changes.files() if file.last > self._beyond.held]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +22,11 @@ from trident import BatchFailedError, TridentTopology
 from trident.coordination.records import AdoptRecord, LayoutRecord, Record, StartRecord
 from trident.coordination.transaction_log import FileLog
 from trident.errors import FencedError, StateMismatchError, StatePlaceError, UnsupportedOperation
-from trident.operations import Count
+from trident.operations import BaseStateUpdater, Count
 from trident.runtime.driver.running import RunningTopology
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state import SENTINEL_KEY, OpaqueMap, OpaqueValue, Sentinel, StateSpec, map_state
+from trident.testing.backend.updaters import Add
 
 Store = dict[Any, Any]
 BeforePut = Callable[[Sequence[OpaqueValue]], None]
@@ -483,6 +485,52 @@ class Fenced(MemoryBackingMap[Any]):
     def multi_put(self, keys: Sequence[Any], values: Sequence[OpaqueValue]) -> None:
         self.before_put(values)
         super().multi_put(keys, values)
+
+
+class AddKeys(BaseStateUpdater[Any]):
+    """Counts the tuples of each key."""
+
+    def update_state(self, state: Any, tuples: Sequence[Any], collector: Any) -> None:
+        counts = collections.Counter(row["k"] for row in tuples)
+        state.multi_update([(key,) for key in counts], [Add(n) for n in counts.values()])
+
+
+@pytest.mark.parametrize("committed", [0, 1])
+def test_a_takeover_fences_the_old_driver_where_keys_may_come_to_another_partition(
+    committed: int, tmp_path: Path
+) -> None:
+    server: dict[int, MemoryData] = {}
+    asleep, awake = threading.Event(), threading.Event()
+
+    def sleep(values: Sequence[OpaqueValue]) -> None:
+        if values[0].txid > committed:
+            asleep.set()
+            assert awake.wait(30)
+
+    def topology(place: int, before_put: BeforePut) -> TridentTopology:
+        made = TridentTopology("t")
+
+        def backing(conf: Any, partition: int, count: int) -> Fenced:
+            return Fenced(server, partition, before_put)
+
+        stream = made.new_stream("s", FixedBatchSpout("k: string", 2, *[(key,) for key in "ab" * 3]))
+        spread = stream.partition(lambda row, count: place)
+        spread.partition_persist(map_state(backing), ["k"], AddKeys(), state_name="count").parallelism_hint(2)
+        return made
+
+    old = start(topology(0, sleep), "in_process", log_dir=tmp_path)
+    try:
+        assert asleep.wait(30)
+        with start(topology(1, lambda values: None), "in_process", log_dir=tmp_path, takeover=True) as new:
+            new.process_all_available()
+            awake.set()
+            with pytest.raises(FencedError):
+                old.await_termination()
+            assert new.state("count").multi_get(list("ab")) == [3, 3]
+    finally:
+        awake.set()
+        with suppress(FencedError):
+            old.stop()
 
 
 @pytest.mark.parametrize("committed", [0, 1])

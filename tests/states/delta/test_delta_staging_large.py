@@ -12,11 +12,11 @@ import pytest
 from deltalake import DeltaTable
 
 from states.delta.large_index import LargeIndex
-from tests.states.delta.delta_states import Log, changes, reader_at, state_at, values
+from tests.states.delta.delta_states import Log, changes, commit, reader_at, state_at, update, values
 from tests.states.delta.test_delta_staging import stage, staged_files, step
 from trident.errors import BackendError
 from trident.state.interfaces import StateType
-from trident.state.txid import Snapshot
+from trident.state.txid import Snapshot, Txid
 
 KEYS = [f"w{number}" for number in range(60)]
 LARGE: dict[str, Any] = {"max_keys_in_memory": 20, "compact_after_commits": 4, "vacuum_after_hours": 1}
@@ -68,10 +68,57 @@ def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> N
     assert values(reader_at(tmp_path), "w0", "w59") == [8, 5]
 
 
-class Life:
-    """A schedule of tasks, drivers and crashes, by a seed."""
+def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `engine="auto"`: small batches are committed by the driver, large ones by tasks."""
+    monkeypatch.setattr("states.delta.beyond_memory._SHARE", 1)
+    monkeypatch.setattr("states.delta.beyond_memory.time.monotonic", iter(range(0, 100_000, 5)).__next__)
+    task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
+    wanted, most = Counter[str](), 0
+    for number in range(1, 41):
+        rows = {f"w{number // 2}-{n}": 1 for n in range(30)}  # each key in two batches
+        if number in (1, 2, 3, 20):
+            step(task, driver, log, number, 1, rows)
+        else:
+            commit(driver, log, number, 1, rows)
+            most = max(most, driver._backing._index.values.values.changes)
+        driver.recorded(Snapshot(number, log.winners))
+        newest = {Path(file).name for file in DeltaTable(tmp_path).file_uris()}
+        for file in tmp_path.glob("*.parquet"):
+            if file.name not in newest:  # as the clean-up does, an hour later
+                file.unlink()
+        wanted.update(rows)
+        assert driver.multi_get([("w0-7",), (f"w{number // 2}-7",)]) == [1, wanted[f"w{number // 2}-7"]], number
+    assert most < 150  # of 1,080 rows that the driver committed
+    driver.close()
+    assert dict(reader_at(tmp_path).get_tuples()) == wanted
 
-    def __init__(self, path: Path, kind: StateType, seed: int) -> None:
+
+def test_a_state_that_grows_while_the_driver_commits_is_merged_also_after_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("states.delta.beyond_memory._SHARE", 1)
+    monkeypatch.setattr("states.delta.beyond_memory.time.monotonic", iter(range(0, 100_000, 5)).__next__)
+    task, driver, log = large(tmp_path), large(tmp_path, publish_every_s=1), Log()
+    step(task, driver, log, 1, 1, dict.fromkeys(KEYS[:5], 1))  # fits into memory
+    for number in range(2, 30):
+        commit(driver, log, number, 1, dict.fromkeys(KEYS, 1))
+        driver.recorded(Snapshot(number, log.winners))
+    assert isinstance(driver._backing._index.values, LargeIndex)
+    assert driver._backing._index.values.values.changes < 200
+    assert (merged(tmp_path) or 0) > 15
+    step(task, driver, log, 30, 1, dict.fromkeys(KEYS, 1))
+    driver.recorded(Snapshot(30, log.winners))
+    driver.close()
+    assert values(reader_at(tmp_path), "w0", "w59") == [30, 29]
+
+
+class Life:
+    """A schedule of tasks, drivers and crashes, by a seed; of some batches the driver makes the whole commit."""
+
+    def __init__(self, path: Path, kind: StateType, seed: int, mixed: bool) -> None:
+        self.mixed = mixed
         self.path, self.kind, self.rng, self.log = path, kind, random.Random(seed), Log()
         self.counts: Counter[str] = Counter()
         self.in_thread = self.rng.random() < 0.5
@@ -89,6 +136,11 @@ class Life:
         while True:
             rows = same if self.kind is StateType.TRANSACTIONAL else self._rows()
             txid, chance = self.log.txid(number, self.attempt), self.rng.random()
+            if self.mixed and self.rng.random() < 0.5:
+                if not self.commit(txid, rows, chance):
+                    self.attempt += 1
+                    continue
+                return
             task = self.rng.choice(self.tasks)
             try:
                 staged = stage(task, txid, rows)
@@ -111,6 +163,22 @@ class Life:
                 self.driver.recorded(Snapshot(number, self.log.winners))
             return
 
+    def commit(self, txid: Txid, rows: dict[str, int], chance: float) -> bool:
+        try:
+            self.driver.begin_commit(txid)
+            update(self.driver, rows)
+            self.driver.commit(txid)
+            if chance < 0.2:  # the driver is gone, before it records
+                self.driver = self._open()
+                return False
+        except BackendError:
+            return False
+        self.log.record(txid)
+        self.counts.update(rows)
+        if chance > 0.5:
+            self.driver.recorded(Snapshot(int(txid), self.log.winners))
+        return True
+
     def _rows(self) -> dict[str, int]:
         return {key: self.rng.randrange(1, 5) for key in self.rng.sample(KEYS, self.rng.randrange(1, 40))}
 
@@ -121,12 +189,13 @@ def schedules() -> Iterator[Any]:
             yield pytest.param(kind, seed, marks=[] if seed < 2 else [pytest.mark.soak])
 
 
+@pytest.mark.parametrize("mixed", [False, True], ids=["tasks", "tasks and driver"])
 @pytest.mark.parametrize(("kind", "seed"), list(schedules()))
 def test_any_schedule_of_lost_tasks_and_drivers_counts_each_batch_once(
-    tmp_path: Path, kind: StateType, seed: int, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, kind: StateType, seed: int, mixed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("states.delta.beyond_memory._SHARE", 1)
-    life = Life(tmp_path, kind, seed)
+    life = Life(tmp_path, kind, seed, mixed)
     for number in range(1, 31):
         life.batch(number)
         reader, at = reader_at(tmp_path, kind), Snapshot(number, life.log.winners)

@@ -1,7 +1,8 @@
 """At start: do log and stores belong together (R8)? If not: refuse, adopt the stores, or empty the states.
 
 All states are compared before anything is written. Then, in this order: what the policy asks for; the record that this
-driver may write; and a claim on the place of each state that is new to the log, or has another number of partitions.
+driver may write; and a claim on the place of each state that is new to the log, has another number of partitions, or has
+several to any of which a key may come.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def reconcile(
         log.append(StartRecord(log.epoch, executors))
         by_name = {found.name: found for found in founds}
         for name, partitions in states.items():
-            _lay_out(log, name, kinds[name], partitions, by_name.get(name))
+            roams = plan.states[name].free_keys and len(partitions) > 1
+            _lay_out(log, name, kinds[name], partitions, by_name.get(name), roams)
 
 
 def _as_recorded(log: TransactionLog, name: str, wanted: Sequence[Any], make: Make, opened: ExitStack) -> Sequence[Any]:
@@ -209,14 +211,21 @@ def _epochs(log: TransactionLog) -> Epochs:
 
 
 def _lay_out(
-    log: TransactionLog, name: str, kind: StateType | None, partitions: Sequence[Any], found: _Found | None
+    log: TransactionLog,
+    name: str,
+    kind: StateType | None,
+    partitions: Sequence[Any],
+    found: _Found | None,
+    roams: bool,
 ) -> None:
     """Claim the place of a state that is new to the log or has another layout; keys stay where they are.
 
-    Dropped partitions are claimed as well: their keys have other writers now, and the old writer must be fenced.
+    Dropped partitions are claimed as well: their keys have other writers now, and the old writer must be fenced. So are all
+    partitions at each start if keys may roam from one to another (an updater chooses them): in the batch that a driver left
+    unfinished, a key may come to another partition now, and that one's sentinel does not stop the old writer.
     """
     layout = (len(partitions), "custom" if kind is None else kind.value)
-    if log.state.layouts.get(name) == layout and not (found and found.unfinished):
+    if log.state.layouts.get(name) == layout and not (found and found.unfinished) and not (found and roams):
         return
     attempt = None
     if found is not None:
