@@ -46,8 +46,9 @@ class Config(Redacted):
         ends if one call of your code does not return for so long; many short calls and a slow store do not end it. See
         [code that hangs](guarantees.md#code-that-hangs).
     max_batch_attempts
-        How often a batch may fail before the topology stops with `BatchFailedError`. A replay because an earlier batch
-        failed does not count, nor does a try while a source or a store is away.
+        How often a batch may fail before the topology stops with `BatchFailedError`. What your code raises in the same way at
+        each try (a `ZeroDivisionError`, a `KeyError` …) ends it at the first, if the spouts repeat the batch. A replay because
+        an earlier batch failed does not count, nor does a try while a source or a store is away.
     store_wait_s
         How long a store that does not answer is waited for, at the start too, before the topology ends. Tries meanwhile do not
         count. A store that refuses (a wrong password, a missing table) ends the topology at once. A source that does not answer

@@ -35,6 +35,7 @@
     │       └── StoreAwayError       the store does not answer; the batch is tried again until it does
     └── SpoutError
         ├── CheckpointMismatchError  a source's own checkpoint and the log do not belong together
+        ├── BadDataError         a source has data that is no row of it, at each try
         ├── ReplayMismatchError  a spout that promised identical replay cannot keep the promise
         └── SourceAwayError      the source does not answer; the batch is tried again until it does
             └── PartitionLostError   a partition of a batch that must be replayed is not there
@@ -53,6 +54,7 @@ from typing import Self
 __all__ = [
     "AlreadyRunningError",
     "BackendError",
+    "BadDataError",
     "BatchFailedError",
     "CheckpointMismatchError",
     "CommitOrderError",
@@ -557,6 +559,12 @@ class StoreAwayError(BackendError):
 
 class SpoutError(TridentError):
     """A source cannot be read."""
+
+
+class BadDataError(SpoutError):
+    """A source has data that is no row of it, such as a wrong value in a file. It is the same at each try."""
+
+    can_heal = False
 
 
 class ReplayMismatchError(SpoutError):

@@ -11,7 +11,7 @@ from itertools import count
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from trident.errors import SpoutError
+from trident.errors import BadDataError
 
 __all__ = ["CsvFormat"]
 
@@ -39,7 +39,7 @@ class CsvFormat:
         return self.header is True
 
     def parser(self, path: str, header: Callable[[], bytes]) -> CsvParser:
-        """Return the parser of a file; `SpoutError` if its header does not have the fields."""
+        """Return the parser of a file; `BadDataError` if its header does not have the fields."""
         if self.header is True:
             return CsvParser(self, self.names_in(path, header()))
         return CsvParser(self, self.schema.names if self.header is False else list(self.header))
@@ -61,11 +61,11 @@ class CsvFormat:
         """Refuse a header that does not have a field, or has it twice."""
         for name in self.schema.names:
             if names.count(name) > 1:
-                raise SpoutError(
+                raise BadDataError(
                     f"the header of {path} has the column {name!r} {names.count(name)} times: {list(names)}"
                 )
             if name not in names and self.missing_columns == "error":
-                raise SpoutError(
+                raise BadDataError(
                     f"the header of {path} has no column {name!r}: {list(names)}. Name the fields as the header does (the "
                     "order does not matter), give header=False if the first line is a row, or missing_columns='null' to "
                     "have null there"

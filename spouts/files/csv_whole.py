@@ -19,7 +19,7 @@ from spouts.files.csv_lines import CsvFormat
 from spouts.files.row_reading import RowOptions
 from spouts.text_files.tail_checks import check_unchanged
 from trident.arrow import schema_of
-from trident.errors import SpoutError
+from trident.errors import BadDataError
 
 __all__ = ["WholeCsvEmitter"]
 
@@ -65,12 +65,12 @@ class WholeCsvEmitter:
             try:
                 yield from pacsv.open_csv(data, read, self._format.parse_options(True), self._format.convert_options())
             except pa.ArrowException as error:
-                raise SpoutError(
+                raise BadDataError(
                     f"the CSV file {path} cannot be read: {error}. Mend it, change the fields, or raise "
                     f"max_line_bytes={longest} if a row is longer"
                 ) from error
             except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-                raise SpoutError(f"the compressed file {path} is damaged or not complete: {error}") from error
+                raise BadDataError(f"the compressed file {path} is damaged or not complete: {error}") from error
 
     def _names(self, path: str, data: IO[bytes]) -> list[str]:
         if self._format.header is not True:

@@ -13,7 +13,7 @@ from spouts.files.column_types import read_schema, reads_as
 from spouts.files.row_groups import Footer
 from spouts.rows.driver_rows import ddl_of
 from trident.arrow import schema_of
-from trident.errors import ReplayMismatchError, SpoutError
+from trident.errors import BadDataError, ReplayMismatchError
 from trident.fields import Fields
 
 __all__ = ["ROWS", "ParquetEmitter", "ParquetOptions", "columns_as", "columns_in", "parquet_file"]
@@ -51,7 +51,7 @@ class ParquetEmitter:
                 if isinstance(error, OSError) and error.errno is not None:
                     doing = f"cannot read the batch defined as bytes {range_.start} to {range_.end}"
                     raise open_error(range_.path, error, doing) from error
-                raise SpoutError(
+                raise BadDataError(
                     f"the Parquet file {range_.path} cannot be read: {str(error).strip(' .')}. Put an undamaged file there, or "
                     "declare other types, and start again"
                 ) from error
@@ -86,7 +86,7 @@ def parquet_file(source: pa.NativeFile, footer: Footer, reads_ahead: bool) -> pq
 
 
 def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) -> list[str]:
-    """Return the names of the wanted columns that a file has; `SpoutError` if one has another type, or is not there.
+    """Return the names of the wanted columns that a file has; `BadDataError` if one has another type, or is not there.
 
     Parameters
     ----------
@@ -101,12 +101,12 @@ def columns_in(what: str, schema: pa.Schema, wanted: pa.Schema, missing: str) ->
         if at < 0:
             if missing == "null" and field.name not in schema.names:
                 continue
-            raise SpoutError(
+            raise BadDataError(
                 f"{what} has no column {field.name!r}, or has it more than once; it has {schema.names}. Leave the field "
                 "out, or give missing_columns='null' to have null there"
             )
         if not reads_as(schema.field(at).type, field.type):
-            raise SpoutError(
+            raise BadDataError(
                 f"column {field.name!r} of {what} is of type {schema.field(at).type}, and the field is declared as "
                 f"{ddl_of(field.type, field.name)}. Declare it as what it is, or leave it out"
             )

@@ -15,7 +15,7 @@ import pyarrow as pa
 from spouts.byte_ranges.ranges import Piece
 from spouts.text_files.text_blocks import Text, TextOptions, line_ends, read_texts
 from trident.arrow import schema_of
-from trident.errors import SpoutError
+from trident.errors import BadDataError
 from trident.fields import Fields
 
 __all__ = ["LineEmitter", "RowFormat", "RowOptions", "RowParser"]
@@ -130,14 +130,14 @@ class LineEmitter:
             line = file.readline(self._options.text.files.max_line_bytes)
         return line.decode(self._options.text.encoding, "replace").removeprefix("\ufeff").rstrip("\r\n").encode()
 
-    def _error(self, text: Text, bad: _Bad, is_after_header: bool) -> SpoutError:
+    def _error(self, text: Text, bad: _Bad, is_after_header: bool) -> BadDataError:
         number = bad.number + is_after_header
         offset = text.offset + (int(line_ends(text.block)[number - 1]) + 1 if number else 0)
         shown = bad.line.decode("utf-8", "replace")
         if len(shown) > _SHOWN:
             shown = f"{shown[:_SHOWN]}… ({len(shown)} characters)"
         where = f"line {_line_number(text.path, offset)} of {text.path} (at byte {offset})"
-        return SpoutError(
+        return BadDataError(
             f"{where} is no row: {bad.cause}. It is: {shown!r}. "
             "Mend it so that the file keeps its length, change the fields, or give bad_lines='bad_line', which puts the text "
             "of such lines into a field of that name (start once with allow_changed_topology=True)"

@@ -36,7 +36,7 @@ def log(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
 def failing(folder: Path) -> TridentTopology:
     topology = TridentTopology("failing")
     stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
-    keep(stream.each("x", FailTimes(folder, "b", 9, ValueError("no b")), "y"))
+    keep(stream.each("x", FailTimes(folder, "b", 9, RuntimeError("no b")), "y"))
     return topology
 
 
@@ -62,8 +62,8 @@ def test_events_are_records_with_levels_and_sentences(log: pytest.LogCaptureFixt
         rf"wait {figure}, commit {figure}, record {figure}\)",
         batch,
     )
-    assert first.endswith("failed in step 's/FailTimes' (ValueError: no b); trying again in 0.0 s")
-    assert last.endswith("failed in step 's/FailTimes' (ValueError: no b); not trying again")
+    assert first.endswith("failed in step 's/FailTimes' (RuntimeError: no b); trying again in 0.0 s")
+    assert last.endswith("failed in step 's/FailTimes' (RuntimeError: no b); not trying again")
     assert end == f"topology failing ended at batch 1: {running.exception()}"
 
 
@@ -111,7 +111,7 @@ def folder(tmp_path: Path) -> Path:
 
 BROKEN = """
     def boom(line):
-        raise ValueError("no " + line)
+        raise RuntimeError("no " + line)
 
     def broken():
         topology = TridentTopology("broken")

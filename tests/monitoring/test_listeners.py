@@ -30,7 +30,7 @@ def failing(folder: Path, times: int) -> TridentTopology:
     """Return a topology whose second batch fails so many times."""
     topology = TridentTopology("failing")
     stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
-    keep(stream.each("x", FailTimes(folder, "b", times, ValueError("no b")), "y"))
+    keep(stream.each("x", FailTimes(folder, "b", times, RuntimeError("no b")), "y"))
     return topology
 
 
@@ -80,7 +80,7 @@ def test_a_failed_attempt_is_an_event_that_says_what_follows(tmp_path: Path) -> 
     assert kept.names == ["topologyStarted", "batchCommitted", "attemptFailed", "batchCommitted", "topologyTerminated"]
     failed, batch = kept.events[2:4]
     assert isinstance(failed, AttemptFailed)
-    assert (failed.txid, failed.tries, failed.will_retry, failed.cause) == (2, 1, True, "ValueError: no b")
+    assert (failed.txid, failed.tries, failed.will_retry, failed.cause) == (2, 1, True, "RuntimeError: no b")
     assert isinstance(batch, BatchCommitted)
     assert (batch.txid, batch.tries) == (2, 2)
     assert batch.attempt == failed.attempt + 1

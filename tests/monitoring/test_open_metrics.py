@@ -146,7 +146,7 @@ def test_the_page_explains_every_metric() -> None:
 def test_failed_attempts_and_dead_letters_are_counted(tmp_path: Path) -> None:
     topology = TridentTopology("failures")
     stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["a"], ["b"]))
-    keep(stream.each("x", FailTimes(tmp_path, "b", 9, ValueError("no b")), "y"))
+    keep(stream.each("x", FailTimes(tmp_path, "b", 9, RuntimeError("no b")), "y"))
     conf: dict[str, Any] = {
         "on_poison": "dead_letter",
         "max_batch_attempts": 3,
@@ -212,7 +212,7 @@ def test_the_port_is_freed_at_the_end_whatever_ends_the_topology(tmp_path: Path)
     idle.close()
     topology = TridentTopology("broken")
     stream = topology.new_stream("s", FixedBatchSpout("x: string", 1, ["b"]))
-    keep(stream.each("x", FailTimes(tmp_path, "b", 9, ValueError("no b")), "y"))
+    keep(stream.each("x", FailTimes(tmp_path, "b", 9, RuntimeError("no b")), "y"))
     with pytest.raises(BatchFailedError), started(topology, metrics_port=port, max_batch_attempts=1) as broken:
         broken.await_termination(WAIT_S)
     assert port_is_free(port)

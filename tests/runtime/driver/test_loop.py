@@ -248,7 +248,7 @@ def test_a_driver_that_was_replaced_does_not_say_that_all_is_committed(topology:
 # ---- failures ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [FailedException("please replay"), ValueError("a bug")])
+@pytest.mark.parametrize("error", [FailedException("please replay"), RuntimeError("a bug")])
 def test_a_batch_that_fails_is_replayed(
     error: Exception, engine: str, topology: TridentTopology, tmp_path: Path
 ) -> None:
@@ -269,7 +269,9 @@ def test_a_batch_that_fails_too_often_stops_the_topology_and_a_restart_goes_on(
 ) -> None:
     (tmp_path / "calls").mkdir()
     entries: dict[Any, Any] = {}
-    words = topology.new_stream("s", letters()).each("x", FailTimes(tmp_path / "calls", "b", 3, KeyError("lost")), "y")
+    words = topology.new_stream("s", letters()).each(
+        "x", FailTimes(tmp_path / "calls", "b", 3, RuntimeError("lost")), "y"
+    )
     state = words.group_by("y").persistent_aggregate(dict_state(entries), Count(), "count")
     running = start(topology, engine, log_dir=tmp_path / "log")
     with pytest.raises(BatchFailedError) as caught:
@@ -277,7 +279,7 @@ def test_a_batch_that_fails_too_often_stops_the_topology_and_a_restart_goes_on(
     error = caught.value
     assert (error.txid, error.attempts, error.step, error.row) == (2, 3, "s/FailTimes", "[x='b']")
     assert str(error) == (
-        "batch 2 failed 3 times in step 's/FailTimes' on tuple [x='b']: KeyError: 'lost'. Nothing of it is committed; after "
+        "batch 2 failed 3 times in step 's/FailTimes' on tuple [x='b']: RuntimeError: lost. Nothing of it is committed; after "
         'the cause is fixed a restart continues with this batch (or set on_poison="dead_letter" to leave such tuples out)'
     )
     assert running.exception() is error
@@ -354,7 +356,7 @@ def test_failures_of_an_earlier_batch_bring_no_tuple_to_the_dead_letters(
     (tmp_path / "calls").mkdir()
     stream = topology.new_stream("s", letters("abc"))
     committed = stream.partition_persist(FailingCommits({1: 2}), Keep(), "y: string").new_values_stream()
-    rows = keep(committed.each("y", FailTimes(tmp_path / "calls", "b", 2, ValueError("twice")), "z").project("z"))
+    rows = keep(committed.each("y", FailTimes(tmp_path / "calls", "b", 2, RuntimeError("twice")), "z").project("z"))
     conf = {"max_batch_attempts": 3, "on_poison": "dead_letter", "dead_letter_dir": tmp_path / "dead"}
     run_all(topology, "in_process", **conf)
     assert rows.rows == [("a",), ("b",), ("c",)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pytest
 from states.memory import MemoryMapState
 from trident import Config, Fields, TridentTopology
 from trident.coordination.coordinator import MasterBatchCoordinator
-from trident.errors import BatchFailedError, SourceAwayError, SpoutError
+from trident.errors import BatchFailedError, FailedException, SourceAwayError, SpoutError, can_heal
 from trident.operations import Count
 from trident.runtime.driver.retrying import Retrying
 from trident.runtime.steps.failures import Failure
@@ -93,3 +94,55 @@ def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_
     fail(coordinator.start(0.0), broken)
     assert isinstance(retrying.fatal, BatchFailedError)
     assert retrying.fatal.attempts == 2
+
+
+def mistaken(kind: SpoutType, error: Exception, **conf: Any) -> tuple[int, BatchFailedError | None]:
+    """Run a function that raises at one of two tuples; return its calls with that tuple, and what ended the topology."""
+    calls = list[int]()
+
+    def fail(n: int) -> int:
+        if n == 1:
+            calls.append(n)
+            raise error
+        return n
+
+    spout = Away()
+    spout.spout_type = kind
+    topology = TridentTopology("mistaken")
+    states = topology.new_stream("rows", spout).each("n", fail, "m: bigint")
+    states.persistent_aggregate(MemoryMapState(), Count(), "count")
+    running = topology.start(CONFIG, **{"max_batch_attempts": 3, **conf})
+    try:
+        running.process_all_available()
+    except BatchFailedError as ended:
+        return len(calls), ended
+    running.stop()
+    return len(calls), None
+
+
+def test_a_mistake_that_is_the_same_at_each_try_is_made_once() -> None:
+    calls, ended = mistaken(SpoutType.TRANSACTIONAL, ZeroDivisionError("division by zero"))
+    assert calls == 1
+    assert "batch 1 failed once in step 'rows/fail' on tuple [n=1]: ZeroDivisionError: division by zero." in str(ended)
+    assert not can_heal(ended or RuntimeError())
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        (SpoutType.OPAQUE, ZeroDivisionError("the next try may have other tuples")),
+        (SpoutType.TRANSACTIONAL, ConnectionError("no answer")),
+        (SpoutType.TRANSACTIONAL, FailedException("again")),
+        (SpoutType.TRANSACTIONAL, RuntimeError("a library gave up")),
+    ],
+    ids=["opaque", "network", "asked for", "library"],
+)
+def test_what_another_try_may_mend_is_tried_as_often_as_is_set(kind: SpoutType, error: Exception) -> None:
+    calls, ended = mistaken(kind, error)
+    assert (calls, ended is not None and ended.attempts) == (3, 3)
+
+
+def test_a_mistake_is_left_out_at_the_second_try(tmp_path: Path) -> None:
+    conf = {"on_poison": "dead_letter", "dead_letter_dir": str(tmp_path), "max_batch_attempts": 9}
+    assert mistaken(SpoutType.TRANSACTIONAL, ZeroDivisionError("division by zero"), **conf) == (2, None)
+    assert "ZeroDivisionError" in next(tmp_path.glob("*.jsonl")).read_text()

@@ -213,5 +213,5 @@ class FailOnce(Function):
             folder = Path(self.folder, str(id_))
             folder.mkdir(exist_ok=True)
             if touch(folder) == 0:
-                raise ValueError(f"row {id_}")
+                raise RuntimeError(f"row {id_}")
         collector.emit([id_ % 7])

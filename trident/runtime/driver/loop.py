@@ -35,7 +35,7 @@ from trident.runtime.driver.sources import Sources
 from trident.runtime.driver.starting import Starting
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure, StepFailed
-from trident.spout.interfaces import TransactionAttempt
+from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.spout.rich import Activated
 from trident.state.txid import Txid
 from trident.statistics.at_work import RunningBatch
@@ -81,7 +81,8 @@ class BatchLoop:
         self._attempts = Attempts(opened, self._sources, execution, self._work, self._observe, self._mail)
         most, interval_s = most_pending(opened.runner, config), config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
-        self._retrying = Retrying(config, self._coordinator, clock)
+        repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
+        self._retrying = Retrying(config, self._coordinator, clock, repeats, opened.letters.captures)
         in_tasks = executors_of(opened.placements)
         self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
         self._batches: dict[int, Batch] = {}

@@ -65,10 +65,26 @@ class Retrying:
         The error of the batch that is not tried again; None while there is none.
     waiting
         What the first batch in flight waits for; None if that is nothing.
+
+    Parameters
+    ----------
+    repeats
+        Whether a batch that is tried again has the same tuples, so that a mistake is made again.
+    captures
+        Whether a last try leaves out the tuples that raise.
     """
 
-    def __init__(self, config: Config, coordinator: MasterBatchCoordinator, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        coordinator: MasterBatchCoordinator,
+        clock: Clock | None = None,
+        repeats: bool = False,
+        captures: bool = False,
+    ) -> None:
         self._config, self._coordinator, self._clock = config, coordinator, clock or Clock()
+        self._repeats, self._captures = repeats, captures
+        self._mistaken = 0  # the last batch with a mistake, which its next try leaves out
         self.fatal: BatchFailedError | None = None
         self.waiting: Waiting | None = None
         self._waits: dict[int, int] = {}  # how often a batch in flight failed because something was away
@@ -76,7 +92,7 @@ class Retrying:
 
     def is_last_try(self, txid: int) -> bool:
         """Whether another failure of this batch ends the topology."""
-        return self._tries(txid) >= self._config.max_batch_attempts
+        return self._tries(txid) >= self._config.max_batch_attempts or txid == self._mistaken
 
     def _tries(self, txid: int) -> int:
         """Return how often a batch has failed with the failure that just came, other than because something was away."""
@@ -86,6 +102,10 @@ class Retrying:
         """Return how many seconds pass before the next attempt; if there is none, note why the topology ends."""
         tries, may_retry, txid = self._tries(attempt.txid), self._coordinator.retries_left > 0, attempt.txid
         waiting = self._wait_for(txid, failure, in_commit)
+        if failure.is_mistake and self._repeats:
+            # The same tuples would fail in the same way: they are left out at once, or the topology ends at once.
+            failure = failure if self._captures and txid != self._mistaken else replace(failure, retry=False)
+            self._mistaken = txid
         if waiting is not None and may_retry:
             if self._is_worth_it(waiting, failure):
                 self._waits = {each: count for each, count in self._waits.items() if each > self._coordinator.last_txid}

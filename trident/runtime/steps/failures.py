@@ -70,6 +70,8 @@ class Failure:
         Whether the same may go well later, in another driver if not in this one.
     waits_for
         What does not answer (`TridentError.waits_for`), so that this try does not count; empty if that is not the cause.
+    is_mistake
+        True if code of the user's raised at a tuple what is the same at each try with the same tuples (`can_heal`).
     details
         The traceback.
     left_out
@@ -85,6 +87,7 @@ class Failure:
     left_out: LeftOut | None = None
     waits_for: str = ""
     can_heal: bool = True
+    is_mistake: bool = False
 
     @property
     def is_source_away(self) -> bool:
@@ -148,7 +151,7 @@ class TupleErrors:
 
     def __call__(self, step: str, row: object, error: Exception, table: pa.Table, at: int, port: int = 0) -> None:
         """Handle one exception, of row `at` of a table: raise `StepFailed`, or record the tuple and return."""
-        failure = failure_of(step, error, row)
+        failure = replace(failure_of(step, error, row), is_mistake=not can_heal(error))
         if not self.capture or isinstance(error, (FailedException, StepFailed)):
             raise StepFailed(failure) from error
         (values,) = table.slice(at, 1).to_pylist()
