@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import linecache
 import logging
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from types import FrameType
@@ -201,7 +203,13 @@ def place_of(frame: FrameType) -> str:
     """Return the function and line that a thread is in."""
     name, file, line = frame.f_code.co_name, frame.f_code.co_filename, frame.f_lineno
     text = linecache.getline(file, line, frame.f_globals).strip()
-    return visible(f"{name} ({file}, line {line})" + (f": {text}" if text else ""))
+    return visible(f"{name} ({_short(file)}, line {line})" + (f": {text}" if text else ""))
+
+
+def _short(file: str) -> str:
+    """Return the path of a module from where it was imported: the code of a topology in a cluster is in a long one."""
+    folders = [each for each in sys.path if each and file.startswith(each + os.sep)]
+    return file[len(max(folders, key=len)) + 1 :] if folders else file
 
 
 _DOING = {
