@@ -230,8 +230,9 @@ class IBatchSpout(Protocol):
         """Emit the rows of a batch.
 
         Returns True to say that this is the batch, with or without rows, and that the next one is to be asked for, as
-        Storm always does. Where anything else is returned and nothing was emitted, there is nothing now, and the same
-        batch is asked for again.
+        Storm always does. Where False is returned and nothing was emitted, there is nothing now, and the same batch is
+        asked for again. So it is where nothing is returned, with a warning: a spout that gives rows by number would stop at
+        its first empty batch.
         """
 
     def ack(self, batch_id: int) -> None:

@@ -50,6 +50,26 @@ def test_rows_behind_an_empty_batch_come(pending: int, spout_type: SpoutType, to
     assert spout.calls == ["open", *(f"ack {txid}" for txid in range(1, 12)), "close"]
 
 
+@pytest.mark.parametrize("says", [None, False])
+def test_a_spout_that_stops_at_an_empty_batch_is_told_how_to_go_on(
+    topology: TridentTopology, says: bool | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Silent(RowsSpout):
+        def emit_batch(self, batch_id: int, collector: Any) -> bool | None:
+            super().emit_batch(batch_id, collector)
+            return says
+
+    rows = keep(topology.new_stream("s", Silent("x: string", {1: [["a"]], 3: [["c"]]})))
+    with start(topology, "in_process") as running:
+        for _ in range(3):
+            running.process_all_available()
+    assert rows.rows == [("a",)]
+    told = "Silent.emit_batch(2) emitted nothing and returned None, so it is asked for batch 2 again"
+    assert [told in record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == (
+        [True] if says is None else []
+    )
+
+
 def test_empty_batches_run_on_spark(engine: str, topology: TridentTopology) -> None:
     rows = keep(topology.new_stream("s", Gaps("x: string", {1: [["a"]], 3: [["c"]]})).shuffle())
     run_all(topology, engine)

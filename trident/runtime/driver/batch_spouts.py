@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +29,8 @@ from trident.spout.interfaces import (
 from trident.spout.spout_kinds import is_partitioned
 
 __all__ = ["BatchSpoutExecutor", "SpoutHandle", "as_trident_spout", "open_spouts"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -74,13 +77,15 @@ class BatchSpoutExecutor:
     """Runs an `IBatchSpout` in the driver: the rows of a batch are collected there and shipped with the job.
 
     Different from Storm: a batch without rows is one only if `emit_batch` returns True, so an idle spout costs no empty
-    batches. The definition of a transactional spout holds a checksum of the rows, which a replay is compared with.
+    batches; one that says neither True nor False is told so, once. The definition of a transactional spout holds a checksum
+    of the rows, which a replay is compared with.
     """
 
     def __init__(self, spout: IBatchSpout) -> None:
         self._spout = spout
         self.spout_type = spout_type_of(spout)
         self._rows: dict[int, pa.Table] = {}
+        self._has_warned = False
 
     def get_output_fields(self) -> Fields:
         """Return the spout's fields."""
@@ -97,8 +102,9 @@ class BatchSpoutExecutor:
 
     def initialize_transaction(self, txid: int, previous: Definition | None) -> Definition | None:
         """Let the spout emit the batch."""
-        table, stands = self._emitted(txid)
-        if not table.num_rows and not stands:
+        table, said = self._emitted(txid)
+        if not table.num_rows and said is not True:
+            self._warn(txid, said)
             return None
         self._rows[txid] = table
         return self._definition(table)
@@ -126,12 +132,23 @@ class BatchSpoutExecutor:
         """Close the spout."""
         self._spout.close()
 
-    def _emitted(self, txid: int) -> tuple[pa.Table, bool]:
-        """Let the spout emit a batch; return its rows, and whether it says that this is the batch even without rows."""
+    def _warn(self, txid: int, said: object) -> None:
+        """Tell the author of a spout that says neither that there is nothing now nor that a batch is empty."""
+        if said is None and not self._has_warned:
+            _log.warning(
+                "%s.emit_batch(%d) emitted nothing and returned None, so it is asked for batch %d again until it emits "
+                "something. Return False to say that there is nothing now, or True if the batch is empty and the next one is "
+                "to be asked for",
+                type(self._spout).__name__, txid, txid,
+            )  # fmt: skip
+            self._has_warned = True
+
+    def _emitted(self, txid: int) -> tuple[pa.Table, object]:
+        """Let the spout emit a batch; return its rows, and what it says: True if this is the batch even without rows."""
         collector = _Rows()
-        stands = self._spout.emit_batch(txid, collector)
+        said = self._spout.emit_batch(txid, collector)
         call = f"{type(self._spout).__name__}.emit_batch({txid})"
-        return table_of_emitted(call, self.get_output_fields(), collector.rows), stands is True
+        return table_of_emitted(call, self.get_output_fields(), collector.rows), said
 
     def _definition(self, table: pa.Table) -> dict[str, int]:
         counted = {"rows": table.num_rows, "bytes": table.nbytes if table.num_rows else 0}
