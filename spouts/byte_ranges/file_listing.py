@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 import re
@@ -81,6 +82,7 @@ class FileSource:
         for root in self.roots:
             if glob.has_magic(root) and not os.path.lexists(root):
                 fixed = len(root[: re.search(r"[*?[]", root).start()].split("/")) - 1  # type: ignore[union-attr]
+                _check_listed("/".join(root.split("/")[:fixed]) or "/")
                 for path in glob.iglob(root, recursive=self.recursive):
                     if not any(map(walk.skips, path.split("/")[fixed:])):
                         walk.add(path, named=False)
@@ -158,10 +160,7 @@ class _Walk:
         except FileNotFoundError:
             return  # removed since it was found; its files are gone with it
         except OSError as error:
-            raise SpoutError(
-                f"cannot list the directory {directory}: {error.strerror}; "
-                "make it readable for the user that runs the driver, or leave it out with a glob"
-            ) from error
+            raise _unlisted(directory, error) from error
 
     def _visit(self, entry: os.DirEntry[str]) -> None:
         if self.skips(entry.name):
@@ -181,8 +180,10 @@ class _Walk:
     def _follow(self, path: str, in_directory: bool) -> None:
         try:
             found = os.stat(path)
-        except OSError:
-            return  # a dangling link, or one that leads to itself
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                return  # a dangling link, or one that leads to itself
+            raise SpoutError(f"cannot read files from {path}: {error.strerror}") from error
         if stat.S_ISDIR(found.st_mode):
             if self._recursive and in_directory:
                 self._enter(path, found)
@@ -206,3 +207,20 @@ class _Walk:
         self._files[path] = Listed(found.st_size, (found.st_ino, found.st_ctime_ns))
         if found.st_nlink > 1:
             self._names.setdefault(identity, set()).add(path)
+
+
+def _check_listed(directory: str) -> None:
+    """Raise `SpoutError` for a directory that cannot be listed, of which a glob says that nothing is in it."""
+    try:
+        os.scandir(directory).close()
+    except (FileNotFoundError, NotADirectoryError):
+        return  # nothing matches yet
+    except OSError as error:
+        raise _unlisted(directory, error) from error
+
+
+def _unlisted(directory: str, error: OSError) -> SpoutError:
+    return SpoutError(
+        f"cannot list the directory {directory}: {error.strerror}; "
+        "make it readable for the user that runs the driver, or leave it out with a glob"
+    )

@@ -149,18 +149,26 @@ class TableLog:
         metadata = Metadata(str(found.id), schema, tuple(found.partition_columns), dict(found.configuration))
         return table.version(), metadata, tuple(protocol.reader_features or ())
 
+    def goes_back_to(self, version: int) -> bool:
+        """Whether the log has what it takes to say what the table was at a version: its first entry, or a checkpoint."""
+        names = [name for name in self.place.names("_delta_log") if name[:20].isdecimal()]
+        return any(int(name[:20]) <= version for name in names if ".checkpoint." in name or name == f"{0:020}.json")
+
     def snapshot(self, version: int) -> LogEntry:
         """Return the whole table at a version, as if that version had added all of its files."""
         table = self.place.table(version)
-        actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+        with self.place.asked(f"version {version}"):
+            actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
+            timestamp_ms = int(table.history(1)[0].get("timestamp", 0))
+            has_vectors = "deletionVectors" in (table.protocol().reader_features or ())
+            vectors = pa.table(table.deletion_vectors()) if has_vectors else None
         names = tuple(table.metadata().partition_columns)
-        entry = LogEntry(version, self.crc(version) or 0, int(table.history(1)[0].get("timestamp", 0)))
+        entry = LogEntry(version, self.crc(version) or 0, timestamp_ms)
         for action in sorted(actions, key=lambda one: str(one["path"])):
             values = {name: _value_text(action.get(f"partition.{name}")) for name in names}
             entry.added.append(DataFile("insert", action["path"], action["size_bytes"], values))
-        if "deletionVectors" in (table.protocol().reader_features or ()):
-            vectors = pa.table(table.deletion_vectors())
-            entry.with_vector = str(vectors["filepath"][0]) if vectors.num_rows else None
+        if vectors is not None and vectors.num_rows:
+            entry.with_vector = str(vectors["filepath"][0])
         return entry
 
 

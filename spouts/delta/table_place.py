@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,18 +88,31 @@ class TablePlace:
 
     def stamp(self, path: str) -> tuple[int, int] | None:
         """Return what is another one as soon as a file was replaced; None if it is not there."""
-        (info,) = self._files.get_file_info([path])
+        with self.asked(path):
+            (info,) = self._files.get_file_info([path])
         return None if info.type is pafs.FileType.NotFound else (info.mtime_ns or 0, info.size or 0)
 
     def read(self, path: str) -> bytes | None:
         """Return the bytes of a file; None if it is not there."""
+        with self.asked(path):
+            try:
+                with self._files.open_input_file(path) as file:
+                    return bytes(file.read())
+            except FileNotFoundError:
+                return None
+
+    def names(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder."""
+        with self.asked(folder):
+            return [info.base_name for info in self._files.get_file_info(pafs.FileSelector(folder))]
+
+    @contextmanager
+    def asked(self, what: str) -> Iterator[None]:
+        """Turn what file systems and delta-rs raise into `SpoutError`: no answer is not the answer that nothing is there."""
         try:
-            with self._files.open_input_file(path) as file:
-                return bytes(file.read())
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise SpoutError(f"{path} of the Delta table {self.name} cannot be read: {error}") from error
+            yield
+        except (delta_rs().exceptions.DeltaError, OSError) as error:
+            raise SpoutError(f"{what} of the Delta table {self.name} cannot be read: {_short(error)}") from error
 
     def open(self, path: str) -> pa.NativeFile:
         """Open a data file."""

@@ -171,6 +171,8 @@ class DeltaCoordinator:
         try:
             _, metadata, then = self._log.metadata(version)
         except SpoutError:
+            if self._log.goes_back_to(version):
+                raise
             return newest, features
         return metadata, then
 

@@ -161,6 +161,12 @@ class QueryCoordinator:
         """Write the rows of a batch that Spark gives, in the query's thread; None if the log has committed it."""
         settings, last, open_ = self._settings, self._last, self._open
         query, digest = read_batch(df.sparkSession, settings.checkpoint, batch)
+        if not query or digest is None:  # without them no batch can be told from another one
+            raise SpoutError(
+                f"Spark gives batch {batch}, but {settings.checkpoint} does not show "
+                f"{f'offsets/{batch}' if query else 'metadata'}, which Spark writes before: its file system does not answer "
+                "for all that is in it. It is tried again"
+            )
         if last is not None and is_batch(last, query, batch, digest):
             if open_ is None:  # committed, but a crash kept Spark from completing it
                 self._remove(last)

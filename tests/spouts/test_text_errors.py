@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import logging
 import os
@@ -316,3 +317,45 @@ def test_a_file_or_directory_that_may_not_be_read_is_named() -> None:
         assert f"cannot list the directory {directory / 'closed'}: Permission denied; make it readable" in said(
             directory
         )
+
+
+@pytest.mark.parametrize("named", ["folder", "glob"])
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_folder_that_cannot_be_listed_is_not_taken_for_an_empty_one(
+    tmp_path: Path, named: str, follow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"one\n")
+    spout = TextFileSpout(tmp_path if named == "folder" else tmp_path / "*.txt", follow=follow)
+    coordinator, scan = spout.get_coordinator({}), os.scandir
+
+    def refuse(path: Any) -> Any:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(SpoutError, match=f"cannot list the directory {tmp_path}: Input/output error"):
+        coordinator.initialize_transaction(1, None)
+    monkeypatch.setattr(os, "scandir", scan)
+    assert [row[0] for row in rows_of(spout, coordinator, coordinator.initialize_transaction(1, None))] == ["one"]
+
+
+@pytest.mark.parametrize("follow", [True, False])
+def test_a_link_whose_file_does_not_answer_is_not_taken_for_a_dangling_one(
+    tmp_path: Path, follow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "away.txt").write_bytes(b"one\n")
+    (tmp_path / "in" / "link.txt").symlink_to(tmp_path / "away.txt")
+    (tmp_path / "in" / "dangling.txt").symlink_to(tmp_path / "nowhere")
+    spout = TextFileSpout(tmp_path / "in", follow=follow)
+    coordinator, ask = spout.get_coordinator({}), os.stat
+
+    def refuse(path: Any, **options: Any) -> Any:
+        if str(path).endswith("link.txt"):
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return ask(path, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    with pytest.raises(SpoutError, match=r"cannot read files from .*/in/link.txt: Stale file handle"):
+        coordinator.initialize_transaction(1, None)
+    monkeypatch.setattr(os, "stat", ask)
+    assert [row[0] for row in rows_of(spout, coordinator, coordinator.initialize_transaction(1, None))] == ["one"]

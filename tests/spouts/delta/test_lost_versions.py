@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
+from spouts.delta.table_place import TablePlace
 from tests.spouts.delta.test_delta_versions import FEED, actions, append, entry_of, ids, numbers
 from tests.spouts.reading import batches, definitions, rows_of
 from trident.errors import ReplayMismatchError, SpoutError, TopologyError
@@ -158,6 +159,30 @@ def test_a_log_that_was_cleaned_up_too_far_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpoutError, match="starting_version=1 of the Delta table .* is no longer in its log"):
         DeltaSpout(tmp_path, starting_version=1).get_coordinator({}).initialize_transaction(1, None)
     assert ids(batches(DeltaSpout(tmp_path, starting_version=2))) == [[2]]
+
+
+def test_a_store_that_does_not_say_what_the_table_was_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(tmp_path, 0, 1, configuration=FEED)
+    spout = DeltaSpout(tmp_path, mode="changes")
+    (first,) = definitions(spout.get_coordinator({}))
+    append(tmp_path, 1, 2)
+    again, ask, asked = spout.get_coordinator({}), TablePlace.table, list[int]()
+
+    def answered_the_second_time(place: TablePlace, version: int | None = None) -> DeltaTable:
+        if version is not None:
+            asked.append(version)
+            if len(asked) == 1:
+                raise SpoutError("no answer")
+        return ask(place, version)
+
+    monkeypatch.setattr(TablePlace, "table", answered_the_second_time)
+    with pytest.raises(SpoutError, match="no answer"):  # and not what it is now in place of what it was then
+        again.initialize_transaction(2, first)
+    (second,) = definitions(again, first, 2)
+    assert [row[0] for row in rows_of(spout, again, second)] == [1]
+    assert asked == [0, 0]
 
 
 def test_a_column_that_changes_its_type_or_goes_is_named(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from tests.spouts.dataframes.written_rows import FIELDS, batch_of, chunks_of
 from tests.spouts.reading import rows_of
 from tests.spouts.streaming import two_sources
 from trident import BatchFailedError, TopologyError, TridentTopology
+from trident.errors import SpoutError
 from trident.fields import Fields
 from trident.operations import Count, Filter
 from trident.runtime.driver.running import RunningTopology
@@ -194,6 +195,18 @@ def test_a_driver_that_was_replaced_does_not_remove_the_rows_that_its_successor_
     assert rows_of(spout, successor, written[0]) == [(number, "x") for number in range(10)]
     successor.success(1, written[0])
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(("found", "missing"), [(("query", None), "offsets/1"), (("", None), "metadata")])
+def test_a_checkpoint_that_does_not_answer_for_a_batch_is_not_taken_for_one_that_is_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: tuple[str, str | None], missing: str
+) -> None:
+    monkeypatch.setattr(query_batches, "read_batch", lambda spark, path, batch: found)
+    spout = StructuredStreamingSpout(lambda spark: spark.table("t"), tmp_path, fields=FIELDS)
+    coordinator = spout.get_coordinator({})
+    coordinator._last = {"query": found[0], "batch": 1, "offsets": None, "sources": []}  # as earlier versions noted it
+    with pytest.raises(SpoutError, match=f"Spark gives batch 1, but {tmp_path} does not show {missing}, which"):
+        coordinator._write(_Given(), 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.spark

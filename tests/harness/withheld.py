@@ -1,0 +1,175 @@
+"""A TCP proxy that withholds one answer of a server: it comes never, too late, as an error, or not with its connection."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Literal
+
+__all__ = ["HOW", "How", "Withheld", "WithheldApart"]
+
+How = Literal["never", "late", "unasked", "dropped", "error"]
+HOW: tuple[How, ...] = ("never", "late", "unasked", "dropped", "error")
+_BUFFER = 1 << 18
+
+
+class Withheld:
+    """Passes connections through to `server_port`, and does not answer one request.
+
+    `never`: the server gets the request, the client no answer. `late`: the answer comes when the client asks something else on
+    that connection. `unasked`: the server does not get it either. `dropped`: the answer is lost with the connection.
+    `error`: the client gets the bytes `error` in place of what the server would say.
+    """
+
+    def __init__(self, server_port: int, error: bytes = b"") -> None:
+        self._server_port, self._error = server_port, error
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._lock = threading.Lock()
+        self.requests = 0
+        self._at, self._how = 0, "never"
+        self._open: set[socket.socket] = set()
+        threading.Thread(target=self._accept, name="withheld-accept", daemon=True).start()
+
+    def withhold(self, number: int, how: How) -> None:
+        """Do not answer the request of this number, counted from now on; 0: answer all."""
+        with self._lock:
+            self.requests, self._at, self._how = 0, number, how
+
+    def close(self) -> None:
+        """End all connections."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._lock:
+            connections = list(self._open)
+        for each in connections:
+            _shut(each)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            try:
+                server = socket.create_connection(("127.0.0.1", self._server_port))
+            except OSError:
+                client.close()
+                continue
+            for each in (client, server):
+                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            with self._lock:
+                self._open |= {client, server}
+            connection = _Connection(self, client, server)
+            for pump in (connection.pass_requests, connection.pass_answers):
+                threading.Thread(target=pump, name="withheld", daemon=True).start()
+
+    def take(self) -> How | None:
+        """Count a request; say what is to become of its answer, None: it is passed on."""
+        with self._lock:
+            self.requests += 1
+            return self._how if self.requests == self._at else None  # type: ignore[return-value]
+
+    def error_of(self, client: socket.socket) -> None:
+        """Answer with the error."""
+        client.sendall(self._error)
+
+
+class WithheldApart:
+    """The same in a process of its own: some clients keep Python's lock while they wait for an answer."""
+
+    def __init__(self, server_port: int, error: bytes = b"") -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(server_port), error.hex()],
+            cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.port = self._line()
+
+    def withhold(self, number: int, how: How) -> int:
+        """As of `Withheld`; return how many requests there were since the last call."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{number} {how}\n")
+        self._process.stdin.flush()
+        return self._line()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _line(self) -> int:
+        assert self._process.stdout is not None
+        return int(self._process.stdout.readline())
+
+
+class _Connection:
+    """One connection of a client, and the one to the server behind it."""
+
+    def __init__(self, proxy: Withheld, client: socket.socket, server: socket.socket) -> None:
+        self._proxy, self._client, self._server = proxy, client, server
+        self._lock = threading.Lock()
+        self._how: How | None = None
+        self._kept = b""
+
+    def pass_requests(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._client.recv(_BUFFER):
+                with self._lock:
+                    kept, self._kept = self._kept, b""
+                    if self._how == "late":
+                        self._how = None
+                    how = self._proxy.take()
+                    self._how = self._how or how
+                if kept:
+                    self._client.sendall(kept)
+                if how == "error":
+                    self._proxy.error_of(self._client)
+                    self._how = None
+                elif self._how != "unasked":
+                    self._server.sendall(data)
+        self._end()
+
+    def pass_answers(self) -> None:
+        with contextlib.suppress(OSError):
+            while data := self._server.recv(_BUFFER):
+                with self._lock:
+                    how = self._how
+                    if how == "late":
+                        self._kept += data
+                if how == "dropped":
+                    break
+                if how is None:
+                    self._client.sendall(data)
+        self._end()
+
+    def _end(self) -> None:
+        _shut(self._client)
+        _shut(self._server)
+
+
+def _shut(each: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RDWR)
+    each.close()
+
+
+def _serve() -> None:
+    proxy = Withheld(int(sys.argv[1]), bytes.fromhex(sys.argv[2]))
+    told = proxy.port
+    while True:
+        sys.stdout.write(f"{told}\n")
+        sys.stdout.flush()
+        words = sys.stdin.readline().split()
+        if not words:
+            return
+        told = proxy.requests
+        proxy.withhold(int(words[0]), words[1])  # type: ignore[arg-type]
+
+
+if __name__ == "__main__":
+    _serve()
