@@ -351,3 +351,35 @@ def test_batches_that_were_cut_are_told_of() -> None:
     running.read(2, {"lines": 0})
     running.status["share"] = 0.0625
     assert plain_lines(running)[0].endswith("waiting for tuples, batches cut to 6 % because they take long")
+
+
+LEAVING_OUT = """
+    from spouts import FixedBatchSpout
+    from states.delta import DeltaState
+    from trident import TridentTopology
+    from trident.operations import Count
+
+    topology = TridentTopology("careful")
+    (
+        topology.new_stream("lines", FixedBatchSpout("n: bigint", 3, (1,), (0,), (2,)))
+        .each("n", lambda n: 2 // n, "m: bigint")
+        .group_by("m")
+        .persistent_aggregate(DeltaState.opaque("counts"), Count(), "count")
+    )
+"""
+
+
+@pytest.mark.parametrize(("flag", "code"), [((), 0), (("--fail-on-dead-letters",), 4)])
+def test_a_run_that_left_tuples_out_says_how_many_and_what_shows_them(
+    tmp_path: Path, flag: tuple[str, ...], code: int
+) -> None:
+    write_module(tmp_path, "careful", LEAVING_OUT)
+    letters = ("--conf", "on_poison=dead_letter")
+    done = trident("run", "careful:topology", "--once", *IN_PROCESS, *letters, *flag, cwd=tmp_path)
+    assert done.returncode == code
+    last = done.stdout.splitlines()[-1]
+    assert last == ("1 tuple was left out as a dead letter; `trident dead-letters list trident-log/careful` shows it")
+    shown = trident(*last.split("`")[1].split()[1:], cwd=tmp_path)
+    assert "ZeroDivisionError" in shown.stdout
+    again = trident("run", "careful:topology", "--once", *IN_PROCESS, *letters, *flag, cwd=tmp_path)
+    assert (again.returncode, "left out" in again.stdout) == (0, False)  # it has left out nothing

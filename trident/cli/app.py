@@ -87,6 +87,9 @@ def run_command(
         ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Commit all that the sources have now, then end.")] = False,
+    fail_on_dead_letters: Annotated[
+        bool, typer.Option("--fail-on-dead-letters", help="Exit with code 4 if tuples were left out as dead letters.")
+    ] = False,
     takeover: Annotated[
         bool, typer.Option("--takeover", help="Take the log from a driver that holds it; that driver is fenced out.")
     ] = False,
@@ -128,8 +131,8 @@ def run_command(
     Ctrl-C and SIGTERM end it after the running commit; a second one ends it at once, which is as safe: in both cases the
     next run continues after the last recorded batch.
 
-    Exit codes: 0 complete, 1 failed, 2 wrong usage, 3 replaced by another driver (--takeover), 130 ended by Ctrl-C, 143
-    ended by SIGTERM.
+    Exit codes: 0 complete, 1 failed, 2 wrong usage, 3 replaced by another driver (--takeover), 4 complete but for tuples
+    that were left out (--fail-on-dead-letters), 130 ended by Ctrl-C, 143 ended by SIGTERM.
     """
     from trident.cli.run import all_beside, run
     from trident.cli.storm_run import run_storm
@@ -154,6 +157,7 @@ def run_command(
             _refuse_for_bolts(
                 engine=engine,
                 once=once,
+                fail_on_dead_letters=fail_on_dead_letters,
                 takeover=takeover,
                 state_recovery=state_recovery,
                 log_dir=log_dir,
@@ -170,7 +174,7 @@ def run_command(
             from trident.cli.drpc import Serving
 
             beside.append(Serving(drpc_host, drpc_port, drpc_token).beside)
-        code = run(topology, config, once, all_beside(beside), as_json)
+        code = run(topology, config, once, all_beside(beside), as_json, fail_on_dead_letters)
     raise typer.Exit(code)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -17,6 +18,7 @@ from trident.config import Config
 from trident.errors import StoreAwayError
 from trident.naming import counted
 from trident.topology import TridentTopology
+from trident.zookeeper_address import is_zookeeper
 
 if TYPE_CHECKING:
     from trident.runtime.driver.running import RunningTopology
@@ -41,6 +43,8 @@ class Outcome:
         Of this run; seconds from the first definition to the last commit.
     txid
         The last committed batch; None if a store that is away kept it from starting.
+    left_out
+        How many tuples it has left out, as dead letters.
     """
 
     signum: int | None
@@ -49,6 +53,7 @@ class Outcome:
     seconds: float
     failures: int
     txid: int | None
+    left_out: int = 0
 
     @property
     def exit_code(self) -> int:
@@ -101,11 +106,22 @@ class NoDisplay:
         """Do nothing."""
 
 
-def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = _nothing, as_json: bool = False) -> int:
+LEFT_OUT = 4
+"""The exit code of a run that has left tuples out, if that was asked for."""
+
+
+def run(
+    topology: TridentTopology,
+    config: Config,
+    once: bool,
+    beside: Beside = _nothing,
+    as_json: bool = False,
+    fail_on_left_out: bool = False,
+) -> int:
     """Run a topology and say how it ended; returns the exit code.
 
     The first SIGINT or SIGTERM ends it after the running commit, the second one at once. `as_json`: what goes to standard
-    error is JSON.
+    error is JSON. `fail_on_left_out`: a run that is complete but for tuples that it left out gives `LEFT_OUT`.
     """
     display = NoDisplay() if as_json else LineDisplay(problems(), topology.name)
     outcome = drive(topology, config, once, display, beside, as_json)
@@ -121,7 +137,20 @@ def run(topology: TridentTopology, config: Config, once: bool, beside: Beside = 
             f"{outcome.seconds:.1f} s "
             f"({outcome.tuples / max(outcome.seconds, 1e-9):,.0f} tuples/s), the last is batch {outcome.txid}"
         )
-    return outcome.exit_code
+    if outcome.left_out:
+        say(_of_left_out(topology.name, config, outcome.left_out))
+    return LEFT_OUT if fail_on_left_out and outcome.left_out and not outcome.exit_code else outcome.exit_code
+
+
+def _of_left_out(topology: str, config: Config, count: int) -> str:
+    """Say how many tuples were left out, and where they are."""
+    log, folder = config.log_folder(topology), config.dead_letter_folder(topology)
+    shown = f"they are in {folder}"  # of a log in memory nothing is left to read
+    if is_zookeeper(log) or any(Path(log).glob("*.log")):
+        where = "" if config.dead_letter_dir is None else f" --dead-letter-dir {folder}"
+        shown = f"`trident dead-letters list {log}{where}` shows {'it' if count == 1 else 'them'}"
+    left_out = "was left out as a dead letter" if count == 1 else "were left out as dead letters"
+    return f"{counted(count, 'tuple')} {left_out}; {shown}"
 
 
 def drive(
@@ -164,7 +193,13 @@ def drive(
         raise error
     status = running.status
     return Outcome(
-        signals.received, status["batches"], status["tuples"], running.seconds, status["failures"], status["txid"]
+        signals.received,
+        status["batches"],
+        status["tuples"],
+        running.seconds,
+        status["failures"],
+        status["txid"],
+        status["leftOut"],
     )
 
 

@@ -88,7 +88,7 @@ class Progress:
         self._recent: deque[BatchCommitted] = deque(maxlen=kept)
         self.errors = LastErrors()
         self.batches = 0
-        self.failures = 0
+        self.failures = self.left_out = 0
         self._rows: dict[str, int] = {}
         self._lags: Mapping[str, Lag | None] = {}
         self._share = 1.0
@@ -104,6 +104,7 @@ class Progress:
         with self._lock:
             self._recent.append(event)
             self.batches += 1
+            self.left_out += len(outcome.left_out)
             add_counts(self._rows, event.read.rows)
             self._lags, self._share, self._defined = event.read.lags, outcome.share, times.defined
             add_counts(self._metrics, event.counters)

@@ -178,9 +178,10 @@ class RunningTopology:
         """What the topology does now: message, whether it is active, last committed txid, batches, failures, counters.
 
         `waiting` says which store or source does not answer, and since when; it is empty if all do.
-        `deadLetters` counts those of all runs that wait to be put back. `sources` has the rows of each source in this run, and
-        its lag: an amount and a unit, None if it is not known. `share` is how much of their limits the sources may read.
-        `listeners` has how many events each was told and was not told, and how many errors it raised.
+        `deadLetters` counts those of all runs that wait to be put back, `leftOut` the tuples that this run has left out.
+        `sources` has the rows of each source in this run, and its lag: an amount and a unit, None if it is not known. `share`
+        is how much of their limits the sources may read. `listeners` has how many events each was told and was not told, and
+        how many errors it raised.
         """
         log, (sources, share) = self.log_state, self._progress.sources()
         return {
@@ -195,6 +196,7 @@ class RunningTopology:
             "failures": self._progress.failures,
             "lastFailure": None if self._progress.last_failure is None else self._progress.last_failure.cause,
             "deadLetters": waiting(log),
+            "leftOut": self._progress.left_out,
             "metrics": self._progress.metrics(),
             "listeners": self._monitoring.listeners(),
         }
