@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicCollection
@@ -105,7 +106,7 @@ def test_a_topology_with_a_spout_of_messages_does_not_say_so_either(
     topic = kafka_topics.create()
     kafka_topics.produce(topic, numbered(0, 100))
     topology = TridentTopology("silent")
-    spout = KafkaSpout(proxy.bootstrap, topic, group_id="group-" + topic, config=QUICK)
+    spout: Any = KafkaSpout(proxy.bootstrap, topic, group_id="group-" + topic, config=QUICK)
     counts = topology.new_stream("records", spout).persistent_aggregate(MemoryMapState(), Count(), "count")
     with topology.start(engine="in_process", allow_inexact=True) as running:
         running.process_all_available()
