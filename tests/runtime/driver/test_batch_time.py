@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -183,3 +183,23 @@ def test_a_batch_that_time_alone_began_is_run_also_when_the_window_is_gone(tmp_p
     with topology.start(engine="in_process", log_dir=tmp_path) as running:
         running.process_all_available()
         assert running.state(total).get() == 3
+
+
+def test_a_clock_that_was_ahead_is_told_once_with_since_when_and_until_when(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = TridentTopology("t")
+    stream = topology.new_stream("s", RowsSpout("n: int", {}))
+    stream.window(TumblingDurationWindow.of(10 * S), "n", Count(), "count")
+    right, wrong = 1_790_000_000_000, 2_105_000_000_000
+    with TopologyTestDriver(topology) as driver:
+        for number, clock_ms in enumerate((right, wrong, right, right), 1):
+            monkeypatch.setattr(driver.clock, "wall_ms", lambda clock_ms=clock_ms: clock_ms)
+            assert "stands still" not in caplog.text or number == 4
+            driver.feed("s", [number])
+            driver.run()
+            assert driver.txid == number
+    assert caplog.text.count("stands still") == 1
+    ahead = datetime.fromtimestamp(wrong // 1000, UTC)
+    assert f"stands still at {ahead:%Y-%m-%d %H:%M:%S} UTC since batch 2" in caplog.text
+    assert "begin with another log_dir" in caplog.text

@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
+from tests.harness.commands import until
 from tests.harness.topology_runs import (
     GATES,
     WAIT_S,
@@ -610,6 +611,35 @@ def test_an_attempt_that_takes_too_long_is_replayed_and_its_late_result_ignored(
     loop_logger.removeFilter(heard)
     assert rows.batches == {1: [("a", 1)], 2: [("b", 2)]}
     assert len(points.attempts("processed")) == 2
+
+
+class BlockingTwice(Blocking):
+    """Waits at the gate in the first two calls."""
+
+    def execute(self, tuple: Any, collector: Any) -> None:
+        if touch(self.folder) < 2:
+            GATES.pass_through(self.gate)
+        collector.emit([0])
+
+
+def test_attempts_in_a_row_that_take_too_long_say_what_to_raise(
+    topology: TridentTopology, tmp_path: Path, gate: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep(topology.new_stream("s", letters("a")).each("x", BlockingTwice(gate, tmp_path), "n"))
+    clock, points, told = HandClock(), Points(), "raise message_timeout_s"
+    with looping(topology, clock, points, engine="in_process", message_timeout_s=60, max_spout_pending=1) as loop:
+        GATES.await_reached(gate)
+        for late in (1, 2):
+            clock.settle(loop.drain)
+            assert told not in caplog.text
+            clock.advance(61)
+            clock.settle(loop.drain)
+            clock.advance(1)  # the backoff
+            loop.drain()
+            until(lambda late=late: len(points.attempts("defined")) > late, "the next attempt begins")  # type: ignore[misc]
+        points.await_point("succeeded", 1)
+        assert caplog.text.count(told) == 1
+        GATES.open(gate)
 
 
 def test_a_writer_that_a_later_attempt_of_the_same_driver_has_fenced_ends_nothing(

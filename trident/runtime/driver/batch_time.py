@@ -21,6 +21,9 @@ TIME = "$time"
 """The name of the time among a batch's definitions; no stream can have this name."""
 
 
+_AHEAD_MS = 60_000
+
+
 class BatchTime:
     """Says which time a batch has, and whether a batch is due because of the time alone."""
 
@@ -82,6 +85,11 @@ class BatchTime:
             reached[1:] = [now if before else at for before, at in zip(fires, reached[1:], strict=False)]
         first, *behind = reached
         return {"now": now, "tuples_at": first, **({"levels": behind} if behind else {})}
+
+    @staticmethod
+    def ahead(clock_ms: int, time: Mapping[str, Any] | None) -> bool:
+        """Whether the time of a batch is so far ahead of the clock that a clock must have been wrong."""
+        return time is not None and time["now"] - clock_ms > _AHEAD_MS
 
     def _is_due(self, clock_ms: int, previous: Mapping[str, Any] | None) -> bool:
         """Whether a window with tuples ended since the batch before, as far as the times of batches show."""

@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_AT_OWNER_S = 2.0
 _SHORT_S = 1.0
+_LATE_IN_A_ROW = 2
 _ENDED = {"processing": "processed", "commit": "committed"}
 
 
@@ -93,6 +94,7 @@ class BatchLoop:
         )
         self._tasks_commit = bool(in_tasks)
         self._stopping, self._look_at = threading.Event(), float("-inf")
+        self._late = 0  # attempts in a row that took too long
 
     # ---- from other threads -----------------------------------------------------------------------------------------
 
@@ -314,6 +316,7 @@ class BatchLoop:
         self._opened.meaning.recorded()
         tries = self._coordinator.failures(attempt.txid) + 1
         self._coordinator.committed(attempt)
+        self._late = 0
         self._retrying.has_answered(attempt.txid)
         self._observe("recorded", attempt)
         self._opened.tell_recorded()
@@ -336,9 +339,23 @@ class BatchLoop:
             in_one_job = where == "processing" and self._batches[attempt.txid].commits_now
             what = "processed and committed" if in_one_job else _ENDED[where]
             cause = f"not {what} within message_timeout_s={limit:g} seconds"
+            self._tell_late(limit)
             self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
             self._sources.throttle.timed_out(self._batches[attempt.txid].share)
             self._fail(attempt, self._work.hanging(attempt, cause) or Failure(where, None, cause))
+
+    def _tell_late(self, limit: float) -> None:
+        """Say what may be wrong once one attempt after the other takes too long: each starts as cold as the one before."""
+        self._late += 1
+        if self._late == _LATE_IN_A_ROW:
+            logger.warning(
+                "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
+                "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled loses the Python "
+                "workers that it has started, so the next one starts them again",
+                self._name,
+                self._late,
+                limit,
+            )
 
     def _overdue_commit(self, now: float, limit: float) -> Iterator[TransactionAttempt]:
         """Give the attempt that tasks have been committing for too long; its writers are fenced by the next attempt's."""

@@ -5,7 +5,9 @@ All of it happens in the loop's thread, which owns the spouts' coordinators.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from trident.coordination.letter_records import LETTERS
@@ -33,6 +35,8 @@ from trident.spout.interfaces import (
 
 __all__ = ["Sources"]
 
+logger = logging.getLogger(__name__)
+
 
 class Sources:
     """The spouts of a topology, and the other sources of a batch.
@@ -47,7 +51,7 @@ class Sources:
 
     def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:
         self._log, self._spouts, self._clock, self._work = opened.log, opened.spouts, clock, work
-        self._sync = bool(opened.lasting)
+        self._sync, self._topology, self._told_ahead = bool(opened.lasting), opened.plan.topology, 0
         self._time = BatchTime.of(opened.plan)
         self._replays = Replays(opened.plan, opened.letters)
         self._sizes = {
@@ -150,7 +154,25 @@ class Sources:
         if self._time is None:
             return None
         logged, earlier = self._log.state.definitions.get(txid, {}), self._earlier(TIME, txid, in_flight)
-        return self._time.define(now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged))
+        time = self._time.define(now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged))
+        if time is not None and self._time.ahead(now, time) and time["now"] != self._told_ahead:
+            self._told_ahead = time["now"]
+            self._tell_ahead(now, time["now"])
+        return time
+
+    def _tell_ahead(self, now: int, ahead: int) -> None:
+        """Say that the time of the batch stands still, since when and until when."""
+        at = [each.txid for each in self._log.state.history if each.spouts.get(TIME, {}).get("now") == ahead]
+        logger.warning(
+            "topology %s: the time of its batches stands still at %s since batch %s, because the clock of its driver was "
+            "ahead then; the clock says %s now. Windows by the time of the batch give nothing until it has got there: the "
+            "time never goes back, or windows that were given would be given again. If that is too long, begin with another "
+            "log_dir and empty states",
+            self._topology,
+            _moment(ahead),
+            min(at, default=self._log.state.txid),
+            _moment(now),
+        )
 
     def _write(
         self, txid: int, logged: Definitions, asked: Mapping[str, Definition | None], time: Definition | None
@@ -240,6 +262,10 @@ class Sources:
     def _tell(self, name: str, txid: int, definition: Definition) -> None:
         self._spouts[name].coordinator.success(txid, definition)
         self.lags.ask(name, definition)
+
+
+def _moment(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _is_open(definition: Definition | None, is_complete: Callable[[Definition], bool]) -> bool:
