@@ -60,8 +60,8 @@ export function Topology({ id, meta, alone }) {
   return html`
     <div class="head">
       <div><h1>${page.name}</h1>
-        <p class="sub"><${Status} status=${page.status} /> ${trident ? "Trident" : "spouts and bolts"}, up for ${age(page.uptimeSeconds)}
-          ${page.host ? html` on <bdi>${page.host}</bdi>` : null}${page.id !== page.name ? html`, id <bdi>${page.id}</bdi>` : null}</p></div>
+        <p class="sub"><${Status} status=${page.status} /> <span>${trident ? "Trident" : "spouts and bolts"}, up for ${age(page.uptimeSeconds)}
+          ${page.host ? html` on <bdi>${page.host}</bdi>` : null}${page.id !== page.name ? html`, id <bdi>${page.id}</bdi>` : null}</span></p></div>
       <${Actions} id=${id} page=${page} meta=${meta} alone=${alone} />
     </div>
     <${Problem} error=${error} />
