@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
-from trident.cluster.cluster_errors import ClusterError, NoLeader, NoSuchTopology
+from trident.cluster.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotRunning
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_names import TopologyNames
 from trident.cluster.pages import ClusterOverview, open_cluster_pages
@@ -132,7 +133,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
     storm_id = submitted(cluster)
     pages = ClusterOverview(cluster, TOKEN).of_topology("counting")
     assert pages.topology()["status"] == "WAITING"
-    with pytest.raises(ClusterError, match="waits for a free slot"):
+    with pytest.raises(NotRunning, match="it waits: no Nimbus leads the cluster"):
         pages.component("words")
     start = assigned(cluster, storm_id)
     assert pages.topology()["status"] == "STARTING"
@@ -143,6 +144,33 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
     assert "what it said last" in page["note"]
     assert page["heardSecondsAgo"] >= 2
     assert [(each["component"], each["error"]) for each in page["topologyErrors"]] == [("words/each", "it broke")]
+
+
+@pytest.mark.parametrize(
+    ("status", "assigned_to", "why"),
+    [
+        (Status("failed", 0.0, reason="no such table"), "", "it was put to rest: no such table"),
+        (Status("killed", 0.0), "", "it ends"),
+        (Status("active", 0.0), "", "it waits: no supervisor is there"),
+        (Status("active", 0.0), "a", "its driver in slot a:6700 starts"),
+    ],
+)
+def test_a_topology_without_a_driver_says_why(
+    cluster: StormClusterState, status: Status, assigned_to: str, why: str
+) -> None:
+    Leadership(cluster.state, "http://one", "1.0", lambda: None).campaign()
+    storm_id = submitted(cluster, status=status)
+    if assigned_to:
+        assigned(cluster, storm_id, assigned_to)
+    overview = ClusterOverview(cluster, TOKEN)
+    with UIServer(overview, port=0, token=TOKEN) as server, httpx.Client(base_url=server.url) as client:
+        path = f"/api/v1/topology/{storm_id}"
+        assert client.get(path).json()["note"] == why
+        assert client.get(f"{path}/visualization").json() == {"nodes": [], "edges": []}
+        assert client.get(f"{path}/batches").json() == {"batches": []}
+        refused = client.get(f"{path}/component/words")
+        assert (refused.status_code, refused.json()["kind"]) == (409, "NotRunning")
+        assert refused.json()["errorMessage"] == f"the topology {storm_id} does not run: {why}"
 
 
 def test_a_heartbeat_of_an_earlier_assignment_is_not_shown(cluster: StormClusterState) -> None:

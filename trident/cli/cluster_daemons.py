@@ -10,6 +10,7 @@ from typing import NamedTuple
 from trident.cli.console import json_line, say
 from trident.cli.signals import Signals, ending_signals
 from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.lost_state import left_of
 from trident.cluster.machine.supervisor_daemon import SupervisorDaemon
 from trident.cluster.nimbus.nimbus import NimbusSettings
 from trident.cluster.nimbus.nimbus_daemon import NimbusDaemon
@@ -36,6 +37,7 @@ def run_nimbus(
 ) -> int:
     """Run a Nimbus until a signal; returns the exit code."""
     cluster = _cluster(address, token, host)
+    _tell_what_is_left(cluster, as_json)
     code_dir = code or (cluster.folder / "code" if cluster.folder else Path("trident-code"))
     settings = NimbusSettings(driver_timeout_s=driver_timeout_s, max_deaths=max_deaths)
     with (
@@ -79,6 +81,7 @@ def run_supervisor(
 def run_up(address: str | None, token: str | None, port: int, slots: int, as_json: bool) -> int:
     """Run a cluster of one machine until a signal; returns the exit code."""
     cluster = _cluster(address, token)
+    _tell_what_is_left(cluster, as_json)
     place = cluster.folder or Path("trident-supervisor")
     with (
         ending_signals(
@@ -127,6 +130,11 @@ def _check_host(host: str) -> None:
 def _tell_what_daemons_do() -> None:
     logging.getLogger("trident.cluster").setLevel(logging.INFO)
     logging.getLogger("kazoo").setLevel(logging.CRITICAL)
+
+
+def _tell_what_is_left(cluster: _Cluster, as_json: bool) -> None:
+    if cluster.folder is not None and (left := left_of(cluster.folder)):
+        _say(f"warning: an empty cluster begins: {left}", as_json)
 
 
 def _wait(signals: Signals) -> int:

@@ -12,6 +12,7 @@ __all__ = [
     "NoLeader",
     "NoSuchTopology",
     "NotAllowed",
+    "NotRunning",
     "RequirementsFailed",
     "UpgradeRefused",
 ]
@@ -31,6 +32,10 @@ class NoLeader(ClusterError):
 
 class NoSuchTopology(ClusterError):
     """The cluster has no topology of this name or id."""
+
+
+class NotRunning(ClusterError):
+    """What only the driver of a topology knows was asked for, and it has none."""
 
 
 class NameTaken(ClusterError):

@@ -6,10 +6,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trident.cluster.cluster_errors import ClusterError, NoSuchTopology
+from trident.cluster.cluster_errors import ClusterError, NoSuchTopology, NotRunning
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import NodePort, StatusKind, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
+from trident.cluster.waiting import why_waiting
 from trident.errors import TridentError
 from trident.redaction import shown_configuration, shown_settings
 from trident.statistics.verdict import verdict
@@ -47,10 +48,10 @@ class ClusterTopologyPages:
         """Return what the driver says, else what its last heartbeat said; `note` tells when it is the latter."""
         base, slot, beat = self._known()
         page: Page = {} if beat is None else dict(beat.stats)
-        note = ""
+        driver = None if beat is None else self._driver_of(beat)
+        note = "" if driver is not None else self._why_not(base, slot)
         served = False
         try:
-            driver = None if beat is None else self._driver_of(beat)
             if driver is not None:
                 page, served = driver.topology(window_s), True
         except (TridentError, KeyError) as error:
@@ -72,12 +73,14 @@ class ClusterTopologyPages:
         return {**page, "componentErrors": told or page.get("componentErrors", [])}
 
     def visualization(self, window_s: int = 0) -> Page:
-        """Return the picture."""
-        return self._driver().visualization(window_s)
+        """Return the picture; an empty one while there is no driver."""
+        driver = self._driver_now()
+        return {"nodes": [], "edges": []} if driver is None else driver.visualization(window_s)
 
     def batches(self) -> Sequence[Page]:
-        """Return the last batches."""
-        return self._driver().batches()
+        """Return the last batches; none while there is no driver."""
+        driver = self._driver_now()
+        return [] if driver is None else driver.batches()
 
     def lookup(self, state: str, key: Sequence[Any]) -> Page:
         """Return the value of a key."""
@@ -99,13 +102,26 @@ class ClusterTopologyPages:
         is_of_now = beat is not None and beat.start_time_secs == assignment.start_time_secs
         return base, assignment.slot, beat if is_of_now else None
 
+    def _driver_now(self) -> HttpTopologyPages | None:
+        _, _, beat = self._known()
+        return None if beat is None else self._driver_of(beat)
+
     def _driver(self) -> HttpTopologyPages:
-        _, slot, beat = self._known()
-        driver = None if beat is None else self._driver_of(beat)
+        driver = self._driver_now()
         if driver is None:
-            where = "it waits for a free slot" if slot is None else f"its driver in slot {slot} starts"
-            raise ClusterError(f"the topology {self._id} does not run yet: {where}")
+            base, slot, _ = self._known()
+            raise NotRunning(f"the topology {self._id} does not run: {self._why_not(base, slot)}")
         return driver
+
+    def _why_not(self, base: StormBase, slot: NodePort | None) -> str:
+        """Say why there is no driver that could be asked."""
+        if base.status.kind == "failed":
+            return f"it was put to rest: {base.status.reason}"
+        if base.status.kind == "killed":
+            return "it ends"
+        if slot is None:
+            return f"it waits: {why_waiting(self._cluster, self._cluster.all_assignments())}"
+        return f"its driver in slot {slot} starts"
 
 
 def facts(storm_id: str, base: StormBase, slot: NodePort | None, beat: WorkerHeartbeat | None) -> Page:

@@ -19,6 +19,7 @@ from trident.cluster.cluster_errors import (
     NoLeader,
     NoSuchTopology,
     NotAllowed,
+    NotRunning,
     UpgradeRefused,
 )
 from trident.errors import BackendError, SourceAwayError, TridentError, UnsupportedOperation
@@ -33,6 +34,7 @@ _STATUS: tuple[tuple[type[Exception], int], ...] = (
     (KeyError, 404),
     (NotAllowed, 401),
     (NameTaken, 409),
+    (NotRunning, 409),
     (UpgradeRefused, 409),
     (BadPackage, 400),
     (ClusterUnreachable, 503),

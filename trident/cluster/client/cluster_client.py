@@ -15,6 +15,7 @@ from trident.cluster.client.nimbus_http import NimbusHttp
 from trident.cluster.client.topology_overviews import TopologyOverview, errors_of, find_topology, overview, overviews
 from trident.cluster.cluster_errors import ClusterUnreachable, NoSuchTopology
 from trident.cluster.code.topology_package import TopologyPackage
+from trident.cluster.lost_state import left_of
 from trident.cluster.state.cluster_address import STATE_FILE, folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_records import Status
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -50,7 +51,8 @@ class ClusterClient:
         folder = folder_of(address) if is_embedded(address) else None
         if folder is not None and not (folder / STATE_FILE).is_file():
             raise ClusterUnreachable(
-                f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
+                left_of(folder)
+                or f"there is no cluster in {folder}. Start one there (`trident up`), or name it: --cluster, or the variable "
                 "TRIDENT_CLUSTER"
             )
         token = find_token(folder, token)

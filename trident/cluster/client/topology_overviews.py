@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trident.cluster.client.nimbus_http import LEADER
 from trident.cluster.cluster_errors import NoSuchTopology
 from trident.cluster.state.beat_records import ErrorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import facts
+from trident.cluster.waiting import why_waiting
 from trident.redaction import shown_settings
 from trident.statistics.verdict import verdict
 
@@ -95,7 +94,7 @@ class TopologyOverview:
 def overviews(cluster: StormClusterState) -> list[TopologyOverview]:
     """Return all topologies, by name."""
     bases, assignments = cluster.all_bases(), cluster.all_assignments()
-    why = _why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
+    why = why_waiting(cluster, assignments) if set(bases) - set(assignments) else ""
     found = [_one(cluster, storm_id, base, assignments.get(storm_id), why) for storm_id, base in bases.items()]
     return sorted(found, key=lambda each: (each.base.storm_name, each.base.launch_time_secs))
 
@@ -122,7 +121,7 @@ def overview(cluster: StormClusterState, topology: str) -> TopologyOverview:
     """Return one topology, see `find_topology`."""
     storm_id, base = find_topology(cluster, topology)
     assignment = cluster.assignment_info(storm_id)
-    why = "" if assignment is not None else _why_waiting(cluster, cluster.all_assignments())
+    why = "" if assignment is not None else why_waiting(cluster, cluster.all_assignments())
     return _one(cluster, storm_id, base, assignment, why)
 
 
@@ -147,17 +146,3 @@ def _one(
         return found
     errors = [each for errors in cluster.all_errors(storm_id).values() for each in errors]
     return replace(found, last_error=max(errors, key=lambda each: each.time_secs, default=None))
-
-
-def _why_waiting(cluster: StormClusterState, assignments: Mapping[str, Assignment]) -> str:
-    """Return why a topology has no slot."""
-    if cluster.state.get_data(LEADER) is None:
-        return "no Nimbus leads the cluster, so it is not assigned"
-    supervisors = cluster.all_supervisor_info()
-    if not supervisors:
-        return "no supervisor is there"
-    offered = {(name, port) for name, info in supervisors.items() for port in info.meta}
-    if offered <= {tuple(each.slot) for each in assignments.values()}:
-        slots = f"{len(supervisors)} supervisors offer {len(offered)} slots"
-        return f"no free slot: {slots}, and all are taken. Start another supervisor, or kill a topology"
-    return "it is about to be assigned"

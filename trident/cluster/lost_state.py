@@ -1,0 +1,46 @@
+"""What is left of a cluster on this machine when the file of its state was removed: said before an empty one begins."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trident.cluster.cluster_errors import ClusterError
+from trident.cluster.code.code_store import CodeStore
+from trident.cluster.state.cluster_address import STATE_FILE
+from trident.coordination.log_reader import exists
+
+__all__ = ["left_of"]
+
+_MOST_TOLD = 10
+
+
+def left_of(folder: Path) -> str:
+    """Say what is in the folder of a cluster whose state is not there; "" if it is there, or nothing else is."""
+    if (folder / STATE_FILE).exists():
+        return ""
+    names = sorted({*_names_of_packages(folder / "code"), *_names_of_logs(folder / "transactional")})
+    if not names:
+        return ""
+    more = f" and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else ""
+    told = ", ".join(names[:_MOST_TOLD])
+    return (
+        f"the state of the cluster, {folder / STATE_FILE}, is gone, but not the code and the logs of {told}{more}. Bring the "
+        "file back from a backup; or submit the topologies again under the names that they had: each goes on with its log, "
+        "after its last recorded batch"
+    )
+
+
+def _names_of_packages(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        return []
+    found, store = [], CodeStore(folder)
+    for sha256 in store.hashes():
+        try:
+            found.append(store.manifest(sha256).name)
+        except ClusterError:  # damaged
+            continue
+    return found
+
+
+def _names_of_logs(folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir() if exists(each)] if folder.is_dir() else []
