@@ -120,6 +120,14 @@ def test_errors_name_an_address_without_its_secrets(tmp_path: Path) -> None:
     assert "hush" not in str(failed.value)
 
 
+def test_settings_that_are_json_show_no_secrets_by_name() -> None:
+    user = '{"folder": "books", "password": "geheim", "at": ["redis://u:geheim@host/0"]}'
+    assert shown_settings({"user": user}) == {
+        "user": '{"at": ["redis://***@host/0"], "folder": "books", "password": "***"}'
+    }
+    assert shown_settings({"user": "{no json"}) == {"user": "{no json"}
+
+
 def test_settings_whose_names_speak_of_secrets_show_no_values() -> None:
     shown = shown_settings(
         {

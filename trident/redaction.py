@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +32,18 @@ def redacted(text: str) -> str:
 
 def shown_settings(settings: Mapping[str, str]) -> dict[str, str]:
     """Return settings without the values of those whose names speak of secrets, and without secrets in URLs."""
-    return {name: _HIDDEN if _SECRET_NAME.search(name) else redacted(value) for name, value in sorted(settings.items())}
+    return {
+        name: _HIDDEN if _SECRET_NAME.search(name) else _shown_text(value) for name, value in sorted(settings.items())
+    }
+
+
+def _shown_text(text: str) -> str:
+    """Return a text without secrets in URLs; of one that is a JSON object, as that of `user`, also without those by name."""
+    try:
+        found = json.loads(text) if text.startswith("{") else None
+    except ValueError:
+        found = None
+    return json.dumps(shown_configuration(found), ensure_ascii=False) if isinstance(found, dict) else redacted(text)
 
 
 def shown_configuration(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,7 +59,7 @@ def _shown_value(value: Any) -> Any:
         return shown_configuration(value)
     if isinstance(value, list | tuple):
         return [_shown_value(each) for each in value]
-    return value if value is None or isinstance(value, bool | int | float) else redacted(str(value))
+    return value if value is None or isinstance(value, bool | int | float) else _shown_text(str(value))
 
 
 class Redacted:

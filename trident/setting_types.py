@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import typing
 from collections.abc import Iterable, Mapping
@@ -10,7 +11,15 @@ from typing import Any, Literal
 
 from trident.errors import ConfigError
 
-__all__ = ["check_types", "close_to", "read_settings"]
+__all__ = ["check_types", "close_to", "gathered", "read_settings"]
+
+
+def gathered(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as a command line has them with those of Spark, whose names begin with `spark.`, under one name."""
+    values = {name: value for name, value in given.items() if not name.startswith("spark.")}
+    if spark := {name: value for name, value in given.items() if name.startswith("spark.")}:
+        values["spark_conf"] = {**_mapping("spark_conf", values.get("spark_conf", {})), **spark}
+    return values
 
 
 def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -46,6 +55,8 @@ def _read(name: str, value: Any, hint: Any) -> Any:
         return os.fspath(value)
     if not isinstance(value, str) or typing.get_origin(hint) is Literal:
         return value
+    if typing.get_origin(hint) is Mapping:
+        return _mapping(name, value)
     kinds = [kind for kind in (typing.get_args(hint) or (hint,)) if kind is not type(None)]
     if str in kinds:
         return value
@@ -55,6 +66,19 @@ def _read(name: str, value: Any, hint: Any) -> Any:
         return float(value) if float in kinds else int(value)
     except (KeyError, ValueError):
         raise ConfigError(f"{name}={value!r}: expected {_words(hint)}") from None
+
+
+def _mapping(name: str, value: Any) -> Any:
+    """Turn the text of a mapping into it."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = json.loads(value)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ConfigError(f'{name}={value!r}: expected a JSON object, as in {name}=\'{{"name": "value"}}\'')
+    return found
 
 
 def _check(name: str, value: Any, hint: Any) -> None:

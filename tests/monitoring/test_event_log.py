@@ -58,7 +58,7 @@ def test_events_are_records_with_levels_and_sentences(log: pytest.LogCaptureFixt
     assert started_ == "topology failing: started after batch 0"
     figure = r"\d+\.\d"
     assert re.fullmatch(
-        rf"topology failing: batch 1 \(start 2\) committed, 1 tuple in {figure} ms \(define {figure}, process {figure}, "
+        rf"topology failing: batch 1 \(start 1\) committed, 1 tuple in {figure} ms \(define {figure}, process {figure}, "
         rf"wait {figure}, commit {figure}, record {figure}\)",
         batch,
     )

@@ -173,7 +173,7 @@ def test_each_error_is_told_once_with_its_stack_trace(tmp_path: Path) -> None:
     feed = ErrorFeed(running)
     first, second, last = feed.new()
     assert [each.component for each in (first, second, last)] == ["s/FailTimes", "s/FailTimes", WHOLE_TOPOLOGY]
-    assert "attempt 1 (start 2) failed on tuple [x='a']: RuntimeError: lost" in first.text
+    assert "attempt 1 (start 1) failed on tuple [x='a']: RuntimeError: lost" in first.text
     assert "in execute\n    raise self.error" in first.text
     assert "batch 1 failed 2 times" in last.text
     assert feed.new() == []

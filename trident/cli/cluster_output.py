@@ -17,6 +17,7 @@ from trident.redaction import shown_settings
 
 __all__ = ["duration", "first_line", "print_errors", "print_json", "print_list", "print_topology"]
 
+_MOST_NAMES = 5
 _MINUTE, _HOUR, _DAY = 60, 3600, 86_400
 
 
@@ -39,11 +40,16 @@ def print_list(found: Sequence[TopologyOverview]) -> None:
         details = (_utc(base.launch_time_secs), each.storm_id)[: len(more)]
         rows.add_row(base.storm_name, base.status.kind, _driver(each), _where(each), str(base.num_workers), *details)
     console.print(rows, markup=False)
+    told: dict[str, list[str]] = {}
     for each in found:
         if reason := each.base.status.reason or each.why_waiting:
-            say(f"{each.base.storm_name}: {reason}")
+            told.setdefault(reason, []).append(each.base.storm_name)
         elif each.last_error is not None:
-            say(f"{each.base.storm_name}: its driver does not run; the last error: {first_line(each.last_error.error)}")
+            reason = f"its driver does not run; the last error: {first_line(each.last_error.error)}"
+            told.setdefault(reason, []).append(each.base.storm_name)
+    for reason, names in told.items():  # of many that wait for the same it is said once
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        say(f"{', '.join(names[:_MOST_NAMES])}{more}: {reason}")
 
 
 def print_topology(found: TopologyOverview) -> None:

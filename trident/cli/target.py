@@ -12,6 +12,7 @@ from trident.config import Config
 from trident.errors import ConfigError
 from trident.runtime.engine.shipping import ship_modules_of
 from trident.runtime.reading import targets
+from trident.setting_types import gathered
 from trident.storm import StormConfig, StormTopology, TopologyBuilder
 from trident.topology import TridentTopology
 
@@ -73,14 +74,12 @@ def settings(conf: Sequence[str], given: Mapping[str, Any]) -> Config:
 
 
 def _values(conf: Sequence[str], given: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    spark: dict[str, str] = {}
+    words: dict[str, Any] = {}
     for each in conf:
         key, equals, value = each.partition("=")
         if not equals or not key:
             raise typer.BadParameter(f"--conf {each!r}: expected key=value, as in max_spout_pending=5")
-        (spark if key.startswith("spark.") else values)[key] = value
-    if spark:
-        values["spark_conf"] = spark
+        words[key] = value
+    values = gathered(words)
     values.update({key: value for key, value in given.items() if value is not None})
     return values

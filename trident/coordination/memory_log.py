@@ -85,11 +85,17 @@ class TransactionLogReader(Protocol):
 
 
 class MemoryLog:
-    """A log in this process, for topologies whose states are in memory as well."""
+    """A log in this process, for topologies whose states are in memory as well.
 
-    def __init__(self, topology: str) -> None:
-        self.epoch = 1
-        self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=1, epochs=Epochs())
+    Parameters
+    ----------
+    epoch
+        That of its writer; 0 for a log that is to be `reopened` before it is written.
+    """
+
+    def __init__(self, topology: str, epoch: int = 1) -> None:
+        self.epoch = epoch
+        self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=epoch, epochs=Epochs())
         self.closed = False
         self._lock = threading.Lock()
         self._holders: set[int] = set()  # epochs of writers that are not closed; shared by all writers of the log

@@ -173,7 +173,7 @@ class StateSpec:
     factory: StateFactory
     required_num_partitions: int | None = None
     store: str = ""
-    place: str = ""
+    place: str = field(default="", repr=False)  # an address may hold a password
 
     @property
     def kind(self) -> StateType | None:

@@ -119,7 +119,7 @@ def test_errors_are_those_of_nimbus(client: ClusterClient) -> None:
         client.submit(packed(), "a/b")
     with pytest.raises(ClusterError, match="parallelism_hint"):
         client.rebalance("mine", executors={"lines": 2})
-    with pytest.raises(ClusterError, match="workers: expected a whole number of at least 1, not 'two'"):
+    with pytest.raises(ClusterError, match="workers: expected a whole number from 1 to 10,000, not 'two'"):
         client.submit(packed(), "other", workers="two")  # type: ignore[arg-type]
     assert [each.base.storm_name for each in client.topologies()] == ["mine"]
 

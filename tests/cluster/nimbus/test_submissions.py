@@ -17,6 +17,7 @@ from tests.cluster.code.archives import package_of
 from trident.cluster.cluster_errors import BadPackage, ClusterError, NameTaken, NoSuchTopology, UpgradeRefused
 from trident.cluster.code.code_store import CodeStore
 from trident.cluster.code.package_manifest import ComponentFacts
+from trident.cluster.code.topology_settings import settings_of
 from trident.cluster.nimbus.submissions import Submission, Submissions
 from trident.cluster.nimbus.topology_changes import rolled_back
 from trident.cluster.state.beat_records import ErrorInfo
@@ -26,6 +27,7 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.coordination.records import TopologyRecord
 from trident.coordination.transaction_log import FileLog
 from trident.errors import ConfigError
+from trident.storm import StormConfig
 
 BOLTS: dict[str, Any] = {
     "kind": "bolts",
@@ -102,10 +104,40 @@ def test_the_same_submission_is_one_topology_and_another_of_the_name_is_refused(
     assert submissions.cluster.active_storms() == [storm_id]
 
 
-@pytest.mark.parametrize("name", ["a/b", ".", "..", "a b", "x" * 129, "é"])
-def test_a_name_that_names_no_folder_and_no_node_is_refused(submissions: Submissions, name: str) -> None:
+@pytest.mark.parametrize("name", ["a/b", ".", "..", "a b", "x" * 129, "é", "-n", "--all", "a\0b"])
+def test_a_name_that_names_no_folder_no_node_and_no_argument_is_refused(submissions: Submissions, name: str) -> None:
     with pytest.raises(ClusterError, match="cannot name a topology"):
         submissions.submit(Submission(packed(submissions), name))
+    with pytest.raises(NoSuchTopology, match="its topologies are: none"):
+        submissions.kill(name)
+
+
+@pytest.mark.parametrize("workers", [10**30, 10_001, 0, -1, True])
+def test_a_number_of_workers_that_no_cluster_has_is_refused(submissions: Submissions, workers: int) -> None:
+    sha256 = packed(submissions)
+    with pytest.raises(ClusterError, match="workers: expected a whole number from 1 to 10,000, not "):
+        submissions.submit(Submission(sha256, workers=workers))
+    storm_id = submissions.submit(Submission(sha256, workers=10_000))
+    with pytest.raises(ClusterError, match="workers: expected a whole number from 1 to 10,000, not "):
+        submissions.rebalance(storm_id, workers=workers)
+
+
+@pytest.mark.parametrize("facts", [{}, BOLTS])
+def test_settings_that_are_mappings_are_json(submissions: Submissions, facts: dict[str, Any]) -> None:
+    conf = {"spark_conf": '{"spark.ui.enabled": "false"}', "spark.driver.memory": "2g"}
+    sha256 = packed(submissions, **facts)
+    base = submissions.cluster.storm_base(submissions.submit(Submission(sha256, conf=conf)))
+    assert base is not None
+    settings = settings_of(base.kind, "mine", base.conf)
+    assert settings.spark_conf == {"spark.ui.enabled": "false", "spark.driver.memory": "2g"}
+    with pytest.raises(ConfigError, match="spark_conf='x=1': expected a JSON object"):
+        submissions.submit(Submission(sha256, "other", conf={"spark_conf": "x=1"}))
+
+
+def test_settings_of_the_user_reach_bolts(submissions: Submissions) -> None:
+    settings = settings_of("bolts", "mine", {"user": '{"folder": "books", "limit": 3}'})
+    assert isinstance(settings, StormConfig)
+    assert settings.as_mapping()["limit"] == 3
 
 
 def test_settings_that_are_not_possible_are_refused(submissions: Submissions) -> None:
@@ -308,11 +340,11 @@ def test_bolts_are_rebalanced_within_their_tasks(submissions: Submissions) -> No
     for executors, said in (
         ({"cuont": 1}, "has no component 'cuont'; it has count, spout"),
         ({"count": 5}, "has 4 tasks, each of which one executor runs"),
-        ({"count": 0}, "at least 1"),
+        ({"count": 0}, "from 1 to 10,000"),
     ):
         with pytest.raises(ClusterError, match=said):
             submissions.rebalance("mine", executors=executors)
-    with pytest.raises(ClusterError, match="at least 1"):
+    with pytest.raises(ClusterError, match="from 1 to 10,000"):
         submissions.rebalance("mine", workers=0)
     assert submissions.names.find("mine")[1] == base
 

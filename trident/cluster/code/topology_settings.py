@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from trident.cluster.state.cluster_records import TopologyKind
 from trident.config import Config
 from trident.errors import ConfigError
+from trident.setting_types import gathered
 from trident.storm import StormConfig
 
 __all__ = ["settings_of"]
@@ -39,10 +39,7 @@ def settings_of(
     for key, why in _CLUSTERS.items():
         if key in conf and kind == ("trident" if key == "takeover" else "bolts"):
             raise ConfigError(f"{key} cannot be set here: {why}")
-    values: dict[str, Any] = {key: value for key, value in conf.items() if not key.startswith("spark.")}
-    spark = {key: value for key, value in conf.items() if key.startswith("spark.")}
-    if spark:
-        values["spark_conf"] = spark
+    values = gathered(conf)
     if kind == "trident":
         return Config.of(values)
     values["name"] = name

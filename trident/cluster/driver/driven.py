@@ -11,6 +11,7 @@ from trident.config import Config
 from trident.planner import make_plan
 from trident.runtime.driver.capabilities import is_all_in_memory
 from trident.runtime.driver.running import RunningTopology
+from trident.setting_types import gathered
 from trident.statistics.heartbeats import heartbeat_of
 from trident.statistics.reported_errors import ErrorFeed
 from trident.storm import StormConfig, StormTopology
@@ -152,7 +153,7 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
     log_address
         The transaction log that a topology of Trident gets if its settings name none.
     """
-    given = _split(base.conf)
+    given = gathered(base.conf)
     if isinstance(topology, StormTopology):
         return StormConfig.of({**given, "name": base.storm_name, "workers": base.num_workers})
     in_memory = is_all_in_memory(make_plan(topology.graph()))
@@ -161,11 +162,3 @@ def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_ad
     if "master" not in given and base.num_workers > 1:
         given["master"] = f"local[{base.num_workers}]"
     return Config.of({**given, "takeover": True})
-
-
-def _split(conf: Mapping[str, str]) -> dict[str, Any]:
-    """Return settings with those of Spark, whose names begin with `spark.`, under one name."""
-    values: dict[str, Any] = {name: value for name, value in conf.items() if not name.startswith("spark.")}
-    if spark := {name: value for name, value in conf.items() if name.startswith("spark.")}:
-        values["spark_conf"] = spark
-    return values

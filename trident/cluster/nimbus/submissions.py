@@ -7,7 +7,6 @@ once.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -19,14 +18,14 @@ from trident.cluster.code.package_manifest import ComponentFacts, PackageManifes
 from trident.cluster.code.topology_settings import settings_of
 from trident.cluster.nimbus.topology_changes import (
     activated,
-    at_least_one,
     deactivated,
     killed,
+    possible,
     rebalanced,
     refuse_killed,
     upgraded,
 )
-from trident.cluster.nimbus.topology_names import TopologyNames
+from trident.cluster.nimbus.topology_names import TopologyNames, is_name
 from trident.cluster.nimbus.upgrade_check import UpgradeCheck, check_upgrade
 from trident.cluster.state.cluster_records import Status, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
@@ -36,8 +35,6 @@ __all__ = ["KILL_WAIT_S", "Submission", "Submissions"]
 
 KILL_WAIT_S = 30.0
 """How long what has begun may take before a topology is ended, unless it is said."""
-
-_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,127}")
 
 
 @dataclass(frozen=True)
@@ -90,13 +87,14 @@ class Submissions:
         """
         manifest = self._manifest(asked.sha256)
         name = asked.name or manifest.name
-        if not _NAME.fullmatch(name):
+        if not is_name(name):
             raise ClusterError(
-                f"{name!r} cannot name a topology: up to 128 letters, digits, '_', '.' and '-', the first of them no '.'"
+                f"{name!r} cannot name a topology: up to 128 letters, digits, '_', '.' and '-', the first of them a letter, a "
+                "digit or '_'"
             )
         settings = settings_of(manifest.kind, name, asked.conf, asked.workers)
         default = settings.workers if isinstance(settings, StormConfig) else 1
-        workers = default if asked.workers is None else at_least_one("workers", asked.workers)
+        workers = possible("workers", default if asked.workers is None else asked.workers)
         log_dir = self._log_dir_of(name) if manifest.kind == "trident" else ""
         return self.names.submit(_base_of(asked, name, manifest, workers, log_dir))
 

@@ -14,9 +14,9 @@ from trident.cluster.state.cluster_records import Status, StatusKind, StormBase
 
 __all__ = [
     "activated",
-    "at_least_one",
     "deactivated",
     "killed",
+    "possible",
     "rebalanced",
     "refuse_killed",
     "rolled_back",
@@ -24,6 +24,7 @@ __all__ = [
 ]
 
 Components = Mapping[str, ComponentFacts]
+_MOST = 10_000
 
 
 def refuse_killed(base: StormBase, done: str) -> None:
@@ -68,7 +69,7 @@ def rebalanced(
     as_it_runs = base.kind == "bolts" and (workers is not None or bool(executors))
     return replace(
         base,
-        num_workers=base.num_workers if workers is None else at_least_one("workers", workers),
+        num_workers=base.num_workers if workers is None else possible("workers", workers),
         component_executors={**base.component_executors, **executors},
         generation=base.generation + (not as_it_runs),
         status=replace(base.status, wait_secs=_seconds(wait_s)),
@@ -113,10 +114,10 @@ def rolled_back(base: StormBase) -> StormBase:
     )
 
 
-def at_least_one(what: str, count: int) -> int:
+def possible(what: str, count: int) -> int:
     """Return a number of workers or executors that is possible."""
-    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-        raise ClusterError(f"{what}: expected a whole number of at least 1, not {count!r}")
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= _MOST:
+        raise ClusterError(f"{what}: expected a whole number from 1 to {_MOST:,}, not {count!r}")
     return count
 
 
@@ -131,7 +132,7 @@ def _check_executors(base: StormBase, wanted: Mapping[str, int], components: Com
             listed = ", ".join(sorted(components))
             raise ClusterError(f"topology {base.storm_name!r} has no component {name!r}; it has {listed}")
         tasks = components[name].tasks
-        if at_least_one(f"executors of {name!r}", count) > tasks:
+        if possible(f"executors of {name!r}", count) > tasks:
             raise ClusterError(
                 f"component {name!r} has {tasks} tasks, each of which one executor runs; it cannot have {count} executors. Set "
                 "more tasks (set_num_tasks), then `trident upgrade`"

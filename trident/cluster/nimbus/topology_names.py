@@ -8,6 +8,7 @@ Nimbus dies. A node without data is a name that is free again.
 from __future__ import annotations
 
 import json
+import re
 import time
 from dataclasses import dataclass
 from typing import Self
@@ -16,9 +17,15 @@ from trident.cluster.cluster_errors import ClusterError, NameTaken, NoSuchTopolo
 from trident.cluster.state.cluster_records import StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 
-__all__ = ["TopologyNames"]
+__all__ = ["TopologyNames", "is_name"]
 
 _NAMES, _COUNTER = "/names", "/counter"
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+
+
+def is_name(text: str) -> bool:
+    """Whether a topology may be submitted under a name: files, records and command lines have it."""
+    return _NAME.fullmatch(text) is not None
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,7 @@ class TopologyNames:
         bases = self._cluster.all_bases()
         if topology in bases:
             return topology, bases[topology]
-        claim = self._claim(topology) if "/" not in topology else None
+        claim = self._claim(topology) if is_name(topology) else None
         if claim is not None:
             self._complete(claim)
             if (base := self._cluster.storm_base(claim.storm_id)) is not None:

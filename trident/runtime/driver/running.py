@@ -403,4 +403,4 @@ def start(
 
 def new_memory_log(topology: str) -> MemoryLog:
     """Return an empty log in memory; `start` continues it each time, so the states in memory keep their log."""
-    return MemoryLog(topology)
+    return MemoryLog(topology, epoch=0)

@@ -1,0 +1,22 @@
+"""What the commands for clusters print."""
+
+from __future__ import annotations
+
+import pytest
+
+from trident.cli.cluster_output import print_list
+from trident.cluster.client.topology_overviews import TopologyOverview
+from trident.cluster.state.cluster_records import Status, StormBase
+
+
+def waiting(number: int, why: str) -> TopologyOverview:
+    base = StormBase(f"t{number}", 0.0, Status("active", 0.0), 1, {}, "trident", "m:t", "0" * 64)
+    return TopologyOverview(f"t{number}-{number}-0", base, None, None, why)
+
+
+def test_a_reason_that_many_topologies_have_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
+    print_list([*(waiting(number, "no free slot") for number in range(200)), waiting(200, "no supervisor is there")])
+    printed = capsys.readouterr().out
+    assert printed.count("no free slot") == 1
+    assert "t0, t1, t2, t3, t4 and 195 more: no free slot\n" in printed
+    assert printed.endswith("t200: no supervisor is there\n")
