@@ -48,8 +48,8 @@ def print_list(found: Sequence[TopologyOverview]) -> None:
             reason = f"its driver does not run; the last error: {first_line(each.last_error.error)}"
             told.setdefault(reason, []).append(each.base.storm_name)
     for reason, names in told.items():  # of many that wait for the same it is said once
-        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-        say(f"{', '.join(names[:_MOST_NAMES])}{more}: {reason}")
+        others = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        say(f"{', '.join(names[:_MOST_NAMES])}{others}: {reason}")
 
 
 def print_topology(found: TopologyOverview) -> None:
