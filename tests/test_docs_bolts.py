@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import trident.statistics
 import trident.storm
 from tests.test_docs import DOCS, lookup, rows, text_of
 from trident.storm import StormConfig, StormTopology
@@ -69,7 +70,8 @@ def test_every_class_that_users_need_is_named() -> None:
 def _texts() -> str:
     """All texts of the code: those that are split over lines are one, and a value is `…`."""
     found = []
-    for path in sorted(Path(trident.storm.__file__).parent.rglob("*.py")):
+    rooms = (Path(package.__file__).parent for package in (trident.storm, trident.statistics))
+    for path in sorted(path for room in rooms for path in room.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 found.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))  # type: ignore[misc]
