@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from trident import Fields, TridentTuple
+from trident.errors import TopologyError
 
 ROW = TridentTuple(Fields("word: string, n: bigint, x: double, ok: boolean, raw: binary"), ("the", 3, 0.5, True, b"\0"))
 EMPTY = TridentTuple(ROW.fields, (None,) * 5)
@@ -16,6 +17,12 @@ def test_values_are_found_by_index_and_by_name() -> None:
     assert (ROW[0], ROW["n"], ROW.get_value_by_field("x"), ROW[-1]) == ("the", 3, 0.5, b"\0")
     assert ROW[1:3] == (3, 0.5)
     assert (len(ROW), list(ROW), ROW.values) == (5, list(ROW.values), ("the", 3, 0.5, True, b"\0"))
+
+
+@pytest.mark.parametrize("values", [(1,), (1, 2, 3), ()])
+def test_a_row_has_a_value_for_each_field(values: tuple[int, ...]) -> None:
+    with pytest.raises(TopologyError, match=r"the 2 fields \['a', 'b'\]"):
+        TridentTuple(Fields(["a", "b"]), values)
 
 
 def test_a_row_equals_a_plain_row_of_the_same_values() -> None:

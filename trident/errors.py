@@ -30,6 +30,7 @@
     │   ├── KeyConflictError         two partitions of a state write, or hold, the same key
     │   ├── CommitOrderError         begin_commit/commit called out of order
     │   ├── CorruptValueError        a stored value cannot be read
+    │   ├── WrongKeyError            what was asked for cannot be a key of this state
     │   ├── UnsupportedOperation     the store cannot do this
     │   └── BackendError             the store refused, or another writer was there
     │       └── StoreAwayError       the store does not answer; the batch is tried again until it does
@@ -89,6 +90,7 @@ __all__ = [
     "TopologyError",
     "TridentError",
     "UnsupportedOperation",
+    "WrongKeyError",
     "can_heal",
     "describe",
 ]
@@ -508,6 +510,12 @@ class CommitOrderError(StateError):
 
 class CorruptValueError(StateError):
     """A stored value cannot be decoded, or a value cannot be encoded."""
+
+    can_heal = False
+
+
+class WrongKeyError(StateError, ValueError):
+    """What was asked for cannot be a key of this state: a text for an int, one field of two."""
 
     can_heal = False
 

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
+from trident.errors import TopologyError
 from trident.fields import Fields
 
 __all__ = ["TridentCollector", "TridentTuple", "TypedValues"]
@@ -62,11 +63,18 @@ class TridentTuple(TypedValues):
     """The values of one row, by index, by field name (`tuple["word"]`) or by typed getter (`tuple.get_long(0)`).
 
     Equal to a plain tuple or list of the same values.
+
+    Raises
+    ------
+    TopologyError
+        There are more values than fields, or fewer.
     """
 
     __slots__ = ("_fields", "_values")
 
     def __init__(self, fields: Fields, values: tuple[Any, ...]) -> None:
+        if len(values) != len(fields.names):
+            raise TopologyError(f"{len(values)} values {values!r} for the {len(fields)} fields {list(fields.names)}")
         self._fields, self._values = fields, values
 
     @property
@@ -99,7 +107,7 @@ class TridentTuple(TypedValues):
         return hash(self._values)
 
     def __repr__(self) -> str:
-        return "[" + ", ".join(f"{n}={v!r}" for n, v in zip(self._fields.names, self._values, strict=False)) + "]"
+        return "[" + ", ".join(f"{n}={v!r}" for n, v in zip(self._fields.names, self._values, strict=True)) + "]"
 
 
 class TridentCollector(Protocol):

@@ -16,7 +16,8 @@ import pyarrow as pa
 from trident.arrow import arrow_type
 from trident.errors import CorruptValueError
 from trident.fields import normal_type
-from trident.state.encoding.codec import decode, encode
+from trident.state.encoding.codec import decode, encode, encode_tuples
+from trident.state.encoding.equal_keys import canonical, canonical_keys
 from trident.state.interfaces import Key, StateConf, StateType
 from trident.state.values import OpaqueValue, TransactionalValue
 
@@ -39,7 +40,6 @@ _RESERVED = frozenset({"txid", "attempt", "prev", "curr", "value", SEQ_COLUMN, S
 # when they are put, so that an index from puts and one from the table give equal answers.
 _FAITHFUL = frozenset({"string", "boolean", "tinyint", "smallint", "int", "bigint", "binary", "date"})
 _NUMBERS = {"bigint": pa.int64(), "double": pa.float64()}
-_NAN = float("nan")
 
 
 class RawForms:
@@ -74,7 +74,7 @@ class RawForms:
     def pack_keys(self, keys: Sequence[Key]) -> list[RawKey]:
         """Return the raw form of each key."""
         if not self.typed_keys:
-            return [encode(tuple(key)) for key in keys]
+            return list(encode_tuples(canonical_keys(keys)))
         wanted = len(self.key_columns)
         for key in keys:
             if len(key) != wanted:
@@ -187,12 +187,12 @@ def _decoded(value: bytes | None) -> Any:
 
 
 def _hashable(part: Any) -> Any:
-    # One NaN object, because a NaN key would not be found otherwise; lists and dicts as tuples, because keys must be hashable.
+    # Floats in their one form, as a NaN key would not be found otherwise; lists and dicts as tuples, which can be hashed.
     if isinstance(part, list):
         return tuple(_hashable(item) for item in part)
     if isinstance(part, dict):
         return tuple((_hashable(name), _hashable(item)) for name, item in part.items())
-    return _NAN if part != part else part
+    return canonical(part) if type(part) is float else part
 
 
 def _fits(value: Any, type_: pa.DataType) -> bool:

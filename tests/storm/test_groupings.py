@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -29,10 +32,14 @@ class Keep(BaseRichBolt):
 
 
 def spread(
-    group: Callable[[BoltDeclarer], Any], tasks: int = 4, keys: Sequence[Any] = KEYS, **settings: Any
+    group: Callable[[BoltDeclarer], Any],
+    tasks: int = 4,
+    keys: Sequence[Any] = KEYS,
+    field: str = "key",
+    **settings: Any,
 ) -> list[list[Any]]:
     builder = TopologyBuilder()
-    builder.set_spout("spout", MockedSpout("key", *[[key] for key in keys]))
+    builder.set_spout("spout", MockedSpout(field, *[[key] for key in keys]))
     group(builder.set_bolt("keep", Keep(), tasks))
     with SteppedCluster(builder.create_topology(), **settings) as cluster:
         cluster.run()
@@ -53,6 +60,35 @@ def test_equal_keys_go_to_one_task_and_types_differ() -> None:
             owners.setdefault((type(key), key), set()).add(task)
     assert all(len(tasks) == 1 for tasks in owners.values())
     assert got == spread(lambda bolt: bolt.fields_grouping("spout", "key"), seed=9)  # and to the same one every time
+
+
+NOON = dt.datetime(2024, 10, 27, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(
+    ("type_", "forms"),
+    [
+        ("double", [7, 7.0]),
+        ("double", [0, 0.0, -0.0]),
+        ("float", [7, 7.0]),
+        ("double", [math.nan, -math.nan, math.inf - math.inf]),
+        ("decimal(10,2)", [7, Decimal(7), Decimal("7.00"), Decimal("0.7E+1")]),
+        ("decimal(10,2)", [Decimal("7.125"), Decimal("7.1250")]),
+        ("timestamp", [NOON, NOON.astimezone(dt.timezone(dt.timedelta(hours=9)))]),
+    ],
+)
+@pytest.mark.parametrize("grouping", [BoltDeclarer.fields_grouping, BoltDeclarer.partial_key_grouping])
+def test_a_value_of_a_declared_type_is_emitted_in_one_form(type_: str, forms: list[Any], grouping: Any) -> None:
+    for tasks in (2, 7, 31):
+        got = spread(lambda bolt: grouping(bolt, "spout", "key"), tasks, forms, field=f"key: {type_}")
+        texts = [repr(value) for keys in got for value in keys]
+        assert texts == [texts[0]] * len(forms)
+        assert sum(map(bool, got)) <= (1 if grouping is BoltDeclarer.fields_grouping else 2)
+
+
+def test_values_without_a_declared_type_are_emitted_as_they_are() -> None:
+    (got,) = spread(lambda bolt: bolt.fields_grouping("spout", "key"), 1, [1, 1.0, True, -0.0, Decimal("1.00")])
+    assert list(map(repr, got)) == ["1", "1.0", "True", "-0.0", "Decimal('1.00')"]
 
 
 def test_all_and_global() -> None:

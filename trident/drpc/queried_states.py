@@ -12,6 +12,7 @@ from trident.graph import Graph, StateNode
 from trident.planner import RequestPlan
 from trident.runtime.reading.foreign_logs import ForeignLog
 from trident.runtime.reading.open_partitions import open_state
+from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.views import StateView
 from trident.state.abilities import Closable
@@ -141,7 +142,7 @@ class RequestStates:
         check = StoreCheck(name, instances, now)
         return StateView.for_query(
             instances, lambda: self._snapshots[name], name, now=lambda: now().snapshot(name), check=check,
-            free_keys=node.free_keys,
+            free_keys=node.free_keys, columns=columns_of(node),
         )  # fmt: skip
 
 

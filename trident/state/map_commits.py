@@ -19,7 +19,7 @@ from typing import Any
 
 from trident.errors import CommitOrderError, UnsupportedOperation
 from trident.state.copies import owned
-from trident.state.encoding.equal_keys import one_nan
+from trident.state.encoding.equal_keys import OneForm, told_apart
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.map_abilities import abilities_of
@@ -91,7 +91,7 @@ class CommittedMap(ABC):
 
     def multi_get(self, keys: Sequence[Key]) -> list[Any]:
         """Read values: within a commit as the commit sees them, outside of one the latest write of each key."""
-        keys, txid = one_nan(keys), self._txid
+        keys, txid = told_apart(keys), self._txid
         if txid is not None:
             return owned(self._bases(keys, txid))
         if self._offers.current is not None and keys:
@@ -120,8 +120,9 @@ class CommittedMap(ABC):
         A removal is a put of None by the rule of the kind, so a replay undoes or repeats it correctly. A store
         that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
         """
-        distinct = list(dict.fromkeys(one_nan(keys)))
-        there = [key for key, value in zip(distinct, self.multi_get(distinct), strict=True) if value is not None]
+        distinct = OneForm(dict.fromkeys(told_apart(keys)))
+        found = zip(distinct, self.multi_get(distinct), strict=True)
+        there = OneForm(key for key, value in found if value is not None)
         self.multi_put(there, [None] * len(there))
         self._removals.note(there)
 
@@ -230,7 +231,7 @@ class CommittedMap(ABC):
             return stored
         return [written.get(key, found) for key, found in zip(keys, stored, strict=True)]
 
-    def _put(self, keys: list[Key], stored: list[Any]) -> None:
+    def _put(self, keys: Sequence[Key], stored: list[Any]) -> None:
         if keys:
             # Store first, memory second, because a failed put must not look written (R10).
             if not self._puts_at_commit:
@@ -243,14 +244,14 @@ class CommittedMap(ABC):
             raise CommitOrderError(f"state {self.name!r} was updated outside begin_commit and commit")
         return self._txid
 
-    def _distinct(self, keys: Sequence[Key]) -> list[Key]:
+    def _distinct(self, keys: Sequence[Key]) -> Sequence[Key]:
         # Two updaters of one key would both see the old value and one of them would be lost (H11).
-        keys = one_nan(keys)
+        keys = told_apart(keys)
         if len(set(keys)) != len(keys):
             seen: set[Key] = set()
             twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
             raise ValueError(f"key {twice!r} occurs more than once in one update of state {self.name!r}")
-        return list(keys)
+        return keys
 
 
 class _Replace:

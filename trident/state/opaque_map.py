@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from trident.errors import StaleTransactionError
 from trident.state.columns import ColumnarMap
 from trident.state.copies import kept, owned
-from trident.state.encoding.equal_keys import one_nan
+from trident.state.encoding.equal_keys import told_apart
 from trident.state.interfaces import IBackingMap, Key, StateType, ValueUpdater
 from trident.state.key_counts import count_keys
 from trident.state.map_commits import CommittedMap
@@ -107,6 +107,7 @@ class OpaqueMap(CommittedMap):
         """
         if not keys:
             return []
+        keys = told_apart(keys)
         found = None if self._columnar is None else self._columnar.multi_find(keys)
         count_keys(asked=len(keys))
         if found is not None:
@@ -115,7 +116,6 @@ class OpaqueMap(CommittedMap):
         # Past every memory, because a commit that crashed here is under way until the next begin_commit.
         past = self._offers.past_memory
         read = self.backing.multi_get if past is None else past.multi_get_stored
-        keys = one_nan(keys)
         return self._given(self._before(snapshot.txid + 1, snapshot.winners, keys, read(keys), behind=snapshot.txid))
 
     def get_tuples_at(self, snapshot: Snapshot) -> Iterator[tuple[Any, ...]]:

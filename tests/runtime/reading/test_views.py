@@ -2,22 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.delta import DeltaState
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
-from tests.harness.topology_runs import GATES, WAIT_S, Keep, Points, RowsState, dict_state, keep, run_all, start
-from trident import Config, TridentState, TridentTopology
-from trident.errors import StaleTransactionError, StateError, UnsupportedOperation
-from trident.operations import Count, Sum
+from tests.harness.topology_runs import (
+    GATES,
+    WAIT_S,
+    Keep,
+    Points,
+    RowsSpout,
+    RowsState,
+    dict_state,
+    keep,
+    run_all,
+    start,
+)
+from trident import Config, Fields, TridentCollector, TridentState, TridentTopology, TridentTuple, open_state
+from trident.errors import (
+    BatchFailedError,
+    DRPCExecutionException,
+    StaleTransactionError,
+    StateError,
+    UnsupportedOperation,
+    WrongKeyError,
+)
+from trident.operations import BaseQueryFunction, Count, Sum
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.open_partitions import open_view
 from trident.runtime.reading.views import StateView
@@ -160,6 +182,128 @@ def test_a_bare_value_is_a_key_of_one_part(topology: TridentTopology) -> None:
     view = run_all(topology, "in_process").state(state)
     assert view.multi_get(["k1", ("k2",), "nobody"]) == [1, 1, None]
     assert view.multi_get([]) == []
+
+
+DAY = date(2024, 2, 29)
+NOON = datetime(2024, 2, 29, 12, tzinfo=UTC)
+WRONG_KEYS: dict[str, tuple[str, Any, str]] = {
+    "a text for an int": ("k: int", ["1"], "expected a value of type int for 'k', got '1', a str"),
+    "a truth value for an int": ("k: bigint", [True], "expected a value of type bigint for 'k', got True, a bool"),
+    "a number for a text": ("k: string", [1], "expected a value of type string for 'k', got 1, a int"),
+    "a text for a date": ("k: date", ["2024-02-29"], "expected a value of type date"),
+    "a time for a date": ("k: date", [NOON], "take its .date()"),
+    "milliseconds for a time": (
+        "k: timestamp",
+        [1709208000000],
+        "expected a value of type timestamp .*give a datetime",
+    ),
+    "a zone where there is none": ("k: timestamp_ntz", [NOON], "it has a zone"),
+    "a text for bytes": ("k: binary", ["a"], "expected a value of type binary"),
+    "a number for a truth value": ("k: boolean", [1], "expected a value of type boolean"),
+    "one field of two": ("k: string, day: date", [("a",)], r"has 1 part; expected 2 parts, \(k, day\)"),
+    "a bare value for two": ("k: string, day: date", ["a"], "has 1 part; expected 2 parts"),
+    "three fields of two": ("k: string, day: date", [("a", DAY, 1)], "has 3 parts; expected 2 parts"),
+    "a text for many keys": ("k: string", "ab", r"give a list of keys, \['ab'\]"),
+    "bytes for many keys": ("k: binary", b"ab", "give a list of keys"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_KEYS)
+def test_what_cannot_be_a_key_is_refused_and_not_absent(case: str, topology: TridentTopology, tmp_path: Path) -> None:
+    fields, keys, said = WRONG_KEYS[case]
+    names = Fields(fields).names
+    stream = topology.new_stream("s", RowsSpout(fields, {1: []}))
+    state = stream.group_by(*names).persistent_aggregate(DeltaState.opaque(tmp_path / "state"), Count(), "n")
+    with start(topology, "in_process", log_dir=tmp_path / "log") as running:
+        running.process_all_available()
+        with pytest.raises(WrongKeyError, match=f"state 'n'.*{said}"):
+            running.state(state).multi_get(keys)
+        with open_state(topology, state, log_dir=tmp_path / "log") as reader:
+            with pytest.raises(WrongKeyError, match=said):
+                reader.multi_get(keys)
+            assert reader.multi_get([(None,) * len(names)]) == [None]
+
+
+NUMBERS: dict[str, tuple[Any, list[Any], list[Any]]] = {
+    "bigint": (3, [3, 3.0, Decimal("3.00"), np.int32(3), np.float64(3)], [3.5, 2**70, math.nan, Decimal("NaN")]),
+    "tinyint": (3, [3, 3.0], [300, 259]),
+    "double": (3.0, [3, 3.0, Decimal(3), np.float32(3)], [2**53 + 1, 10**400, 3.5]),
+    "float": (0.1, [0.1, np.float32(0.1), Decimal("0.1")], [0.2, 1e300]),
+    "decimal(5,2)": (Decimal("0.10"), [Decimal("0.1"), 0.1, Decimal("1E-1")], [Decimal("0.101"), 10**9, math.inf]),
+}
+
+
+@pytest.mark.parametrize("type_", NUMBERS)
+def test_a_number_is_a_key_if_the_type_has_it_and_else_absent(
+    type_: str, topology: TridentTopology, tmp_path: Path
+) -> None:
+    written, equal, other = NUMBERS[type_]
+    stream = topology.new_stream("s", RowsSpout(f"k: {type_}", {1: [(written,)]}))
+    state = stream.group_by("k").persistent_aggregate(DeltaState.opaque(tmp_path / "state"), Count(), "n")
+    with start(topology, "in_process", log_dir=tmp_path / "log") as running:
+        running.process_all_available()
+        with open_state(topology, state, log_dir=tmp_path / "log") as reader:
+            for view in (running.state(state), reader):
+                assert view.multi_get([*other, *equal]) == [None] * len(other) + [1] * len(equal)
+                assert [row[1] for each in equal for row in view.get_tuples((each,))] == [1] * len(equal)
+                assert list(view.get_tuples((other[0],))) == []
+
+
+def test_a_key_may_be_a_list_or_a_row(topology: TridentTopology) -> None:
+    stream = topology.new_stream("s", RowsSpout("a: string, b: bigint", {1: [("x", 1)]}))
+    state = stream.group_by("a", "b").persistent_aggregate(MemoryMapState(), Count(), "n")
+    with start(topology, "in_process") as running:
+        running.process_all_available()
+        row = TridentTuple(Fields("a, b"), ("x", 1))
+        assert running.state(state).multi_get([("x", 1), ["x", 1], row]) == [1, 1, 1]
+
+
+def test_a_state_is_read_by_keys_or_as_a_single_value_and_not_the_other_way(topology: TridentTopology) -> None:
+    stream = topology.new_stream("s", RowsSpout("k: bigint", {1: [(1,)]}))
+    grouped = stream.group_by("k").persistent_aggregate(MemoryMapState(), Count(), "n")
+    single = stream.persistent_aggregate(MemoryMapState(), Count(), "total")
+    with start(topology, "in_process") as running:
+        running.process_all_available()
+        with pytest.raises(
+            WrongKeyError, match=r"state 'n' has a value per key \(k\), and no single one; read it with multi_get"
+        ):
+            running.state(grouped).get()
+        with pytest.raises(WrongKeyError, match="state 'total' holds a single value, and no keys; read it with get"):
+            running.state(single).multi_get([1])
+        with pytest.raises(WrongKeyError, match="they begin with k, of type bigint; give a tuple of the first fields"):
+            running.state(grouped).get_tuples("1")
+        assert (running.state(single).get(), running.state(grouped).multi_get([1])) == (1, [1])
+
+
+class AsText(BaseQueryFunction[Any, Any]):
+    """Looks up the text of a value."""
+
+    output_types = ("bigint",)
+
+    def batch_retrieve(self, state: Any, args: Sequence[TridentTuple]) -> Sequence[Any]:
+        return list(state.multi_get([str(row[0]) for row in args]))
+
+    def execute(self, tuple: TridentTuple, result: Any, collector: TridentCollector) -> None:
+        collector.emit([result])
+
+
+@pytest.mark.parametrize("asks", ["batch", "request"])
+def test_a_query_with_a_wrong_key_is_refused_in_a_batch_and_in_a_request(asks: str, topology: TridentTopology) -> None:
+    stream = topology.new_stream("s", RowsSpout("k: bigint", {1: [(1,)], 2: [(1,)]}))
+    state = stream.group_by("k").persistent_aggregate(MemoryMapState(), Count(), "n")
+    if asks == "batch":
+        keep(stream.state_query(state, "k", AsText(), "found"))
+    else:
+        topology.new_drpc_stream("find").state_query(state, "args", AsText(), "found")
+
+    def run() -> None:
+        with start(topology, "in_process") as running:
+            running.process_all_available()
+            running.drpc("find").execute("1")
+
+    error = BatchFailedError if asks == "batch" else DRPCExecutionException
+    with pytest.raises(error, match=r"key \('1',\) of state 'n': expected a value of type bigint"):
+        run()
 
 
 def test_what_a_state_cannot_do_is_said(topology: TridentTopology, tmp_path: Path) -> None:

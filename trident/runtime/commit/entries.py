@@ -13,9 +13,11 @@ from trident.graph import Aggregation, PersistNode
 from trident.runtime.engine.routing import Frame
 from trident.runtime.steps.aggregates import is_plain_key, merge_partials, merged, merging_kernel, rows_of
 from trident.runtime.steps.failures import failing_at
+from trident.runtime.steps.key_columns import keys_of
 from trident.runtime.steps.partitions import partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
 from trident.state.abilities import ColumnarState
+from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 from trident.state.values import Combine
 
@@ -33,9 +35,9 @@ __all__ = [
 
 @dataclass(frozen=True)
 class RowEntries:
-    """Keys, each with the value to combine; for an updater, rows, each with None."""
+    """Keys in their one form, each with the value to combine; for an updater, rows, each with None."""
 
-    keys: Sequence[Any]
+    keys: list[Any]
     given: Sequence[Any]
 
     def __len__(self) -> int:
@@ -43,7 +45,7 @@ class RowEntries:
 
     def take(self, places: Sequence[int]) -> RowEntries:
         """Return some of them."""
-        return RowEntries([self.keys[at] for at in places], [self.given[at] for at in places])
+        return RowEntries(type(self.keys)(self.keys[at] for at in places), [self.given[at] for at in places])
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _entries(node: PersistNode, tables: list[pa.Table], columnar: bool) -> Entri
 def _grouped_rows(aggregation: Aggregation, tables: list[pa.Table]) -> RowEntries:
     groups: dict[Key, list[Any]] = {}
     for table in tables:
-        keys = tuples_of(table, aggregation.group)
+        keys = keys_of(table, aggregation.group.names)
         for key, row in zip(keys, tuples_of(table, aggregation.inputs), strict=True):
-            groups.setdefault(key.values, []).append(row)
-    return RowEntries(list(groups), list(groups.values()))
+            groups.setdefault(key, []).append(row)
+    return RowEntries(OneForm(groups), list(groups.values()))

@@ -15,6 +15,7 @@ from trident.runtime.engine.routing import Frame, apply_exchange
 from trident.runtime.engine.step_figures import Figures
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import send
+from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import check_partitions
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
@@ -86,9 +87,11 @@ class Flow:
                 asked.setdefault(frame.partition, []).append(frame.data)
         if not asked:
             return {}
-        snapshot, free = snapshot_of(txids[0], node.sees_batch), self._states[node.state].free_keys
+        snapshot, state = snapshot_of(txids[0], node.sees_batch), self._states[node.state]
         with failing_at(node.id):
-            view = StateView.for_query(states, lambda: snapshot, node.state, free_keys=free)
+            view = StateView.for_query(
+                states, lambda: snapshot, node.state, free_keys=state.free_keys, columns=columns_of(state)
+            )
         answers = {
             partition: apply_query(node.id, node, pa.concat_tables(rows), view, self._run.on_error)
             for partition, rows in sorted(asked.items())

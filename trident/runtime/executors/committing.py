@@ -33,6 +33,7 @@ from trident.runtime.engine.routing import Frame
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.engine.worker import Order, Program, WorkerProgram
 from trident.runtime.executors.worker_states import WorkerStates
+from trident.runtime.reading.state_frames import columns_of
 from trident.runtime.reading.store_check import check_partition
 from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
@@ -192,8 +193,10 @@ class CommittingProgram(WorkerProgram):
         readers = _Readers(self._open, node.state, len(txids))
         snapshot = snapshot_of(txids[0], node.sees_batch)
         with failing_at(node.id):
-            free = self.program.committed[node.state].free_keys
-            view = StateView.for_query(readers, lambda: snapshot, node.state, free_keys=free)
+            asked = self.program.committed[node.state]
+            view = StateView.for_query(
+                readers, lambda: snapshot, node.state, free_keys=asked.free_keys, columns=columns_of(asked)
+            )
         yield apply_query(node.id, node, pa.concat_tables(tables), view, run.on_error)
         with failing_at(node.id):
             for partition, reader in readers.opened.items():

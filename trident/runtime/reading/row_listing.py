@@ -9,6 +9,7 @@ from trident.errors import UnsupportedOperation
 from trident.runtime.reading.state_partitions import StatePartitions
 from trident.runtime.steps.partitions import partition_of_total
 from trident.state.abilities import ITupleCollection, TimeTravelling
+from trident.state.encoding.equal_keys import told_apart
 from trident.state.interfaces import Key
 from trident.state.map_abilities import ListableMap
 from trident.state.txid import Snapshot
@@ -98,7 +99,8 @@ def begins(key: Sequence[Any], prefix: Any) -> bool:
         return True
     if isinstance(prefix, str):
         return isinstance(key[0], str) and key[0].startswith(prefix)
-    return key[: len(prefix)] == tuple(prefix)
+    first, wanted = told_apart([tuple(key[: len(prefix)]), tuple(prefix)])
+    return first == wanted
 
 
 def with_values(keys: Sequence[Key], values: Sequence[Any]) -> list[Row]:

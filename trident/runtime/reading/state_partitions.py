@@ -8,6 +8,7 @@ from typing import Any
 from trident.errors import KeyConflictError, UnsupportedOperation
 from trident.runtime.steps.partitions import partition_of_total, partitions_of
 from trident.state.abilities import SnapshotGettable, SnapshotReadable
+from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key, ReadOnlySnapshottable
 from trident.state.map_abilities import SharedKeys
 from trident.state.txid import Snapshot
@@ -40,7 +41,8 @@ class StatePartitions:
             return [value for value, _ in self._found(keys, snapshot)]
         values: list[Any] = [None] * len(keys)
         for partition, places in partitions_of(keys, len(self._instances)).items():
-            found = self._read(partition, [keys[at] for at in places], snapshot)
+            wanted = OneForm(keys[at] for at in places) if type(keys) is OneForm else [keys[at] for at in places]
+            found = self._read(partition, wanted, snapshot)
             for at, value in zip(places, found, strict=True):
                 values[at] = value
         return values

@@ -14,6 +14,7 @@ from trident.errors import (
     StaleTransactionError,
     StateError,
     UnsupportedOperation,
+    WrongKeyError,
 )
 from trident.fields import Fields
 from trident.runtime.reading.commit_gate import ROUNDS, read_in_rounds
@@ -27,6 +28,8 @@ from trident.state.abilities import (
     TableState,
     TimeTravelling,
 )
+from trident.state.encoding.declared_keys import declared_keys, declared_prefix, keys_of_list
+from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key, ReadOnlyMapState
 from trident.state.removals import REMOVAL_LAG
 from trident.state.txid import Snapshot
@@ -82,6 +85,7 @@ class StateView:
     ) -> None:
         self.txid: int | None = None
         self._columns = columns
+        self._key = Fields.of(columns.names[:-1], columns.types[:-1])
         self._check = check
         self._gate = gate
         self._partitions, self._snapshot, self._name = partitions, snapshot, name
@@ -102,23 +106,48 @@ class StateView:
         now: Callable[[], Snapshot] | None = None,
         check: StoreCheck | None = None,
         free_keys: bool = False,
+        columns: Fields = Fields(),
     ) -> Any:
         """Return what a query function gets: a view, or a state of the user's itself."""
         if isinstance(partitions[0], (SnapshotReadable, ReadOnlyMapState)):
-            return StateView(partitions, snapshot, name, now, check=check, free_keys=free_keys)
+            return StateView(partitions, snapshot, name, now, check=check, free_keys=free_keys, columns=columns)
         return state_for_query(partitions, name, free_keys)
 
     def multi_get(self, keys: Sequence[Any]) -> list[Any]:
         """Read many keys, all at the same snapshot: one entry per key, in the order asked, None where absent.
 
-        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field.
+        A key is a tuple of the grouping fields' values; a bare value is accepted for a key of one field. Values are equal
+        as those of the field's type are: 1 is 1.0 for a double.
+
+        Raises
+        ------
+        WrongKeyError
+            A key has too many parts or too few, or one that is no value of its field's type; or the state has no keys.
         """
-        wanted = [key if isinstance(key, tuple) else (key,) for key in keys]
-        values: list[Any] = self._retried(lambda snapshot: self._read_at(wanted, snapshot))
+        given = keys_of_list(keys, self._name)
+        if not len(self._key):
+            if self._is_total:
+                raise WrongKeyError(f"state {self._name!r} holds a single value, and no keys; read it with get()")
+            return self._read(given)
+        wanted = declared_keys(given, self._key, self._name)
+        there = OneForm(key for key in wanted if key is not None)
+        values = self._read(there)
+        if len(there) < len(wanted):
+            found = iter(values)
+            values = [None if key is None else next(found) for key in wanted]
+        return values
+
+    def _read(self, keys: Sequence[Any]) -> list[Any]:
+        values: list[Any] = self._retried(lambda snapshot: self._read_at(keys, snapshot))
         return values
 
     def get(self) -> Any:
         """Read the single value of a snapshottable state."""
+        if len(self._key):
+            raise WrongKeyError(
+                f"state {self._name!r} has a value per key ({', '.join(self._key.names)}), and no single one; read it with "
+                "multi_get(keys)"
+            )
         return self._retried(self._all.total)
 
     def get_tuples(self, prefix: Any = None, limit: int | None = None) -> Iterator[tuple[Any, ...]]:
@@ -134,6 +163,9 @@ class StateView:
         limit
             The most rows to return; None: all.
         """
+        return self._tuples(self._prefix(prefix), limit)
+
+    def _tuples(self, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
         if self._is_total:
             rows = iter(self._retried(self._listing.at))
         elif self._listing.has_pages:
@@ -142,6 +174,20 @@ class StateView:
             with self._lock:
                 rows = iter([row for row in self._listing.of_user() if begins(row, prefix)])
         yield from islice(rows, limit)
+
+    def _prefix(self, prefix: Any) -> Any:
+        """Return a prefix as keys in their one form begin; refuse one with which no key can begin."""
+        if not len(self._key) or prefix is None:
+            return prefix
+        if not isinstance(prefix, str):
+            found = declared_prefix(prefix, self._key, self._name)
+            return (None,) * len(self._columns) if found is None else found  # no key is as long as that
+        if self._key.types[0] not in (None, "string"):
+            raise WrongKeyError(
+                f"list the keys of state {self._name!r} that begin with {prefix!r}: they begin with {self._key.names[0]}, of "
+                f"type {self._key.types[0]}; give a tuple of the first fields"
+            )
+        return prefix
 
     def _rows(self, prefix: Any, limit: int | None) -> Iterator[tuple[Any, ...]]:
         rows = self._retried(lambda snapshot: self._listing.in_one_page(snapshot, prefix, limit))

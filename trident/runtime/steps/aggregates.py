@@ -6,7 +6,6 @@ Min, Max, First and Last run as Arrow kernels, any other combiner row by row.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any
 
@@ -19,8 +18,9 @@ from trident.graph import Aggregation
 from trident.operations import Count, Max, Min, Sum
 from trident.runtime.steps.failures import TupleErrors
 from trident.runtime.steps.first_and_last import is_pick, picked, picked_of_partials
+from trident.runtime.steps.key_columns import keys_of, one_form
 from trident.runtime.steps.rows import columns_of, iterate
-from trident.state.encoding.equal_keys import one_nan
+from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
 
 __all__ = [
@@ -74,7 +74,7 @@ def partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: Tupl
         return schema.empty_table()
     if table.num_rows <= _MANY_ROWS and _counts_one_field(aggregation):
         return pa.Table.from_arrays(_value_counts(table.column(aggregation.group.names[0])), schema=schema)
-    table = _one_form(table, aggregation)
+    table = one_form(table, aggregation.group.names)
     if is_pick(aggregation.aggregator):
         return picked(aggregation, table)
     if kernel is not None:
@@ -105,17 +105,6 @@ def _value_counts(column: pa.ChunkedArray) -> list[pa.Array]:
         return [counts.field(0), counts.field(1)]
     counted = Counter(column.to_pylist())
     return [pa.array(list(counted), column.type), pa.array(list(counted.values()), pa.int64())]
-
-
-def _one_form(table: pa.Table, aggregation: Aggregation) -> pa.Table:
-    """Make -0.0 the 0.0 that it is equal to, and every NaN the same: Arrow groups by bits, a state does not."""
-    for name in aggregation.group.names:
-        if pa.types.is_floating(table.schema.field(name).type):
-            column = table.column(name)
-            column = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
-            column = pc.if_else(pc.is_nan(column), pa.scalar(math.nan, column.type), column)
-            table = table.set_column(table.schema.get_field_index(name), name, column)
-    return table
 
 
 def _as_declared(table: pa.Table, aggregation: Aggregation, type_: pa.DataType) -> pa.Table:
@@ -159,7 +148,7 @@ def _typed(columns: list[Any], schema: pa.Schema, aggregation: Aggregation) -> p
 def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_error: TupleErrors) -> pa.Table:
     aggregator = aggregation.aggregator
     found: dict[Key, Any] = {}
-    keys = _keys(table, aggregation)
+    keys = keys_of(table, aggregation.group.names)
 
     def visit(at: int, row: Any) -> None:
         key = keys[at]
@@ -171,12 +160,6 @@ def _python_partial(step: str, aggregation: Aggregation, table: pa.Table, on_err
     fields = aggregation.partial
     rows = [(*key, value) for key, value in found.items()]
     return pa.table(columns_of(step, fields, rows), schema=schema_of(fields))
-
-
-def _keys(table: pa.Table, aggregation: Aggregation) -> list[Key]:
-    if not aggregation.grouped:
-        return [()] * table.num_rows
-    return list(one_nan(list(zip(*(table.column(name).to_pylist() for name in aggregation.group.names), strict=True))))
 
 
 def merging_kernel(aggregation: Aggregation) -> str | None:
@@ -208,12 +191,12 @@ def merge_partials(aggregation: Aggregation, parts: list[pa.Table]) -> tuple[lis
     for key, value in zip(*rows_of(pa.concat_tables(parts), aggregation), strict=True):
         before = found.get(key)
         found[key] = value if before is None else combine(before, value)
-    return list(found), list(found.values())
+    return OneForm(found), list(found.values())
 
 
 def rows_of(table: pa.Table, aggregation: Aggregation) -> tuple[list[Key], list[Any]]:
     """Return the keys and values of a partial, in the same order."""
-    return _keys(table, aggregation), table.column(aggregation.output.names[0]).to_pylist()
+    return keys_of(table, aggregation.group.names), table.column(aggregation.output.names[0]).to_pylist()
 
 
 def _merge_native(aggregation: Aggregation, table: pa.Table, function: str) -> pa.Table:

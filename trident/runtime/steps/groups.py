@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trident.arrow import one_array
+from trident.runtime.steps.key_columns import keys_of, one_form_of
 from trident.runtime.steps.partitions import places_in
 
 __all__ = ["Ints", "group_ids", "places_of"]
@@ -23,7 +24,7 @@ def group_ids(columns: list[pa.ChunkedArray], rows: int) -> tuple[Ints, Ints]:
     """
     codes = np.zeros(rows, np.int64)
     for column in columns:
-        encoded = pc.dictionary_encode(one_array(_canonical(column)), null_encoding="encode")
+        encoded = pc.dictionary_encode(one_array(one_form_of(column)), null_encoding="encode")
         values = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
         # Numbered again after each column, so that the numbers stay below the number of rows.
         codes = _numbered(codes * max(1, len(encoded.dictionary)) + values)
@@ -38,17 +39,8 @@ def places_of(table: pa.Table, names: tuple[str, ...], partitions: int) -> Ints:
     The hash is the same in every process and release.
     """
     ids, firsts = group_ids([table.column(name) for name in names], table.num_rows)
-    columns = [_canonical(table.column(name)).take(pa.array(firsts)).to_pylist() for name in names]
-    places = np.array(places_in(list(zip(*columns, strict=True)), partitions), np.int64)
+    places = np.array(places_in(keys_of(table.select(list(names)).take(pa.array(firsts)), names), partitions), np.int64)
     return places[ids]
-
-
-def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Give equal floats one form: Arrow distinguishes -0.0 from 0.0, and one NaN from another, by their bits."""
-    if not pa.types.is_floating(column.type):
-        return column
-    zeros = pc.if_else(pc.equal(column, 0), pa.scalar(0.0, column.type), column)
-    return pc.if_else(pc.is_nan(zeros), pa.scalar(float("nan"), column.type), zeros)
 
 
 def _numbered(codes: Ints) -> Ints:

@@ -20,6 +20,7 @@ from trident.operations.operation_methods import Combines, Reduces
 from trident.runtime.steps.aggregates import has_kernel, is_native, partial
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.groups import group_ids
+from trident.runtime.steps.key_columns import one_form
 from trident.runtime.steps.rows import Emitted, Run, columns_of, iterate, tuples_of
 from trident.tuples import TridentTuple
 
@@ -30,7 +31,7 @@ def aggregate(step: str, node: AggregateNode, table: pa.Table, run: Run) -> pa.T
     """Aggregate one partition: a row per key, or as many as the members emit; ungrouped also without any rows."""
     if table.num_rows == 0 and (node.grouped or node.partial):
         return schema_of(node.fields).empty_table()
-    kernel = _table_kernel(node)
+    table, kernel = one_form(table, node.group.names), _table_kernel(node)
     if kernel is not None:
         (member,) = node.members
         return kernel(member.aggregator, table.select(list(member.inputs.names))).rename_columns(node.fields.names)

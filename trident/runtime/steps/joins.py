@@ -10,6 +10,7 @@ from trident.arrow import schema_of
 from trident.graph import JoinNode
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.groups import Ints, group_ids
+from trident.runtime.steps.key_columns import one_form
 
 __all__ = ["join"]
 
@@ -60,7 +61,7 @@ def _keys(node: JoinNode, sides: list[pa.Table]) -> tuple[pa.Table, list[Ints]]:
     """Return the distinct keys of all sides, and for each side the number of each row's key (int64, one per row)."""
     names = node.groups[0].names
     parts = [side.select(list(key.names)).rename_columns(names) for side, key in zip(sides, node.groups, strict=True)]
-    whole = pa.concat_tables(parts)
+    whole = one_form(pa.concat_tables(parts), names)
     ids, firsts = group_ids(whole.columns, whole.num_rows)
     if not node.null_keys_match:
         ids, firsts = _apart(whole, ids, firsts)

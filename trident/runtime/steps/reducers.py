@@ -8,6 +8,7 @@ from trident.arrow import schema_of
 from trident.graph import MultiReduceNode
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.groups import group_ids
+from trident.runtime.steps.key_columns import one_form
 from trident.runtime.steps.rows import Emitted, Run, iterate, tuples_of
 from trident.tuples import TridentTuple
 
@@ -62,6 +63,7 @@ class _Grouped:
                 for table, group in zip(streams, node.groups, strict=True)
             ]
         )
+        keys = one_form(keys, names)
         ids, firsts = group_ids(keys.columns, keys.num_rows)
         self._groups = list(tuples_of(keys.take(pa.array(firsts)), node.groups[0]))
         self._ids, self._starts, rows = ids.tolist(), [], 0

@@ -21,6 +21,7 @@ from trident.fields import Fields
 from trident.graph import WindowNode
 from trident.operations.windows import WindowConfig
 from trident.runtime.steps.groups import Ints, group_ids
+from trident.runtime.steps.key_columns import one_form
 from trident.runtime.steps.rows import Run
 from trident.runtime.windows.fired_rows import Complete, results
 from trident.runtime.windows.grid import Grid
@@ -48,7 +49,7 @@ def update_counts(node: WindowNode, state: Any, table: pa.Table, run: Run) -> pa
     if values is NOTHING:
         table = with_nothing(table)
     ids, firsts = group_ids([table.column(name) for name in node.group.names], table.num_rows)
-    keys = table.select(list(node.group.names)).take(pa.array(firsts))
+    keys = one_form(table.select(list(node.group.names)).take(pa.array(firsts)), node.group.names)
     names: list[Key] = list(zip(repeat("key"), *(keys.column(name).to_pylist() for name in keys.column_names)))
     before, kept = _read(state, names, values, node.config)
     held = _held(node, with_column(table, _KEY, ids), before, kept, run)

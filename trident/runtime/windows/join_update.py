@@ -21,6 +21,7 @@ from trident.graph import JoinWithinNode
 from trident.operations.metrics import count_again
 from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.groups import Ints, group_ids
+from trident.runtime.steps.key_columns import one_form
 from trident.runtime.windows.join_input import side_tables
 from trident.runtime.windows.join_pairs import Timed, pairs
 from trident.runtime.windows.kept_join import MET, KeptJoin, Watermarks
@@ -123,7 +124,7 @@ def _brought_together(
         for side, table in zip(node.sides, new, strict=True)
     ]
     parts.append(kept.due_keys(watermarks))
-    whole = pa.concat_tables([part.cast(schema) for part in parts])
+    whole = one_form(pa.concat_tables([part.cast(schema) for part in parts]), schema.names)
     ids, keys = _numbered(whole)
     sides = []
     of_sides = np.split(ids, np.cumsum([part.num_rows for part in parts])[:-1])

@@ -10,6 +10,8 @@ from typing import Any
 
 from trident.errors import CorruptValueError, TopologyError
 from trident.state.encoding.codec import encode
+from trident.state.encoding.declared_keys import NO_VALUE, Form, declared_form
+from trident.state.encoding.equal_keys import canonical
 from trident.storm.context import TopologyContext
 from trident.storm.execution.routes import Chooser, chooser_of
 from trident.storm.execution.task_layout import Layout
@@ -44,6 +46,7 @@ class OutStream:
         "_accepted",
         "_choosers",
         "_direct",
+        "_forms",
         "_only",
         "_to_any",
         "emitted",
@@ -64,9 +67,11 @@ class OutStream:
         self._direct = spec.direct
         self._to_any = direct_to
         self._accepted = tuple(map(_classes, spec.fields.types))
+        forms = enumerate(map(_form, spec.fields.types))
+        self._forms = tuple((at, form) for at, form in forms if form is not None)
 
     def accept(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the values as they travel.
+        """Return the values as they travel: equal ones of a declared type in one form, so that one task gets them (R15).
 
         Raises
         ------
@@ -85,12 +90,12 @@ class OutStream:
         if self.width == 1:  # the most frequent width by far
             if values[0].__class__ not in self._accepted[0]:
                 self._check_types(values)
-            return values
+            return self._in_one_form(values) if self._forms else values
         for value, classes in zip(values, self._accepted):  # noqa: B905  the lengths were compared; strict costs time
             if value.__class__ not in classes:
                 self._check_types(values)
                 break
-        return values
+        return self._in_one_form(values) if self._forms else values
 
     def tasks(self, values: tuple[Any, ...]) -> Sequence[int]:
         """Return the tasks that get a copy."""
@@ -127,10 +132,17 @@ class OutStream:
             )
         return tuple(values)
 
+    def _in_one_form(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        formed = list(values)
+        for at, form in self._forms:
+            if formed[at] is not None:
+                formed[at] = form(formed[at])
+        return tuple(formed)
+
     def _check_types(self, values: Sequence[Any]) -> None:
         for name, type_, value in zip(self.origin.fields.names, self.origin.fields.types, values, strict=True):
             classes = _CLASSES.get(type_ or "")
-            if type_ == "decimal" or (type_ or "").startswith("decimal("):
+            if (type_ or "").startswith("decimal("):
                 classes = frozenset({Decimal, int})
             if value is not None and classes is not None and value.__class__ not in classes:
                 raise TopologyError(
@@ -185,6 +197,30 @@ def _classes(type_: str | None) -> frozenset[type]:
     if type_ is None:
         return _PLAIN
     return (_CLASSES.get(type_, _NULL) & _PLAIN) | _NULL
+
+
+def _form(type_: str | None) -> Form | None:
+    """Return what gives a value that fits its type the one form; None for a type whose equal values have one form only."""
+    if type_ in ("float", "double"):
+        return lambda value: canonical(_as_float(value))  # a float is not cut to 32 bits here, where no column holds it
+    if type_ in ("timestamp", "timestamp_ntz"):
+        return canonical
+    if type_ is None or not type_.startswith("decimal("):
+        return None
+    declared = declared_form(type_)
+
+    def decimal(value: Any) -> Any:
+        formed = declared(value)
+        return canonical(Decimal(value)) if formed is NO_VALUE else formed  # one with more digits than declared
+
+    return decimal
+
+
+def _as_float(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise TopologyError(f"emitted {_shown(value)}, which is beyond all values of a double") from None
 
 
 def _shown(value: object) -> str:
