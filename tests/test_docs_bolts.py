@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-import trident.statistics
+import trident
 import trident.storm
 from tests.test_docs import DOCS, lookup, rows, text_of
 from trident.storm import StormConfig, StormTopology
@@ -70,8 +70,8 @@ def test_every_class_that_users_need_is_named() -> None:
 def _texts() -> str:
     """All texts of the code: those that are split over lines are one, and a value is `…`."""
     found = []
-    rooms = (Path(package.__file__).parent for package in (trident.storm, trident.statistics))
-    for path in sorted(path for room in rooms for path in room.rglob("*.py")):
+    package = Path(trident.__file__).parent
+    for path in sorted(path for room in ("storm", "statistics") for path in (package / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 found.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))  # type: ignore[misc]
