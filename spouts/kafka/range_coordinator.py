@@ -288,7 +288,7 @@ class KafkaCoordinator:
         return None if self._is_unsure else Lag(self._waiting(ranges_of(definition)), "records")
 
     def look_now(self) -> None:
-        """Ask the brokers anew, for topics too, before it is said that there is nothing. For any thread."""
+        """Ask the brokers again, for topics too, before it is said that there is nothing. For any thread."""
         self._is_waited_for = True
 
     def is_preparing(self) -> bool:

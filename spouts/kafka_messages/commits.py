@@ -68,7 +68,7 @@ class Commits:
             self._due, self._done = now + self._every_s, 0
             self.now(consumer, waits=False)
 
-    def begin(self, consumer: Consumer, work: Mapping[Spot, PartitionWork]) -> None:
+    def begin(self, consumer: Consumer, begun: Mapping[Spot, PartitionWork]) -> None:
         """Commit where partitions begin that are read from now on, and return once that is safe.
 
         The answer to a commit does not tell of each partition, so it is read back.
@@ -82,7 +82,7 @@ class Commits:
         """
         from confluent_kafka import KafkaException
 
-        offsets = {spot: found for spot, each in work.items() if (found := each.to_commit(spot)) is not None}
+        offsets = {spot: found for spot, each in begun.items() if (found := each.to_commit(spot)) is not None}
         if not offsets:
             return
         consumer.commit(offsets=list(offsets.values()), asynchronous=False)
