@@ -67,11 +67,11 @@ _FROM_RABBITMQ = """
         def execute(self, tuple, collector):
             print([tuple["value"]], flush=True)
 
-    channel = pika.BlockingConnection(pika.URLParameters("URL")).channel()
+    channel = pika.BlockingConnection(pika.URLParameters("ADDRESS")).channel()
     channel.queue_declare("words")
     channel.basic_publish("", "words", b"the")
     builder = TopologyBuilder()
-    builder.set_spout("words", RabbitMQSpout("URL", "words", value="text"))
+    builder.set_spout("words", RabbitMQSpout("ADDRESS", "words", value="text"))
     builder.set_bolt("show", Show()).shuffle_grouping("words")
     running = LocalCluster().submit_topology("words", {}, builder.create_topology())
     while running.status.statistics.over().figures.acked < 1:
@@ -173,7 +173,7 @@ def test_kafka(pip_install: Callable[..., Environment], tmp_path: Path, kafka_to
 @pytest.mark.soak
 def test_rabbitmq(pip_install: Callable[..., Environment], tmp_path: Path, rabbitmq_server: RabbitServer) -> None:
     bare = pip_install("rabbitmq")
-    text = _FROM_RABBITMQ.replace("URL", rabbitmq_server.url)
+    text = _FROM_RABBITMQ.replace("ADDRESS", rabbitmq_server.url)
     assert bare.run(bare.python, program(tmp_path, text), cwd=tmp_path) == "['the']\n"
 
 
