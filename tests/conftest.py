@@ -65,12 +65,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> workers.File
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many runs of the crash matrix there were, in all processes of tests together."""
+    """Say how many runs of the crash matrix, and random topologies, there were, in all processes of tests together."""
     ended = [report for report in terminalreporter.stats.get("", []) if report.when == "teardown"]
-    counts = [value for report in ended for name, value in report.user_properties if name == "crash matrix"]
-    if counts:
+
+    def told(what: str) -> list[list[int]]:
+        return [value for report in ended for name, value in report.user_properties if name == what]
+
+    if counts := told("crash matrix"):
         runs, exact = map(sum, zip(*counts, strict=True))
         terminalreporter.write_line(f"crash matrix: {runs} runs, {exact} exact")
+    if drawn := told("random topologies"):
+        seeds = ", ".join(map(str, sorted({seed for _, seed in drawn})))
+        terminalreporter.write_line(f"random topologies: {sum(count for count, _ in drawn)} cases, seed {seeds}")
 
 
 @pytest.fixture(scope="session")

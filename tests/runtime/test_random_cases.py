@@ -1,0 +1,154 @@
+"""Random topologies over random options give what a plain fold over their rows gives, and all readers of a state agree.
+
+A case that fails is shrunk and printed as it would be written: `check(Case(...), stores)` runs it again. The numbers of cases
+and their seed are said at the end of the run; `RANDOM_TOPOLOGIES_SEED` sets it.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from tests.harness.servers import Server
+from tests.runtime import random_oracle
+from tests.runtime.random_cases import KEYS, TAPS, Case, Life, cases
+from tests.runtime.random_oracle import may_conflict
+from tests.runtime.random_runs import Stores, check, check_group
+
+SOAK_BLOCK = 500
+_FIXED = 20
+_SEED = int(os.environ.get("RANDOM_TOPOLOGIES_SEED", 0)) or random.SystemRandom().randrange(1, 1 << 32)
+"""Of the soak; the default suite has a fixed one, so that it is not red by chance."""
+
+
+@pytest.fixture
+def stores(tmp_path: Path) -> Stores:
+    """Memory and Delta."""
+    return Stores(tmp_path / "states")
+
+
+@pytest.fixture
+def servers(stores: Stores, redis_server: Server, postgres_server: Server, memcached_server: Server) -> Stores:
+    """Those and the servers that start at once."""
+    stores.redis, stores.postgres, stores.memcached = redis_server.port, postgres_server.port, memcached_server.port
+    return stores
+
+
+@pytest.fixture
+def counted(record_property: Callable[[str, object], None]) -> Callable[[int, int], None]:
+    """Count what a test runs; tests/conftest.py says the count at the end."""
+    return lambda count, of_seed: record_property("random topologies", [count, of_seed])
+
+
+def run(strategy: st.SearchStrategy[Case], count: int, of_seed: int, stores: Stores) -> int:
+    """Run random cases; the first that fails is shrunk. Returns how many were run."""
+    ran = 0
+
+    @seed(of_seed)
+    @settings(max_examples=count, database=None, suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def one(case: Case) -> None:
+        nonlocal ran
+        ran += 1
+        check(case, stores)
+
+    one()
+    return ran
+
+
+def drawn(strategy: st.SearchStrategy[Case], count: int, of_seed: int) -> list[Case]:
+    """Return random cases."""
+    found: list[Case] = []
+
+    @seed(of_seed)
+    @settings(max_examples=count + 10, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @given(strategy)
+    def one(case: Case) -> None:
+        found.append(case)
+
+    one()
+    return found[-count:]  # the first ones are the plainest
+
+
+def beside(chosen: list[Case]) -> list[Case]:
+    """Return a dozen of them that do not end the topology, which is that of all."""
+    return [case for case in chosen if not may_conflict(case)][:12]
+
+
+@pytest.mark.parametrize(("kept_in", "count"), [("memory", 150), ("delta", 30), ("delta beyond memory", 10)])
+def test_a_random_topology_gives_what_a_fold_gives(kept_in: str, count: int, stores: Stores, counted: Any) -> None:
+    counted(run(cases((kept_in,)), count, _FIXED, stores), _FIXED)
+
+
+@pytest.mark.parametrize("kept_in", ["redis", "redis hash", "postgres", "memcached"])
+def test_a_random_topology_over_a_server_gives_what_a_fold_gives(kept_in: str, servers: Stores, counted: Any) -> None:
+    counted(run(cases((kept_in,)), 15, _FIXED, servers), _FIXED)
+
+
+SPARK_LIVES = (
+    Life(batches=2, engine="spark", placement="executors", pending=2, parallelism=2),
+    Life(batches=1, engine="auto", placement="driver"),
+    Life(batches=1, engine="spark", placement="executors"),
+)
+
+
+def test_random_topologies_beside_each_other_on_spark_give_what_a_fold_gives(
+    servers: Stores, spark: Any, counted: Any
+) -> None:
+    servers.spark = spark
+    chosen = beside(drawn(cases(("memory", "delta", "redis", "postgres"), SPARK_LIVES), 20, _FIXED))
+    check_group(chosen, servers)
+    counted(len(chosen), _FIXED)
+
+
+def test_the_cases_of_every_run_have_all_options() -> None:
+    chosen = drawn(cases(("memory", "redis")), 200, _FIXED)
+    assert {type_ for case in chosen for type_ in case.key} >= set(KEYS)
+    assert {tap for case in chosen for tap in case.taps} == set(TAPS)
+    assert {life.hint for case in chosen for life in case.lives} == set(range(1, 9))
+    assert {len(case.lives) for case in chosen} == {1, 2, 3}
+
+
+def test_a_wrong_answer_names_the_case_as_it_is_written(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(batches=((("a", 1),), (("a", 2),)), lives=(Life(batches=2, hint=3),))
+    monkeypatch.setitem(random_oracle._FOLDS, "sum", lambda before, values: 7)
+    with pytest.raises(AssertionError, match="said 1, not 7") as raised:
+        check(case, stores)
+    assert raised.value.__notes__ == ["Case(batches=((('a', 1),), (('a', 2),)), lives=(Life(batches=2, hint=3),))"]
+    assert eval(raised.value.__notes__[0]) == case
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(160))
+def test_many_random_topologies_in_memory_give_what_a_fold_gives(block: int, stores: Stores, counted: Any) -> None:
+    counted(run(cases(("memory",)), SOAK_BLOCK, _SEED + block, stores), _SEED)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(40))
+def test_many_random_topologies_in_stores_give_what_a_fold_gives(
+    block: int, servers: Stores, cassandra_server: Server, counted: Any
+) -> None:
+    servers.cassandra = cassandra_server.port
+    durable = ("delta", "delta beyond memory", "redis", "redis hash", "postgres", "cassandra", "memcached")
+    counted(run(cases(durable), SOAK_BLOCK, _SEED + block, servers), _SEED)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("block", range(50))
+def test_many_random_topologies_on_spark_give_what_a_fold_gives(
+    block: int, servers: Stores, cassandra_server: Server, spark: Any, counted: Any
+) -> None:
+    servers.spark, servers.cassandra = spark, cassandra_server.port
+    durable = ("memory", "delta", "delta beyond memory", "redis", "redis hash", "postgres", "cassandra")
+    lives = random.Random(_SEED + block).sample(SPARK_LIVES, 2)
+    chosen = beside(drawn(cases(durable, tuple(lives)), 20, _SEED + block))
+    check_group(chosen, servers)
+    counted(len(chosen), _SEED)
