@@ -211,8 +211,6 @@ def cases(draw: st.DrawFn, stores: tuple[str, ...] = ("memory",), skeleton: tupl
         for _ in range(draw(st.sampled_from([1, 1, 2, 3])))
     )
     hints = [draw(_HINTS) for _ in lives]
-    if store == "memory":  # its number of partitions is fixed
-        hints = hints[:1] * len(lives)
     spout = draw(st.sampled_from(["transactional", "opaque", "non-transactional"]))
     # A stream has no key without a type, to ask with or to pass on.
     taps = [] if untyped else draw(st.lists(st.sampled_from(TAPS), max_size=2, unique=True))
