@@ -62,9 +62,9 @@ class Stores:
         return spec
 
     def in_redis(self, case: Case, name: str, kind: str) -> StateSpec:
-        layout = {"hash_key": name} if "hash" in case.store else {}
+        layout = {"hash_key": name} if "hash" in case.store else {"prefix": name}
         url = f"redis://127.0.0.1:{self.redis}/0"
-        spec: StateSpec = getattr(RedisState, kind)(url, cache=case.cache, prefix=name, **layout)
+        spec: StateSpec = getattr(RedisState, kind)(url, cache=case.cache, **layout)
         return spec
 
     def in_postgres(self, case: Case, name: str, kind: str) -> StateSpec:
@@ -275,7 +275,8 @@ class _Says:
             assert (found := view.get()) == self.content.get(()), (
                 f"{self.who} get() said {found}, not {self.content.get(())}"
             )
-            self.check_rows("get_tuples", list(view.get_tuples()) if listed else [(self.content.get(()),)])
+            if listed:
+                self.check_rows("get_tuples", list(view.get_tuples()))
             return
         wanted = [self.content.get(form_of(self.case, key)) for key in self.asked]
         together = view.multi_get(self.asked)
