@@ -216,7 +216,7 @@ def test_a_sum_that_is_too_large_fails_the_batch_instead_of_wrapping_around(
     aggregation = Aggregation(group, grouped, Fields(f"v: {ddl}"), Sum(), Fields(f"out: {ddl}"), True)
     with pytest.raises(StepFailed) as caught:
         partial("a", aggregation, table, TupleErrors())
-    assert caught.value.failure.cause.startswith(f"field 'out' is declared {type_}, but got ")
+    assert caught.value.failure.cause.startswith(f"field 'out' is declared {ddl}, but got ")
     assert not caught.value.failure.retry
     parts = [partial("a", aggregation, table.slice(at, 1), TupleErrors()) for at in range(3)]
     assert merge_partials(aggregation, parts)[1] == [Sum().combine(value, Sum().combine(value, value))]

@@ -309,7 +309,7 @@ REFUSED = cassandra.AuthenticationFailed("Bad credentials")
 def test_errors_of_the_driver_say_whether_the_batch_may_be_replayed(
     error: Exception, retryable: bool, text: str
 ) -> None:
-    found = _translated("cannot read 3 keys", error)
+    found = _translated("cannot read 3 keys", "127.0.0.1:9042", error)
     assert found.retryable is retryable
     with pytest.raises(BackendError, match=f"cannot read 3 keys: .*{text}"):
         raise found
