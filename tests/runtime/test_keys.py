@@ -279,7 +279,11 @@ def test_keys_without_a_declared_type_keep_their_type(store: str, tmp_path: Path
             assert rows == {(int, 1): 5, (float, 1.0): 6, (Decimal, 1): 8}
 
 
-@pytest.mark.parametrize("bad", [object(), dt.time(1, tzinfo=dt.UTC), Decimal("sNaN"), (1, object())], ids=repr)
+@pytest.mark.parametrize(
+    "bad",
+    [object(), dt.time(1, tzinfo=dt.UTC), Decimal("sNaN"), (1, object())],
+    ids=["an object", "a time with a zone", "a signalling NaN", "an object in a tuple"],
+)
 def test_a_key_that_has_no_one_form_is_refused_by_name(bad: object) -> None:
     state = MemoryMapState.opaque().factory.make_state(StateConf(), 0, 1)
     state.begin_commit(1)
