@@ -184,7 +184,8 @@ def declare(
         declared.states[tap] = state.parallelism_hint(life.hint)
     if keys:
         asks = Batches(key_fields, dict.fromkeys(range(1, until + 1), keys), until, SpoutType.TRANSACTIONAL)
-        for sees in ("batch_before", "this_batch"):
+        staged = life.placement == "executors" and case.store.startswith("delta")  # not to be seen within the batch
+        for sees in ("batch_before",) if staged else ("batch_before", "this_batch"):
             asking = topology.new_stream(f"{prefix}asks-{sees}", asks)
             found = _queried(asking, case, main, "x", sees)
             declared.asked[sees] = Asked()
