@@ -132,8 +132,8 @@ class SumUp(BaseStateUpdater[Any]):
             state.multi_remove(gone)
         found = [one for one in sums.values() if not removes or one[2] >= 0]
         new = state.multi_update([spelled for _, spelled, _ in found], [Add(value) for _, _, value in found])
-        for (fields, _, _), value in zip(found, new, strict=True):
-            collector.emit([*fields, value])
+        for (shown, _, _), value in zip(found, new, strict=True):
+            collector.emit([*shown, value])
 
 
 def respelled(part: Any, number: int) -> Any:
@@ -274,7 +274,10 @@ class _Tap:
         name: str,
     ) -> None:
         self.topology, self.case, self.life, self.stream, self.main = topology, case, life, stream, main
-        self.state, self.name = lambda: new_state(name, "opaque"), name
+        self._new_state, self.name = new_state, name
+
+    def state(self) -> Any:
+        return self._new_state(self.name, "opaque")
 
 
 def _joined(tap: _Tap) -> Stream:
