@@ -33,7 +33,9 @@ from trident import TridentCollector, TridentTopology, TridentTuple, open_state
 from trident.arrow import arrow_type
 from trident.errors import CorruptValueError
 from trident.operations import BaseStateUpdater, Count, MapGet
+from trident.runtime.steps.key_columns import keys_of
 from trident.state import StateConf, StateSpec
+from trident.state.encoding.equal_keys import canonical_key
 from trident.testing.backend.updaters import Add
 
 # ---- keys, and the forms in which they are written -------------------------------------------------------------------
@@ -289,6 +291,15 @@ def test_a_key_that_has_no_one_form_is_refused_by_name(bad: object) -> None:
     state.begin_commit(1)
     with pytest.raises(CorruptValueError, match="a key is made of None, bool, int"):
         state.multi_update([("a", bad)], [Add(1)])
+
+
+def test_moments_of_a_column_have_the_form_that_moments_of_user_code_get() -> None:
+    moments = [dt.datetime.min, dt.datetime(1969, 12, 31, 23, 59, 59, 999_999), NAIVE, dt.datetime.max]
+    given = [*(one.replace(tzinfo=dt.UTC) for one in moments), None]
+    keys = keys_of(pa.table({"k": pa.array(given, arrow_type("timestamp"))}), ["k"])
+    assert [repr(key) for key in keys] == [repr(canonical_key((one,))) for one in given]
+    in_berlin = pa.array(given[1:3], pa.timestamp("us", "Europe/Berlin"))
+    assert [repr(key) for key in keys_of(pa.table({"k": in_berlin}), ["k"])] == [repr(key) for key in keys[1:3]]
 
 
 # ---- a reducer ---------------------------------------------------------------------------------------------------------

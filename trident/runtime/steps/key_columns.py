@@ -8,8 +8,10 @@ alone, at no cost.
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +19,9 @@ import pyarrow.compute as pc
 from trident.state.encoding.equal_keys import OneForm, canonical
 
 __all__ = ["keys_of", "one_form", "one_form_of"]
+
+_MOMENTS = pa.timestamp("us", tz="UTC")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def one_form(table: pa.Table, names: Sequence[str]) -> pa.Table:
@@ -40,15 +45,15 @@ def keys_of(table: pa.Table, names: Sequence[str]) -> OneForm:
     """Return the key of each row."""
     if not len(names):
         return OneForm([()] * table.num_rows)
-    columns = []
-    for name in names:
-        column = table.column(name)
-        values = column.to_pylist()
-        columns.append(list(map(canonical, values)) if _has_forms(column.type) else values)
-    return OneForm(zip(*columns, strict=True))
+    return OneForm(zip(*(_forms(table.column(name)) for name in names), strict=True))
 
 
-def _has_forms(type_: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_floating(type_) or pa.types.is_decimal(type_) or (pa.types.is_timestamp(type_) and type_.tz)
-    )
+def _forms(column: pa.ChunkedArray) -> list[Any]:
+    """Return the values as Python objects, each as `canonical` gives it."""
+    if pa.types.is_timestamp(column.type) and column.type.tz:
+        # Arrow's own objects have a zone that is not `dt.UTC`, and take several times as long.
+        since = column.cast(_MOMENTS).cast(pa.int64()).to_pylist()
+        return [None if us is None else _EPOCH + dt.timedelta(microseconds=us) for us in since]
+    values = column.to_pylist()
+    has_forms = pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)
+    return list(map(canonical, values)) if has_forms else values
