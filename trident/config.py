@@ -44,7 +44,7 @@ class Config(Redacted):
         A batch that is not processed within this many seconds fails and is replayed. In three places no replay is possible:
         in this process with `max_spout_pending=1`, in a commit, and in the driver's part of a spout. There the topology
         ends if one call of your code does not return for so long; many short calls and a slow store do not end it. See
-        [code that hangs](guarantees.md#code-that-hangs).
+        [code that hangs](guarantees.md#code-that-hangs). On Spark, an attempt that has to start Python workers has at least 30.
     max_batch_attempts
         How often a batch may fail before the topology stops with `BatchFailedError`. What your code raises in the same way at
         each try (a `ZeroDivisionError`, a `KeyError` …) ends it at the first, if the spouts repeat the batch. A replay because

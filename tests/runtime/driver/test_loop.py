@@ -672,7 +672,7 @@ def test_a_writer_that_a_later_attempt_of_the_same_driver_has_fenced_ends_nothin
 
 
 class BlockingOnAPipe(Function):
-    """In the first call, in whatever process, waits until somebody opens a named pipe for writing."""
+    """In the second call, in whatever process, waits until somebody opens a named pipe for writing."""
 
     output_types = ("bigint",)
 
@@ -681,7 +681,7 @@ class BlockingOnAPipe(Function):
 
     def execute(self, tuple: Any, collector: Any) -> None:
         number = touch(self.folder)
-        if number == 0:
+        if number == 1:
             with Path(self.pipe).open("rb") as pipe:
                 pipe.read()
         collector.emit([number])
@@ -696,16 +696,60 @@ def test_a_spark_task_that_takes_too_long_is_replaced(
         topology.new_stream("s", letters("ab")).each("x", BlockingOnAPipe(tmp_path / "pipe", tmp_path / "calls"), "n")
     )
     points = Points()
-    conf = {"message_timeout_s": 4, "max_batch_attempts": 50, "max_spout_pending": 1}  # a busy machine may need several
+    conf = {"message_timeout_s": 4, "max_batch_attempts": 50, "max_spout_pending": 1}
     with start(topology, "spark", points, **conf) as running:
+        points.await_point("succeeded", 1)  # may take long: workers start
         try:
             points.await_point("succeeded", 2)
         finally:
             os.close(os.open(tmp_path / "pipe", os.O_RDWR | os.O_NONBLOCK))  # lets the reader go on, if there is one
         running.process_all_available()
         assert running.status["lastFailure"] == "not processed within message_timeout_s=4 seconds"
-    assert rows.batches == {1: [("a", 1)], 2: [("b", 2)]}
+    assert rows.batches == {1: [("a", 0)], 2: [("b", 2)]}
     assert len(points.attempts("processed")) == 2
+
+
+class AwaitingAFile(Function):
+    """In each call, in whatever process, waits until the file of the tuple exists."""
+
+    output_types = ("bigint",)
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def execute(self, tuple: Any, collector: Any) -> None:
+        until(Path(self.folder, tuple[0]).exists, "the tuple is let go")
+        collector.emit([0])
+
+
+def test_the_start_of_python_workers_is_not_held_against_an_attempt_on_spark(
+    spark: SparkSession, topology: TridentTopology, tmp_path: Path
+) -> None:
+    keep(topology.new_stream("s", letters("ab")).each("x", AwaitingAFile(tmp_path), "n"))
+    clock, points = HandClock(), Points()
+    with looping(topology, clock, points, engine="spark", message_timeout_s=5, max_spout_pending=1) as loop:
+
+        def passes(seconds: float) -> None:
+            clock.settle(loop.drain)
+            clock.advance(seconds)
+            clock.settle(loop.drain)
+
+        def await_defined(count: int) -> None:
+            until(lambda: len(points.attempts("defined")) == count, f"attempt {count} begins")
+
+        await_defined(1)
+        passes(20)  # the first job: longer than message_timeout_s, and not late
+        (tmp_path / "a").touch()
+        points.await_point("succeeded", 1)
+        await_defined(2)
+        passes(6)  # with warm workers it is late
+        passes(1)  # the backoff
+        loop.drain()
+        await_defined(3)
+        passes(20)  # its workers were ended with the job
+        (tmp_path / "b").touch()
+        points.await_point("succeeded", 2)
+    assert [attempt.txid for attempt in points.attempts("defined")] == [1, 2, 2]
 
 
 # ---- stopping ----------------------------------------------------------------------------------------------------------

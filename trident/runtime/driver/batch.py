@@ -162,6 +162,8 @@ class Batch:
         Whether the job that processes it commits states too.
     written
         If tuples are left out, the states that may keep something of earlier attempts.
+    cold
+        Whether it may have to start Python workers, if it runs on Spark.
     """
 
     attempt: TransactionAttempt
@@ -181,6 +183,7 @@ class Batch:
     tasks: int = 0
     commits_now: bool = False
     written: frozenset[str] = frozenset()
+    cold: bool = False
 
     @classmethod
     def of(

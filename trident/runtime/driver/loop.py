@@ -47,6 +47,8 @@ logger = logging.getLogger(__name__)
 _LOOK_AT_OWNER_S = 2.0
 _SHORT_S = 1.0
 _LATE_IN_A_ROW = 2
+_COLD_S = 30.0
+"""What an attempt on Spark has at least that may have to start Python workers: Spark ends those of a job that failed."""
 _ENDED = {"processing": "processed", "commit": "committed"}
 
 
@@ -95,6 +97,7 @@ class BatchLoop:
         self._tasks_commit = bool(in_tasks)
         self._stopping, self._look_at = threading.Event(), float("-inf")
         self._late = 0  # attempts in a row that took too long
+        self._cold = True  # no job on Spark has ended well since the start, or since one failed
 
     # ---- from other threads -----------------------------------------------------------------------------------------
 
@@ -262,10 +265,12 @@ class BatchLoop:
         attempt = self._coordinator.start(now)
         capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
         batch = self._batches[attempt.txid] = Batch.of(attempt, defined, BatchTimes(now), self._opened.runner, capture)
+        batch.cold = self._cold
         return batch
 
     def _processed(self, batch: Batch, output: TaskOutput) -> None:
         batch.output, batch.times.processed = output, self._clock.monotonic()
+        self._cold = self._cold and (batch.runner.here or batch.empty)
         self._capturing.check(batch, output.captured)
         if batch.undecided:
             if not self._sources.complete(batch):
@@ -333,16 +338,31 @@ class BatchLoop:
 
     def _fail_overdue(self, now: float) -> None:
         limit = self._config.message_timeout_s
-        late = [("processing", attempt) for attempt in self._coordinator.overdue(now, limit)]
+        late = [
+            ("processing", attempt) for attempt in self._coordinator.overdue(now, limit) if self._is_late(attempt, now)
+        ]
         late += [("commit", attempt) for attempt in self._overdue_commit(now, limit)]
         for where, attempt in late[:1]:
             in_one_job = where == "processing" and self._batches[attempt.txid].commits_now
             what = "processed and committed" if in_one_job else _ENDED[where]
             cause = f"not {what} within message_timeout_s={limit:g} seconds"
+            if where == "processing" and limit < self._limit_s(self._batches[attempt.txid]):
+                cause += (
+                    f", nor within the {_COLD_S:g} seconds that an attempt on Spark has to start its Python workers"
+                )
             self._tell_late(limit)
             self._attempts.cancel(self._batches[attempt.txid])  # it may still use the cores that the next attempt needs
             self._sources.throttle.timed_out(self._batches[attempt.txid].share)
             self._fail(attempt, self._work.hanging(attempt, cause) or Failure(where, None, cause))
+
+    def _is_late(self, attempt: TransactionAttempt, now: float) -> bool:
+        batch = self._batches[attempt.txid]
+        return now - batch.times.defined > self._limit_s(batch)
+
+    def _limit_s(self, batch: Batch) -> float:
+        """Return how long an attempt may be processed: the start of Python workers is not held against it."""
+        limit = self._config.message_timeout_s
+        return max(limit, _COLD_S) if batch.cold and not batch.runner.here else limit
 
     def _tell_late(self, limit: float) -> None:
         """Say what may be wrong once one attempt after the other takes too long: each starts as cold as the one before."""
@@ -373,6 +393,7 @@ class BatchLoop:
         retry_in_s = None if self._retrying.excludes(attempt.txid) else pause
         tries = self._coordinator.failures(attempt.txid) + 1
         now, waiting = self._clock.monotonic(), self._retrying.waiting
+        self._cold = self._cold or not self._batches[attempt.txid].runner.here
         waits = str(waiting) if waiting is not None and failure.waits_for else ""
         self._progress.failed(attempt, failure, self._clock.wall_ms(), tries, retry_in_s, now, waits)
         self._capturing.failed(self._batches[attempt.txid], failure)
