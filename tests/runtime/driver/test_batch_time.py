@@ -203,4 +203,4 @@ def test_a_clock_that_was_ahead_is_told_once_with_since_when_and_until_when(
     ahead = datetime.fromtimestamp(wrong // 1000, UTC)
     assert f"stands still at {ahead:%Y-%m-%d %H:%M:%S} UTC since batch 2" in caplog.text
     assert "begin with another log_dir" in caplog.text
-    assert "each begins where it is set to begin" in caplog.text
+    assert "a spout whose position is in the log begins" in caplog.text

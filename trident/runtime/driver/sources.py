@@ -167,7 +167,7 @@ class Sources:
             "topology %s: the time of its batches stands still at %s since batch %s, because the clock of its driver was "
             "ahead then; the clock says %s now. Windows by the time of the batch give nothing until it has got there: the "
             "time never goes back, or windows that were given would be given again. If that is too long, begin with another "
-            "log_dir and empty states; the positions of the spouts are in the log, so each begins where it is set to begin",
+            "log_dir and empty states; a spout whose position is in the log begins where it is set to begin",
             self._topology,
             _moment(ahead),
             min(at, default=self._log.state.txid),
