@@ -274,7 +274,7 @@ class Watched:
     def __init__(self, *sources: str) -> None:
         self.seconds = 0.0
         self._lags: dict[str, Any] = dict.fromkeys(sources)
-        self.status: dict[str, Any] = {"txid": 0, "failures": 0, "deadLetters": 0, "share": 1.0}
+        self.status: dict[str, Any] = {"txid": 0, "failures": 0, "deadLetters": 0, "share": 1.0, "waiting": None}
         self.read(0, dict.fromkeys(sources, 0))
 
     def read(self, txid: int, rows: dict[str, int], **lags: tuple[int, str]) -> None:

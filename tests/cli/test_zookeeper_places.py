@@ -141,7 +141,7 @@ def test_readers_in_this_process_follow_a_log_in_zookeeper_and_leave_no_connecti
     reader = source.reader(StructType())
     batches: list[Any] = [batch for part in reader.partitions() for batch in reader.read(part)]
     rows = [row for batch in batches for row in batch.to_pylist()]
-    assert sorted((row["again"], row["value"]) for row in rows) == [("cow", 1), ("the", 2)]
+    assert sorted((row["again"], row["count"]) for row in rows) == [("cow", 1), ("the", 2)]
 
 
 def test_a_bolt_looks_up_what_a_log_in_zookeeper_says(target: str, address: str, tmp_path: Path) -> None:

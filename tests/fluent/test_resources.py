@@ -209,7 +209,7 @@ def test_a_cluster_gives_each_stage_its_cores_and_what_cannot_be_given_is_refuse
     assert done.stdout.splitlines() == [
         "[1, 2, 1]",
         "2",
-        "topology 'placed': the steps of 'in/each/partition_by' in stage 2 ask for 240 % of a core, so a task takes 3 cores, "
+        "topology 'placed': the steps of 'in/cores/partition_by' in stage 2 ask for 240 % of a core, so a task takes 3 cores, "
         "but an executor has 2 (master local-cluster[1,2,1024]): Spark would wait for ever. Give executors more (spark_conf "
         "with spark.executor.cores), or ask for less with set_cpu_load",
     ], done.stderr

@@ -436,6 +436,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "submission": "submission",
         "previous-code-hash": "cd" * 32,
         "previous": {},
+        "log-dir": "",
     },
     "/assignments/a": {
         "version": 1,

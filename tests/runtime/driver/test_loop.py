@@ -232,7 +232,7 @@ def test_an_idle_driver_that_was_replaced_ends(topology: TridentTopology) -> Non
         driver.clock.advance(1.9)
         assert driver.step() is None  # it looks every few seconds only
         driver.clock.advance(0.1)
-        with pytest.raises(FencedError, match="this writer is epoch 2, but epoch 3 has taken over"):
+        with pytest.raises(FencedError, match="this writer is epoch 1, but epoch 2 has taken over"):
             driver.step()
 
 

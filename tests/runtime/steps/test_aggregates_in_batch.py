@@ -540,7 +540,7 @@ WRONG: dict[str, tuple[Callable[[Stream], Any], str]] = {
     ),
     "a class": (lambda s: s.aggregate(Count, "n"), "aggregate takes .*; got <class"),
     "no aggregator": (lambda s: s.partition_aggregate("b", Split(), "n"), "partition_aggregate takes .* expected an object"),
-    "no output field": (lambda s: s.aggregate("b", Sum()), "aggregate takes"),
+    "no output field": (lambda s: s.aggregate("b", Sum()), "aggregate of Sum does not say what its output is called"),
     "two output fields": (lambda s: s.aggregate(Count(), "n, m"), "an aggregate has one output field, not"),
     "an unknown type": (lambda s: s.aggregate("a", type("A", (Aggregator,), {})(), "x"), "the type of field 'x' that A emits"),
     "an output that is a key": (lambda s: s.group_by("a").aggregate(Count(), "a"), "cannot add field 'a' to stream 's'"),

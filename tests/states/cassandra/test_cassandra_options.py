@@ -68,14 +68,6 @@ def test_options_are_given_as_names_or_as_one_object() -> None:
     ]
 
 
-def test_the_names_of_earlier_versions_are_taken_with_a_warning() -> None:
-    old = {"tls_ca": "ca.pem", "tls_certificate": "me.pem", "tls_key": "key.pem"}
-    with pytest.warns(DeprecationWarning, match="of CassandraOptions is called 'tls_(ca|cert|key)_file' now") as told:
-        options = CassandraOptions.of("a", {"tls": True, **old})
-    assert len(told) == 3
-    assert (options.tls_ca_file, options.tls_cert_file, options.tls_key_file) == tuple(old.values())
-
-
 def test_a_password_is_not_shown() -> None:
     assert "secret" not in repr(CassandraState.opaque("a", user="me", password="secret"))
 

@@ -16,7 +16,6 @@ from states.memcached.key_names import MAX_NAME_BYTES, Names, prefix_of, unwrap,
 from states.memcached.options import MemcachedOptions
 from states.memcached.protocol import Item, Refusal, Replies, gets_command, store_command
 from states.memcached.servers import Servers
-from states.memcached.state import MemcachedState
 from tests.harness.servers import Server
 from trident.errors import ConfigError, CorruptValueError
 from trident.state.interfaces import StateConf
@@ -192,24 +191,6 @@ def test_names_spread_over_the_servers_and_few_move_when_one_is_added() -> None:
 def test_wrong_options_are_refused(options: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         MemcachedOptions(**options)
-
-
-def test_the_names_of_earlier_versions_are_taken_with_a_warning() -> None:
-    old = {"key_prefix": "p", "expiration_s": 86_400, "on_eviction": "warn"}
-    with pytest.warns(DeprecationWarning, match="is called") as told:
-        spec: Any = MemcachedState.opaque("a:1", **old)
-    assert [str(each.message).split(";")[0] for each in told] == [
-        f"the option {was!r} of MemcachedOptions is called {now!r} now"
-        for was, now in (("key_prefix", "prefix"), ("expiration_s", "ttl_s"), ("on_eviction", "allow_eviction"))
-    ]
-    assert spec.factory.backing_map_factory.options == MemcachedOptions(
-        ("a:1",), prefix="p", ttl_s=86_400, allow_eviction=True
-    )
-    with (
-        pytest.warns(DeprecationWarning, match="is called"),
-        pytest.raises(ConfigError, match="give allow_eviction=True or False"),
-    ):
-        MemcachedState.opaque(on_eviction="ignore")
 
 
 def test_options_survive_pickling() -> None:

@@ -240,15 +240,6 @@ def test_an_impossible_option_is_refused_at_the_call(options: dict[str, Any], te
         RedisState.opaque("redis://localhost", **options)
 
 
-def test_the_old_name_of_an_option_is_taken_with_a_warning() -> None:
-    old: dict[str, Any] = {"username": "reader", "password": "x"}
-    with pytest.warns(DeprecationWarning, match="'username' of RedisOptions is called 'user' now"):
-        options = RedisOptions("redis://localhost", **old)
-    assert options.user == "reader"
-    with pytest.warns(DeprecationWarning, match="username"), pytest.raises(ConfigError, match="give user only"):
-        RedisState.opaque("redis://localhost", **old, user="writer")
-
-
 @pytest.mark.parametrize("bad", ["localhost:6379", "http://localhost", "", "unix+cluster://x"])
 def test_a_url_of_another_scheme_is_refused(bad: str) -> None:
     with pytest.raises(ConfigError, match="redis://host:port/database"):
