@@ -14,7 +14,6 @@ from trident.planner import Fragment, Plan, Sink, make_plan
 from trident.planner.guarantees import spout_type_of
 from trident.planner.loads import StageLoad, stage_loads
 from trident.planner.placing import misplaced
-from trident.state.interfaces import StateSpec
 
 __all__ = ["explain"]
 
@@ -46,15 +45,17 @@ def _in_executors(plan: Plan, placements: Mapping[str, str]) -> list[str]:
     return [name for name in wanted if name not in misplaced(plan, wanted)]
 
 
-def _is_here(spec: StateSpec) -> bool:
-    return spec.in_memory or spec.on_one_machine
+def _is_here(plan: Plan, name: str) -> bool:
+    state = plan.states[name]
+    free = state.free_keys and plan.partitions[name] > 1
+    return state.spec.in_memory or state.spec.on_one_machine or free
 
 
 def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executors: Sequence[str]) -> Iterator[str]:
     if name in in_executors:
         staged = plan.states[name].spec.stages_commits
         yield f"      committed by the executors{'; the driver publishes what their tasks wrote' if staged else ''}"
-    elif placements.get(name) == "auto" and not _is_here(plan.states[name].spec):
+    elif placements.get(name) == "auto" and not _is_here(plan, name):
         yield "      committed by the driver; on a cluster by the executors, if the store can fence its writers"
     elif name in placements:
         yield "      committed by the driver"

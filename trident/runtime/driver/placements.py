@@ -14,13 +14,18 @@ from trident.planner import Plan
 from trident.planner.placing import misplaced
 from trident.runtime.engine.environment import master_of
 from trident.state.abilities import Fencing, StagedCommits
-from trident.state.interfaces import StateSpec, StateType, kind_of
+from trident.state.interfaces import StateType, kind_of
 
-__all__ = ["DRIVER", "EXECUTORS", "PlacedState", "executors_of", "placements_of"]
+__all__ = ["DRIVER", "EXECUTORS", "FREE_KEYS", "PlacedState", "executors_of", "placements_of"]
 
 DRIVER: Final[Placement] = "driver"
 EXECUTORS: Final[Placement] = "executors"
 
+FREE_KEYS = (
+    "its updater chooses the keys in several partitions, and a task of a failed attempt that is paused, not dead, may wake up "
+    "and overwrite a key that the next attempt has written in another one"
+)
+"""Why such a state is in executors only if it is asked for."""
 _LOCAL = re.compile(r"local(\[|$)")
 
 
@@ -47,7 +52,7 @@ def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]
     asked = {name: plan.placements.get(name, config.state_placement) for name in states}
     cluster = _on_cluster(config)
     found = {
-        name: _wanted(asked[name], plan.states[name].spec, _unfit(plan, config, name, opened), cluster)
+        name: _wanted(asked[name], plan, name, _unfit(plan, config, name, opened), cluster)
         for name, opened in states.items()
     }
     for name, why in misplaced(plan, executors_of(found)).items():
@@ -60,8 +65,9 @@ def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]
     return found
 
 
-def _wanted(asked: str, spec: StateSpec, unfit: str, cluster: bool) -> PlacedState:
+def _wanted(asked: str, plan: Plan, name: str, unfit: str, cluster: bool) -> PlacedState:
     """Decide for one state, whatever feeds it; `unfit` says why executors cannot commit it, if so."""
+    state = plan.states[name]
     if asked == DRIVER:
         return PlacedState(DRIVER, "as asked")
     if unfit:
@@ -70,8 +76,10 @@ def _wanted(asked: str, spec: StateSpec, unfit: str, cluster: bool) -> PlacedSta
         return PlacedState(EXECUTORS, "as asked")
     if not cluster:
         return PlacedState(DRIVER, "auto, on one machine")
-    if spec.on_one_machine:
+    if state.spec.on_one_machine:
         return PlacedState(DRIVER, "auto: its place is on this machine, and executors of another one may not see it")
+    if state.free_keys and plan.partitions[name] > 1:
+        return PlacedState(DRIVER, f"auto: {FREE_KEYS}")
     return PlacedState(EXECUTORS, "auto, on a cluster")
 
 
