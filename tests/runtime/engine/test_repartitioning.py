@@ -173,13 +173,13 @@ FAILING: dict[str, tuple[Callable[[Stream], Stream], int, str]] = {
         lambda s: s.partition(lambda row, count: "1"), 1, "the function of partition returned '1'",
     ),
     "a function that raises": (
-        lambda s: s.partition(raises), 2, r"in step 's/partition' on tuple \[n=0, w='w0'\]: ZeroDivisionError",
+        lambda s: s.partition(raises), 1, r"in step 's/partition' on tuple \[n=0, w='w0'\]: ZeroDivisionError",
     ),
     "a step behind an exchange": (
-        lambda s: s.shuffle().filter("w", Bad()), 2, r"in step 's/shuffle/Bad' on tuple \[w='w\d'\]: LookupError",
+        lambda s: s.shuffle().filter("w", Bad()), 1, r"in step 's/shuffle/Bad' on tuple \[w='w\d'\]: LookupError",
     ),
     "a step behind two exchanges": (
-        lambda s: s.shuffle().global_().filter("w", Bad()), 2, r"in step 's/shuffle/global/Bad' on tuple \[w='w\d'\]",
+        lambda s: s.shuffle().global_().filter("w", Bad()), 1, r"in step 's/shuffle/global/Bad' on tuple \[w='w\d'\]",
     ),
 }  # fmt: skip
 

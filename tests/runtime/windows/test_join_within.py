@@ -382,7 +382,7 @@ WRONG: dict[str, tuple[Callable[[TridentTopology, Stream, Stream], Any], str]] =
         lambda t, a, b: joined(t, a, b, state=MemoryMapState.transactional()),
         "the join keeps what it holds in state 'j', which is transactional; only an opaque state",
     ),
-    "no state": (lambda t, a, b: joined(t, a, b, state=1), "1 is no state: expected a StateSpec"),
+    "no state": (lambda t, a, b: joined(t, a, b, state=1), "1 is no state: give one of a store"),
     "no such time": (lambda t, a, b: joined(t, a, b, times="when"), "no field 'when' of stream 'l'"),
     "no time": (lambda t, a, b: joined(t, a, b, times="key"), "the event time 'key' is string; it must be a timestamp"),
     "three times": (lambda t, a, b: joined(t, a, b, times=("at", "at", "at")), "name the time of each side: ('at', 'at')"),

@@ -159,7 +159,7 @@ def test_what_is_not_there_ends_the_start(
 ) -> None:
     declared = topology(bootstrap or kafka_topics.bootstrap, topic, connect_timeout_s=1)
     with pytest.raises(BackendError, match=message):
-        start(declared, "in_process", log_dir=str(tmp_path))
+        start(declared, "in_process", log_dir=str(tmp_path), store_wait_s=0.1)
 
 
 def test_a_record_that_is_too_large_is_named(kafka_topics: Topics, tmp_path: Path) -> None:
