@@ -149,11 +149,13 @@ def test_the_table_of_another_state_is_refused_by_its_name(tmp_path: Path) -> No
     assert values(reader_at(tmp_path), "man") == [1]
 
 
-def test_two_states_at_one_path_are_refused_at_the_start(tmp_path: Path) -> None:
+def test_two_states_at_one_path_by_two_names_are_refused_at_the_start(tmp_path: Path) -> None:
     topology = TridentTopology("t")
     words = topology.new_stream("s", FixedBatchSpout("word: string", 1, ("a",))).group_by("word")
-    for name in ("one", "two"):
-        words.persistent_aggregate(DeltaState.opaque(tmp_path / "t"), Count(), "count", state_name=name)
+    (tmp_path / "t").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    for name, folder in (("one", "t"), ("two", "link")):
+        words.persistent_aggregate(DeltaState.opaque(tmp_path / folder), Count(), "count", state_name=name)
     with (
         pytest.raises((StatePlaceError, StateLossDetected, FencedError), match="t/one"),
         start(topology, "in_process", log_dir=str(tmp_path / "log")) as running,
