@@ -64,7 +64,7 @@ def _placement(plan: Plan, name: str, placements: Mapping[str, str], in_executor
 def _load(load: StageLoad | None) -> Iterator[str]:
     if load is None or not (load.cpu_percent or load.memory_mb):
         return
-    cores = f"{counted(load.cpus, 'core')}"
+    cores = counted(load.cpus, "core")
     memory = f" and {load.memory_mb:g} MiB" if load.memory_mb else ""
     yield f"  a task takes {cores}{memory} (asked: {load.cpu_percent:g} %); a local master honours neither"
 

@@ -131,8 +131,8 @@ def wrong_arity(step: str, values: object, fields: Fields) -> Failure:
     """Describe a list of values that does not have one value per field."""
     count = len(values) if isinstance(values, (list, tuple, TridentTuple)) else 1
     cause = (
-        f"emitted {counted(count, 'value')} {shown(values)} for the {len(fields)} output "
-        f"field{'' if len(fields) == 1 else 's'} {list(fields.names)}; emit one value per field, as a tuple or list"
+        f"emitted {counted(count, 'value')} {shown(values)} for the "
+        f"{counted(len(fields), 'output field')} {list(fields.names)}; emit one value per field, as a tuple or list"
     )
     return Failure(step, None, cause, retry=False)
 

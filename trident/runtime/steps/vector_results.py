@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from trident.arrow import schema_of
 from trident.fields import Fields
+from trident.naming import counted
 from trident.runtime.steps.bounds import Bounds
 from trident.runtime.steps.failures import Failure, StepFailed
 
@@ -134,12 +135,8 @@ def _columns(step: str, name: str, fields: Fields, result: Any) -> list[Any]:
     """One array per field; a record batch is matched by name if it has the same names, else by position."""
     columns = _listed(fields, result)
     if len(columns) != len(fields):
-        one = "" if len(columns) == 1 else "s"
-        _refuse(
-            step,
-            f"{name} returned {len(columns)} column{one} for the {len(fields)} output field"
-            f"{'' if len(fields) == 1 else 's'} {list(fields.names)}",
-        )
+        given, wanted = counted(len(columns), "column"), counted(len(fields), "output field")
+        _refuse(step, f"{name} returned {given} for the {wanted} {list(fields.names)}")
     schema = schema_of(fields)
     return [
         _typed(step, name, f"field {field!r}, which is declared {declared} ({type_})", type_, column)
