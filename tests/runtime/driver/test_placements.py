@@ -16,7 +16,7 @@ from trident import Config, TridentTopology
 from trident.errors import ConfigError
 from trident.operations import Count
 from trident.planner import make_plan
-from trident.runtime.driver.placements import FREE_KEYS, PlacedState, placements_of
+from trident.runtime.driver.placements import PlacedState, placements_of, roaming_states
 from trident.runtime.reading.open_partitions import make_state
 from trident.state import StateConf
 from trident.state.interfaces import StateFactory
@@ -52,16 +52,16 @@ def placed(state: StateFactory | Any, config: Config, asked: str = "auto") -> Pl
     return placements_of(plan, config, {"n": [make_state(plan, config, "n", 0, 1)]})["n"]
 
 
-def test_what_an_updater_writes_in_several_partitions_is_in_executors_only_if_it_is_asked_for() -> None:
-    for hint, asked, where in ((1, "auto", "executors"), (3, "auto", "driver"), (3, "executors", "executors")):
+def test_keys_roam_where_tasks_write_several_partitions_whose_keys_an_updater_chooses() -> None:
+    for hint, asked, roams in ((1, "auto", False), (3, "auto", True), (3, "driver", False)):
         topology = TridentTopology("t")
         words = topology.new_stream("s", FixedBatchSpout("word: string", 1, ["a"]))
         words.partition_persist(Fenced(), "word", Keep(), state_name="n").parallelism_hint(hint).placement(asked)
         plan = make_plan(topology.graph())
         opened = [make_state(plan, CLUSTER, "n", partition, hint) for partition in range(hint)]
-        found = placements_of(plan, CLUSTER, {"n": opened})["n"]
-        assert found.where == where
-        assert (FREE_KEYS in found.why) == (where == "driver")
+        found = placements_of(plan, CLUSTER, {"n": opened})
+        assert found["n"].where == ("executors" if asked == "auto" else "driver")
+        assert roaming_states(plan, {"n": opened}, found) == (["n"] if roams else [])
 
 
 def test_on_a_cluster_executors_commit_what_fences_and_on_one_machine_the_driver() -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from pyspark import TaskContext
 
 import trident
 from spouts import FixedBatchSpout
 from states.redis import RedisState
+from tests.harness.commands import until
 from tests.harness.servers import Server
 from tests.harness.topology_runs import QUICK
 from trident import TridentCollector, TridentTopology, TridentTuple
-from trident.errors import BatchFailedError, ConfigError
+from trident.errors import BatchFailedError, ConfigError, FencedError
 from trident.operations import BaseStateUpdater, MapGet, Sum
+from trident.state import StateConf, StateFactory
+from trident.state.txid import RETRY_BITS, Txid, epoch_of
 from trident.testing.backend.updaters import Add
 
 ROWS = [(f"user{number % 7}", number) for number in range(40)]
@@ -167,3 +173,75 @@ def test_tasks_do_not_commit_what_cannot_be_taken_back_and_must_be_compared_firs
                 ConfigError, match="no two of them write one must be known before a state that is transactional"
             ):
                 topology.start(state_placement="executors", log_dir=str(tmp_path / str(hint)))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Of the tasks of batch 2: the first one that has `ann` waits before it writes, until the next attempt has written her.
+
+    It is a grouping (`ann` goes to partition 1 first, then to partition 0), a factory of states, and holds the files by which
+    processes see how far the others are.
+    """
+
+    folder: Path
+    factory: StateFactory | None = None
+
+    def choose(self, row: Sequence[Any], partitions: int) -> int:
+        return 1 if row[0] == "bob" or (row[1] == 2 and not self.has("waits")) else 0
+
+    def make_state(self, conf: StateConf, partition_index: int, num_partitions: int) -> Any:
+        assert self.factory is not None
+        state = self.factory.make_state(conf, partition_index, num_partitions)
+        if TaskContext.get() is not None:
+            state.begin_commit = partial(self.begin, state.begin_commit, partition_index)
+            state.commit = partial(self.commit, state.commit, partition_index)
+        return state
+
+    def begin(self, begin_commit: Callable[[Txid], None], partition: int, txid: Txid) -> None:
+        if partition == 1 and txid == 2 and self.has("waits"):
+            until(lambda: self.has("woken"), "the first attempt's task has written, or was refused")
+        begin_commit(txid)
+
+    def commit(self, commit: Callable[[Txid], None], partition: int, txid: Txid) -> None:
+        if partition == 1 and txid == 2 and not self.has("waits"):
+            self.note("waits")
+            until(lambda: self.has("written"), "the next attempt has written")
+            try:
+                commit(txid)
+            except FencedError:
+                self.note("refused")
+            finally:
+                self.note("woken")
+            return
+        commit(txid)
+        if partition == 0 and self.has("waits") and txid.attempt > epoch_of(txid.attempt) << RETRY_BITS:
+            self.note("written")
+
+    def has(self, what: str) -> bool:
+        return (self.folder / what).exists()
+
+    def note(self, what: str) -> None:
+        (self.folder / what).touch()
+
+
+@pytest.mark.parametrize("pending", [1, 2], ids=["one job", "two jobs"])
+def test_a_paused_task_of_a_failed_attempt_overwrites_no_key_that_has_come_to_another_partition(
+    spark: Any, url: str, tmp_path: Path, pending: int
+) -> None:
+    conf = spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().conf()
+    conf.set("spark.python.task.killTimeout", "300s")  # a task that is stopped is not ended
+    topology, schedule = TridentTopology("sums"), Schedule(tmp_path, RedisState.opaque(url).factory)
+    rows = topology.new_stream("rows", FixedBatchSpout(FIELDS, 2, ("ann", 1), ("bob", 1), ("ann", 2), ("bob", 2)))
+    spread = rows.partition(schedule.choose)
+    sums = spread.partition_persist(schedule, ["user", "number"], AddUp(), "user, total", state_name="sums")
+    sums.parallelism_hint(2)
+    try:
+        with topology.start(
+            **QUICK, engine="spark", state_placement="executors", log_dir=str(tmp_path / "log"), message_timeout_s=4,
+            max_spout_pending=pending,
+        ) as running:  # fmt: skip
+            running.process_all_available()
+            assert dict(running.state("sums").get_tuples()) == {"ann": 3, "bob": 3}
+    finally:
+        conf.remove("spark.python.task.killTimeout")
+    assert schedule.has("refused")

@@ -143,6 +143,28 @@ class Committer:
         add_counts(done.metrics, counts)
         return done
 
+    def fence(self, states: Iterable[str], txids: Mapping[str, Sequence[Txid]]) -> dict[str, Sequence[Txid]]:
+        """Commit nothing in all partitions of some states, so that no task of an earlier attempt writes there any more.
+
+        Returns
+        -------
+        dict
+            The txids as tasks of this attempt must see the partitions now.
+
+        Raises
+        ------
+        StepFailed
+            As `commit`.
+        """
+        seen = dict(txids)
+        for name in states:
+            with failing_at(self._writer_of(name)):
+                for state, txid in zip(self._states[name], txids[name], strict=True):
+                    state.begin_commit(txid)
+                    state.commit(txid)
+            seen[name] = [txid.for_partition(txid.sentinel) for txid in txids[name]]
+        return seen
+
     def _publish(self, name: str, txids: Sequence[Txid], staged: Mapping[int, bytes]) -> None:
         """Commit what tasks staged for the partitions of a state."""
         for partition, data in sorted(staged.items()):

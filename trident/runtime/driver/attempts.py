@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import thread_time
 
@@ -14,6 +16,7 @@ from trident.runtime.driver.batch_time import now_of
 from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.opened_topology import OpenedTopology
+from trident.runtime.driver.placements import roaming_states
 from trident.runtime.driver.sources import Sources
 from trident.runtime.engine.runners import Part
 from trident.runtime.engine.task_output import TaskOutput
@@ -46,6 +49,7 @@ class Attempts:
         self._name, self._runner, self._committer = opened.plan.topology, opened.runner, opened.committer
         self._sources, self._execution = sources, execution
         self._work, self._observe, self._tell = work, observe, mail.tell
+        self._roaming, self._fencing = roaming_states(opened.plan, opened.states, opened.placements), threading.Lock()
 
     def start(self, batch: Batch, alone: bool, txids: Txids) -> None:
         """Choose the runner and the threads for a batch, and start its processing.
@@ -86,49 +90,55 @@ class Attempts:
     def _processed(self, batch: Batch, parts: Sequence[Part], order: Order | None) -> News:
         attempt = batch.attempt
         try:
+            if order is not None:
+                order = replace(order, txids=self._fenced(batch, order.txids))
             output = batch.runner.process(attempt, parts, order)
-        except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
-            return News(attempt, failure=failure_of("spark", error))
-        except BaseException as error:  # noqa: BLE001  SystemExit and its like end the topology, not this thread alone
-            return News(attempt, error=error)
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            return _news_of(attempt, error, "spark")
         return _failed(attempt, output) if output.failure is not None else News(attempt, output=output)
+
+    def _fenced(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Mapping[str, Sequence[Txid]]:
+        """Return the txids as this attempt's tasks must see the partitions of the states.
+
+        A task of an earlier attempt that is paused, not dead, may write when it wakes up, until its partition is this
+        attempt's. Where keys roam, another partition may have written the same key by then: so all are taken first.
+        """
+        if not self._roaming or not batch.retried:
+            return txids
+        with self._fencing:  # a dead attempt may still be at it, and the states are used by one thread at a time
+            return self._committer.fence(self._roaming, txids)
 
     def commit(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> None:
         """Apply a processed attempt to all states: first those that tasks commit, then those of this process."""
-        news = self._committed_in_tasks(batch, txids) if batch.output.kept is not None else None
+        news = None
+        try:
+            txids = txids if batch.commits_now else self._fenced(batch, txids)
+            news = self._committed_in_tasks(batch, txids) if batch.output.kept is not None else None
+        except BaseException as error:  # noqa: BLE001  a lost worker or executor fails the attempt
+            news = _news_of(batch.attempt, error, "spark")
         if news is None:
             self._work.begin(batch.attempt, watched=True, commits=True)
             try:
                 news = self._committed(batch, txids)
+            except BaseException as error:  # noqa: BLE001  unsaid, the loop would wait for this commit for ever
+                news = _news_of(batch.attempt, error, "commit")
             finally:
                 self._work.end(batch.attempt)
         self._tell(news)
 
     def _committed_in_tasks(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News | None:
         """Commit what Spark keeps; None if that went well. The loop ends the attempt if this takes too long."""
-        try:
-            batch.output = batch.runner.commit(batch.output, _order(batch, txids))
-        except Exception as error:  # noqa: BLE001  a lost worker or executor fails the attempt
-            return News(batch.attempt, failure=failure_of("spark", error))
-        except BaseException as error:  # noqa: BLE001  as above
-            return News(batch.attempt, error=error)
+        batch.output = batch.runner.commit(batch.output, _order(batch, txids))
         return _failed(batch.attempt, batch.output) if batch.output.failure is not None else None
 
     def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News:
-        attempt = batch.attempt
-        try:
-            self._observe("committing", attempt)
-            elsewhere, now_ms = batch.runner.commits, now_of(batch.definitions)
-            committed = self._committer.commit(txids, batch.output, now_ms, batch.capture, elsewhere)
-            self._observe("committed", attempt)
-        except StepFailed as error:
-            fenced = error.__cause__ if isinstance(error.__cause__, FencedError) else None
-            return News(attempt, failure=error.failure, error=fenced)
-        except Exception as error:  # noqa: BLE001  an error of ours is no reason to lose the batch
-            return News(attempt, failure=failure_of("commit", error))
-        except BaseException as error:  # noqa: BLE001  as above; unsaid, the loop would wait for this commit for ever
-            return News(attempt, error=error)
-        return News(attempt, committed=committed)
+        self._observe("committing", batch.attempt)
+        elsewhere, now_ms = batch.runner.commits, now_of(batch.definitions)
+        committed = self._committer.commit(txids, batch.output, now_ms, batch.capture, elsewhere)
+        if batch.retried:
+            committed.touched.update({name: list(range(len(txids[name]))) for name in self._roaming})
+        self._observe("committed", batch.attempt)
+        return News(batch.attempt, committed=committed)
 
     def cancel(self, batch: Batch) -> None:
         """Ask the runner to stop with an attempt; its result is ignored in any case."""
@@ -140,6 +150,16 @@ class Attempts:
 
 def _order(batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> Order:
     return Order(batch.attempt, batch.capture, txids, now_of(batch.definitions))
+
+
+def _news_of(attempt: TransactionAttempt, error: BaseException, where: str) -> News:
+    """Return what an exception means: it fails the attempt, but `SystemExit` and its like end the topology."""
+    if isinstance(error, StepFailed):
+        fenced = error.__cause__ if isinstance(error.__cause__, FencedError) else None
+        return News(attempt, failure=error.failure, error=fenced)
+    if isinstance(error, Exception):
+        return News(attempt, failure=failure_of(where, error))
+    return News(attempt, error=error)
 
 
 def _failed(attempt: TransactionAttempt, output: TaskOutput) -> News:

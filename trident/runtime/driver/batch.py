@@ -164,6 +164,8 @@ class Batch:
         If tuples are left out, the states that may keep something of earlier attempts.
     cold
         Whether it may have to start Python workers, if it runs on Spark.
+    retried
+        Whether an earlier attempt of the batch has failed, since this driver runs.
     """
 
     attempt: TransactionAttempt
@@ -184,6 +186,7 @@ class Batch:
     commits_now: bool = False
     written: frozenset[str] = frozenset()
     cold: bool = False
+    retried: bool = False
 
     @classmethod
     def of(

@@ -265,7 +265,7 @@ class BatchLoop:
         attempt = self._coordinator.start(now)
         capture = self._opened.letters.captures and self._retrying.is_last_try(attempt.txid)
         batch = self._batches[attempt.txid] = Batch.of(attempt, defined, BatchTimes(now), self._opened.runner, capture)
-        batch.cold = self._cold
+        batch.cold, batch.retried = self._cold, self._coordinator.failures(attempt.txid) > 0
         return batch
 
     def _processed(self, batch: Batch, output: TaskOutput) -> None:

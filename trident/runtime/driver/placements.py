@@ -16,16 +16,11 @@ from trident.runtime.engine.environment import master_of
 from trident.state.abilities import Fencing, StagedCommits
 from trident.state.interfaces import StateType, kind_of
 
-__all__ = ["DRIVER", "EXECUTORS", "FREE_KEYS", "PlacedState", "executors_of", "placements_of"]
+__all__ = ["DRIVER", "EXECUTORS", "PlacedState", "executors_of", "placements_of", "roaming_states"]
 
 DRIVER: Final[Placement] = "driver"
 EXECUTORS: Final[Placement] = "executors"
 
-FREE_KEYS = (
-    "its updater chooses the keys in several partitions, and a task of a failed attempt that is paused, not dead, may wake up "
-    "and overwrite a key that the next attempt has written in another one"
-)
-"""Why such a state is in executors only if it is asked for."""
 _LOCAL = re.compile(r"local(\[|$)")
 
 
@@ -39,6 +34,15 @@ class PlacedState(NamedTuple):
 def executors_of(placements: Mapping[str, PlacedState]) -> list[str]:
     """Return the states that executors commit."""
     return [name for name, placement in placements.items() if placement.where == EXECUTORS]
+
+
+def roaming_states(plan: Plan, states: Mapping[str, Sequence[Any]], placements: Mapping[str, PlacedState]) -> list[str]:
+    """Return the states any of whose partitions may write any key, where tasks write them and not the driver for them."""
+    return [
+        name
+        for name in executors_of(placements)
+        if plan.states[name].free_keys and len(states[name]) > 1 and not isinstance(states[name][0], StagedCommits)
+    ]
 
 
 def placements_of(plan: Plan, config: Config, states: Mapping[str, Sequence[Any]]) -> dict[str, PlacedState]:
@@ -78,8 +82,6 @@ def _wanted(asked: str, plan: Plan, name: str, unfit: str, cluster: bool) -> Pla
         return PlacedState(DRIVER, "auto, on one machine")
     if state.spec.on_one_machine:
         return PlacedState(DRIVER, "auto: its place is on this machine, and executors of another one may not see it")
-    if state.free_keys and plan.partitions[name] > 1:
-        return PlacedState(DRIVER, f"auto: {FREE_KEYS}")
     return PlacedState(EXECUTORS, "auto, on a cluster")
 
 
