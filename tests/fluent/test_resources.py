@@ -162,6 +162,7 @@ from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.errors import ConfigError
 from trident.operations import Max
+from tests.harness.quick_java import QUICK_JVM
 from trident.runtime.engine.spark_resources import _registered
 
 logging.basicConfig(format="%(message)s")
@@ -181,7 +182,8 @@ def topology(load):
 
 
 t, states = topology(90)
-with t.start(master="local-cluster[1,2,1024]") as running:
+quick = {"spark.executor.extraJavaOptions": QUICK_JVM}
+with t.start(master="local-cluster[1,2,1024]", spark_conf=quick) as running:
     running.process_all_available()
     print([running.state(state).get() for state in states])
     print(_registered(SparkContext._active_spark_context))  # as on a standalone cluster, where no setting tells

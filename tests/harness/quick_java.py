@@ -19,7 +19,7 @@ _SIMPLE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 def _quick() -> str:
     if not _ARCHIVE.exists() or " " in str(_ARCHIVE):  # Spark splits its options at each space
         return _SIMPLE
-    return f"{_SIMPLE} -XX:SharedArchiveFile={_ARCHIVE} -Xshare:auto"
+    return f"{_SIMPLE} -XX:SharedArchiveFile={_ARCHIVE} -Xshare:auto -Xlog:cds*=off"
 
 
 QUICK_JVM = _quick()

@@ -130,7 +130,8 @@ def _start_node(work: Path, home: Path, main: str, port: int, said: bytes, *argu
         "SPARK_HOME": home,
         "SPARK_LOCAL_DIRS": work,
         "SPARK_DAEMON_MEMORY": "192m",
-        "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JVM} -Dspark.master.rest.enabled=false",
+        "SPARK_DAEMON_JAVA_OPTS": "-Dspark.master.rest.enabled=false",
+        "JDK_JAVA_OPTIONS": QUICK_JVM,  # of the executors too, which a worker starts
     }
     # By `env`, so that nothing else is handed on; both it and the script end in the program that they start.
     bare = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in variables.items())]

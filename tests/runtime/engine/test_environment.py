@@ -259,12 +259,19 @@ def test_a_session_whose_jvm_is_gone_is_stopped(
     assert caplog.records == []
 
 
+def unsteered() -> dict[str, str]:
+    """Return this environment without what would steer Spark; how Java starts stays."""
+    steers = tuple(
+        name for name in os.environ if name.startswith(("SPARK_", "PYSPARK_")) and name != "SPARK_SUBMIT_OPTS"
+    )
+    return {name: value for name, value in os.environ.items() if name not in steers}
+
+
 def run(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a script in a Python of its own, with nothing set that would steer Spark."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     return subprocess.run(
         [sys.executable, "-c", script],
-        env={**clean, **env},
+        env={**unsteered(), **env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -383,10 +390,9 @@ print("interrupts", len(interrupts))
 @contextmanager
 def group(script: str) -> Iterator[subprocess.Popen[str]]:
     """Start a script in a process group of its own, as a terminal does; nothing of the group outlives the test."""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
     process = subprocess.Popen(
         [sys.executable, "-c", script],
-        env=clean,
+        env=unsteered(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
