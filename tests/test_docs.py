@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -121,12 +122,17 @@ COMMANDS = sorted({(name_of(page), command) for page in PAGES for command in com
 _UsageError: type[BaseException] = typer.BadParameter.__mro__[1]
 
 
+@cache
+def command_line() -> object:
+    return typer.main.get_command(app)
+
+
 def parse(command: str) -> None:
     """Let the command line read the words as if it ran them; `_UsageError` if it cannot.
 
     A command that is named only, without arguments, need not be complete.
     """
-    group: Any = typer.main.get_command(app)
+    group: Any = command_line()
     words = shlex.split(command, comments=True)[1:]
     with group.make_context("trident", list(words)) as context:
         name, found, rest = group.resolve_command(context, words)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -218,8 +219,13 @@ class Import:
     deferred: bool
 
 
-def imports_of(root: Path) -> Iterator[Import]:
-    """Read all imports of all modules of `PACKAGES` below a folder."""
+@cache
+def imports_of(root: Path) -> tuple[Import, ...]:
+    """Return all imports of all modules of `PACKAGES` below a folder."""
+    return tuple(_read(root))
+
+
+def _read(root: Path) -> Iterator[Import]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             parts = path.relative_to(root).with_suffix("").parts

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,13 @@ ALLOWED = {
 }
 
 
-def probes_of(root: Path) -> Iterator[tuple[str, str, int]]:
-    """Iterate over path, name and line of each `getattr` and `hasattr` in the product's modules below a folder."""
+@cache
+def probes_of(root: Path) -> tuple[tuple[str, str, int], ...]:
+    """Return path, name and line of each `getattr` and `hasattr` in the product's modules below a folder."""
+    return tuple(_read(root))
+
+
+def _read(root: Path) -> Iterator[tuple[str, str, int]]:
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -98,4 +104,4 @@ def test_every_place_that_is_allowed_is_there() -> None:
 def test_a_probe_is_found(tmp_path: Path, text: str) -> None:
     (tmp_path / "states").mkdir()
     (tmp_path / "states" / "mine.py").write_text(f"def f(state):\n    {text}\n", encoding="utf-8")
-    assert list(probes_of(tmp_path)) == [("states/mine.py", "close", 2)]
+    assert probes_of(tmp_path) == (("states/mine.py", "close", 2),)

@@ -9,6 +9,7 @@ import pytest
 from tests.benchmarks import bolts
 
 
+@pytest.mark.slow
 def test_rows_in_this_process_give_figures(capsys: pytest.CaptureFixture[str]) -> None:
     bolts.main(["tracked", "latency", "killed", "--engine", "local", "--seconds", "0.5", "--warm", "0.5"])
     tracked, latency, killed = (json.loads(line) for line in capsys.readouterr().out.splitlines())
@@ -19,6 +20,7 @@ def test_rows_in_this_process_give_figures(capsys: pytest.CaptureFixture[str]) -
     assert max(killed["seconds"]) < 60
 
 
+@pytest.mark.slow
 def test_an_acker_holds_the_same_for_small_and_large_trees() -> None:
     small, large = bolts.per_root(500, 10), bolts.per_root(500, 2_000)
     assert large == pytest.approx(small, rel=0.05)

@@ -86,6 +86,7 @@ def dead_letters(*words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_letters_are_listed_shown_and_put_back_once(folder: Path) -> None:
     listed = dead_letters("list", LOG)
     assert [line.split()[0] for line in listed.splitlines() if "ValueError: cannot read this" in line] == ["1-0", "2-0"]

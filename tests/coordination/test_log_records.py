@@ -347,6 +347,7 @@ class Model:
                 assert state.winners_of(name).won(each.txid, each.attempt + 1) == stands
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(STEPS, max_size=25))
 def test_random_histories_agree_with_a_plain_model(steps: list[tuple[Any, ...]]) -> None:

@@ -78,6 +78,7 @@ def test_readers_are_not_starved_by_small_batches_that_are_committed_without_end
     assert len({*asked, *read}) > 5
 
 
+@pytest.mark.slow
 def test_a_request_sees_all_states_after_one_committed_batch() -> None:
     """Two states that are fed alike never differ, however many batches are committed between their reads."""
     topology, counts = word_counts(cycle=True)

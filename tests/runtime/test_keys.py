@@ -199,6 +199,7 @@ EMBEDDED: dict[str, Callable[[Path, str], StateSpec]] = {
 DICTS: dict[tuple[Path, str], dict[Any, Any]] = {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("store", EMBEDDED)
 @pytest.mark.parametrize("hint", [1, 3])
 @settings(max_examples=4)

@@ -82,6 +82,7 @@ def beside(chosen: list[Case]) -> list[Case]:
     return [case for case in chosen if not may_conflict(case)][:6]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kept_in", "count"), [("memory", 200), ("delta", 12), ("delta beyond memory", 6)])
 def test_a_random_topology_gives_what_a_fold_gives(kept_in: str, count: int, stores: Stores, counted: Any) -> None:
     counted(run(cases((kept_in,)), count, _FIXED, stores), _FIXED)
@@ -110,6 +111,7 @@ def test_random_topologies_beside_each_other_on_spark_give_what_a_fold_gives(
     counted(len(chosen), _FIXED)
 
 
+@pytest.mark.slow
 def test_the_cases_of_every_run_have_all_options() -> None:
     chosen = drawn(cases(("memory", "redis")), 200, _FIXED)
     assert {type_ for case in chosen for type_ in case.key} >= set(KEYS)

@@ -17,6 +17,7 @@ from tests.runtime.random_topologies import STEPS, Random, check, check_in_execu
 from trident import TridentTopology
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 200, 20))
 def test_a_random_topology_gives_what_plain_python_gives(first: int) -> None:
     for seed in range(first, first + 20):

@@ -52,6 +52,7 @@ def declared(source: Source, kind: SpoutType, state: str, kept: RowsState, entri
     return topology
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(4, 100))])
 @pytest.mark.parametrize(("kind", "state"), [(BOTH[0], "transactional"), (BOTH[0], "opaque"), (BOTH[1], "opaque")])
 def test_each_row_counts_once(kind: SpoutType, state: str, seed: int, tmp_path: Path) -> None:

@@ -300,6 +300,7 @@ except SpoutError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_file_or_directory_that_may_not_be_read_is_named() -> None:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

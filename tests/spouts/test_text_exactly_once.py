@@ -6,6 +6,7 @@ import pickle
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ def plain(root: Path) -> list[str]:
     return sorted(one.decode("utf-8", "replace").removesuffix("\r") for text in data for one in text.split(b"\n")[:-1])
 
 
+@pytest.mark.slow
 @given(st.lists(step, max_size=25), st.integers(1, 80), st.dictionaries(name, text, max_size=5), st.booleans())
 def test_each_line_is_in_exactly_one_batch(
     steps: list[tuple[str, str, bytes]], max_batch_bytes: int, files: dict[str, bytes], unended: bool
@@ -72,6 +74,7 @@ def test_each_line_is_in_exactly_one_batch(
         assert [rows_of(spout, again, definition) for definition, _ in chain] == [rows for _, rows in chain]
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=40), max_size=6), st.integers(1, 60), st.booleans(), st.integers(1, 4))
 def test_a_restart_from_any_definition_gives_the_same_rest(
     contents: list[bytes], max_batch_bytes: int, follow: bool, parallelism: int
@@ -133,6 +136,7 @@ def entries_in(chunks: list[bytes]) -> int:
     return sum(int.from_bytes(chunk[:4], "little") for chunk in chunks)
 
 
+@pytest.mark.slow
 def test_an_entry_that_changes_all_the_time_is_not_sealed_again_and_again() -> None:
     table = Positions()
     for k in range(3000):

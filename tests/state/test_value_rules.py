@@ -51,6 +51,7 @@ def test_what_stood_before_is_the_same_for_each_and_for_all(
     assert repr(columns.values()) == repr(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("function", "combine"), [("sum", Sum().combine), ("min", Min().combine), ("max", Max().combine)]
 )

@@ -160,6 +160,7 @@ class Slow(Sink):
         super().execute(tuple, collector)
 
 
+@pytest.mark.slow
 def test_a_full_queue_holds_up_the_spout() -> None:
     with LocalCluster() as cluster:
         running = cluster.submit_topology("numbers", {"receive_buffer_size": 2}, numbers(50_000, Slow(), 1))

@@ -53,6 +53,7 @@ class Run:
         return {message for each in self.spouts for message in each.acked}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(SEEDS)
 def test_a_message_is_acked_when_its_whole_tree_is_executed_and_not_before(seed: int) -> None:
@@ -61,6 +62,7 @@ def test_a_message_is_acked_when_its_whole_tree_is_executed_and_not_before(seed:
     assert (run.early, run.acked, run.cluster.pending) == ([], set(range(MESSAGES)), 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(SEEDS, st.integers(1, 3))
 def test_bolts_may_hold_tuples_back_and_anchor_to_many(seed: int, holds: int) -> None:
@@ -70,6 +72,7 @@ def test_bolts_may_hold_tuples_back_and_anchor_to_many(seed: int, holds: int) ->
     assert run.acked == {message for message in range(MESSAGES) if Ledger.whole(message)}
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(SEEDS)
 def test_losses_and_doubles_never_complete_a_tree_early_and_replays_complete_every_message(seed: int) -> None:

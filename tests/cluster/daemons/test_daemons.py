@@ -14,6 +14,7 @@ from trident.cluster.cluster_errors import NoLeader
 from trident.cluster.nimbus.leadership import leader_of
 
 
+@pytest.mark.slow
 def test_a_topology_runs_until_it_is_killed(cluster: MachineCluster) -> None:
     storm_id = cluster.submit()
     goes_on(cluster)
@@ -23,6 +24,7 @@ def test_a_topology_runs_until_it_is_killed(cluster: MachineCluster) -> None:
     stop_and_check(cluster, storm_id)
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_started_again_in_its_slot(cluster: MachineCluster) -> None:
     storm_id = cluster.submit()
     goes_on(cluster)
@@ -35,6 +37,7 @@ def test_a_killed_driver_is_started_again_in_its_slot(cluster: MachineCluster) -
     stop_and_check(cluster, storm_id)
 
 
+@pytest.mark.slow
 def test_drivers_outlive_their_supervisor_and_are_adopted(cluster: MachineCluster) -> None:
     storm_id = cluster.submit()
     goes_on(cluster)

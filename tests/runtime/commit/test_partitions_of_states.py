@@ -125,6 +125,7 @@ BEFORE: dict[str, Callable[[Stream], Stream]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @every_exact_kind
 @pytest.mark.parametrize("before", BEFORE)
 def test_no_update_of_a_partition_persist_is_lost_with_1_to_8_partitions(before: str, kind: StateType) -> None:
@@ -332,6 +333,7 @@ def expected() -> dict[str, Any]:
     return dict.fromkeys(of_keys, wanted) | rows | dict.fromkeys(("total by get", "total by drpc"), total)
 
 
+@pytest.mark.slow
 def test_every_reader_says_the_same_with_1_to_8_partitions() -> None:
     for hint in range(1, 9):
         for spec in (MemoryMapState(), LRUMemoryMapState(100), apart()[1]):

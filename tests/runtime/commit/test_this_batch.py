@@ -97,6 +97,7 @@ LIVES = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(LIVES, st.booleans())
 def test_a_replay_sees_its_own_batch_and_nothing_of_what_failed(life: Any, columns: bool) -> None:

@@ -117,6 +117,7 @@ class Told(TextFileSpout):
         return {**self.__dict__, "calls": []}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("target_s", "throttled"), [(1e-9, True), (0.0, False), (30.0, False)])
 def test_a_spout_is_told_before_it_is_asked_and_only_when_the_share_changes(
     texts: Path, target_s: float, throttled: bool

@@ -83,6 +83,7 @@ def test_a_traceback_of_an_executor_shows_the_source(folder: Path) -> None:
     assert "raise ConfigError(" in done.stderr
 
 
+@pytest.mark.slow
 def test_only_the_folders_that_were_named_are_shipped(folder: Path) -> None:
     before = shipped_to(Cluster())
     shipping.ship_modules_of(folder)
@@ -90,6 +91,7 @@ def test_only_the_folders_that_were_named_are_shipped(folder: Path) -> None:
     assert (before != after, before.exists()) == (True, True)
 
 
+@pytest.mark.slow
 def test_the_same_code_is_shipped_once_and_changed_code_again(folder: Path) -> None:
     shipping.ship_modules_of(folder)
     cluster = Cluster()

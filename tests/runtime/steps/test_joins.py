@@ -204,6 +204,7 @@ def test_keys_of_every_type_match(case: str, topology: TridentTopology) -> None:
 SIDES = st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.integers(0, 3)), max_size=5)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(SIDES, min_size=2, max_size=4), st.data(), st.booleans(), st.booleans())
 def test_a_join_is_what_its_definition_says(

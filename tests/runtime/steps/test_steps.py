@@ -195,6 +195,7 @@ def test_sum_is_sum(ddl: str, data: st.DataObject, cut: int, grouped: bool) -> N
     agree(Sum(), sum_type(ddl), data.draw(keyed(VALUES[ddl], arrow_type(ddl))), cut, grouped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregator", [Min(), Max()], ids=["min", "max"])
 @pytest.mark.parametrize("ddl", ORDERED)
 @settings(max_examples=30)

@@ -73,6 +73,7 @@ PARTITIONS = st.sampled_from([1, 2, 5])
 LIVES = st.lists(st.tuples(SIDES, st.lists(st.tuples(st.sampled_from(POINTS), SIDES), max_size=2)), max_size=12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 @given(life=LIVES, partitions=PARTITIONS)
 @settings(max_examples=25)
@@ -143,6 +144,7 @@ def model_of(within: Any, delay: Any, types: Any) -> JoinModel:
     return JoinModel(bounds[0] // MS, bounds[1] // MS, (delays[0] // MS, delays[1] // MS), outer)
 
 
+@pytest.mark.slow
 @given(life=st.lists(SIDES, max_size=8), cuts=st.lists(st.integers(1, 4), min_size=1, max_size=5))
 @settings(max_examples=40)
 def test_how_batches_are_cut_changes_no_pair_as_long_as_no_row_is_late(life: Any, cuts: list[int]) -> None:

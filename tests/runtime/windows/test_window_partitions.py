@@ -124,6 +124,7 @@ BATCHES = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sums", [False, True], ids=["tuples", "combiner"])
 @pytest.mark.parametrize("name", CONFIGS)
 @given(life=BATCHES)
@@ -180,6 +181,7 @@ SIDES = st.tuples(JOIN_ROWS, JOIN_ROWS)
 JOINED = st.lists(st.tuples(SIDES, COUNTS, st.lists(st.tuples(FAILURES, st.none() | SIDES), max_size=2)), max_size=12)
 
 
+@pytest.mark.slow
 @given(life=JOINED)
 @settings(max_examples=60)
 def test_a_join_goes_on_with_any_number_of_partitions(life: Any) -> None:

@@ -66,6 +66,7 @@ def check(bucket: Bucket, proxy: WithheldApart, start: str | int, number: int, h
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["earliest", "latest", 1])
 @pytest.mark.timeout(300)
 def test_no_version_is_skipped_if_an_answer_is_withheld(bucket: Bucket, proxy: WithheldApart, start: str | int) -> None:

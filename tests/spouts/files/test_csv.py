@@ -217,6 +217,7 @@ def test_a_wrong_argument_is_refused_by_its_name(
 cell = st.text(st.sampled_from("ab,\"' \r;é\\"), max_size=4)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-9, 9), cell), max_size=20), st.integers(1, 60), st.sampled_from(["\n", "\r\n"]))
 def test_what_python_writes_is_read_however_it_is_cut(
     written: list[tuple[int, str]], max_batch_bytes: int, end: str

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from spouts import CsvFileSpout, JsonFileSpout, ParquetFileSpout
 from states.memory import MemoryMapState
 from tests.spouts.files.test_parquet import parquet, table
@@ -77,6 +79,7 @@ with topology.start(engine="in_process", log_dir=folder + "/log") as running:
 """
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_killed_reads_each_row_once(tmp_path: Path) -> None:
     fill(tmp_path, 6000)
     assert run_killed(DRIVER, tmp_path, kill_at=(5, 12)) == " ".join([f"{5999 * 3000} 6000"] * 3)

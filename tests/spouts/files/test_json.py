@@ -117,6 +117,7 @@ def test_a_wrong_argument_is_refused_by_its_name(tmp_path: Path) -> None:
         JsonFileSpout(tmp_path, FIELDS).get_coordinator({})
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1), st.text(max_size=5)), max_size=20), st.integers(1, 99))
 def test_what_python_writes_is_read_however_it_is_cut(written: list[tuple[int, str]], max_batch_bytes: int) -> None:
     valid = [(number, text.encode("utf-8", "replace").decode()) for number, text in written]

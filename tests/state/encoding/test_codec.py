@@ -29,6 +29,7 @@ from trident.state.encoding.codec import (
 )
 
 
+@pytest.mark.slow
 @given(values)
 def test_every_value_comes_back(value: Any) -> None:
     data = encode(value)
@@ -172,6 +173,7 @@ pairs = st.lists(small, min_size=2, max_size=2).map(encode)
 encoded = st.one_of(values.map(encode), small.map(encode), pairs)
 
 
+@pytest.mark.slow
 @given(st.lists(values, max_size=4))
 def test_many_are_encoded_as_each_is(several: list[Any]) -> None:
     assert encode_many(several) == [encode(value) for value in several]

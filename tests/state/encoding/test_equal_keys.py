@@ -112,6 +112,7 @@ def test_a_key_without_an_encoding_is_named(bad: object) -> None:
         encode_keys([("a", 1), ("k", bad)])
 
 
+@pytest.mark.slow
 @given(mostly(st.one_of(keys, keys.filter(lambda key: len(key) == 2)).map(lambda key: encode_keys([key])[0])))
 def test_damaged_keys_are_refused_as_each_is(data: list[bytes]) -> None:
     together = outcome(lambda: decode_keys(data))

@@ -95,6 +95,7 @@ def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
     return Snapshot(number, log.winners) if kind is StateType.OPAQUE else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
 @pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))])
 def test_any_schedule_of_crashes_counts_each_batch_once(
@@ -176,6 +177,7 @@ def test_a_start_reads_no_rows_and_a_commit_those_of_its_keys(tmp_path: Path, mo
     assert told(state) == model + Counter(w1=5)
 
 
+@pytest.mark.slow
 def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log, 40)
@@ -184,6 +186,7 @@ def test_changes_leave_their_table_once_two_bases_hold_them(tmp_path: Path) -> N
     assert told(state) == model
 
 
+@pytest.mark.slow
 def test_a_base_of_an_earlier_time_is_refused(tmp_path: Path) -> None:
     log = Log()
     state, _ = filled(tmp_path, log, 20)
@@ -235,6 +238,7 @@ def merging_of(state: Any) -> Any:
     return state._backing._beyond._merging
 
 
+@pytest.mark.slow
 def test_a_merge_of_a_writer_that_was_replaced_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -279,6 +283,7 @@ def test_listing_keys_goes_bucket_by_bucket(tmp_path: Path) -> None:
     assert sorted(state.get_tuples()) == sorted((word, count) for word, count in model.items())
 
 
+@pytest.mark.slow
 def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
     log = Log()
     state, model = filled(tmp_path, log)
@@ -301,6 +306,7 @@ def test_readers_see_what_the_writer_sees(tmp_path: Path) -> None:
         assert sorted(each.get_tuples_at(Snapshot(39, log.winners))) == sorted(model.items())
 
 
+@pytest.mark.slow
 def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path) -> None:
     log, state, models = Log(), large_at(tmp_path), list[Counter[str]]([Counter()])
     for number in range(1, 25):
@@ -315,6 +321,7 @@ def test_batches_of_the_past_are_read_over_the_base_of_their_time(tmp_path: Path
         assert past.multi_get([(word,) for word in WORDS]) == [models[number].get(word) for word in WORDS]
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_if_batches_are_faster_than_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log, goes_on, waits = Log(), threading.Event(), list[int]()
     monkeypatch.setattr(MemoryBounds, "bytes_of_changes", 600)

@@ -74,6 +74,7 @@ def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
     assert "stack backtrace" not in shown
 
 
+@pytest.mark.slow
 def test_however_a_power_failure_cuts_the_last_entry_the_state_is_as_before_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -226,6 +227,7 @@ def test_a_read_only_disk_is_a_backend_error_that_no_replay_mends(small_disk: Pa
     assert values(reader_at(path), "man") == [1]
 
 
+@pytest.mark.slow
 def test_a_missing_driver_package_is_named() -> None:
     code = (
         "import sys; sys.modules['deltalake'] = None\n"

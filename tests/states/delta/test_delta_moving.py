@@ -79,6 +79,7 @@ def test_the_step_itself_shows_the_committed_batches_only(tmp_path: Path) -> Non
     assert values(state.at(Snapshot(6, log.winners)), "man", "never") == [6, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_in_the_middle_of_the_move_harms_nothing(tmp_path: Path, point: str) -> None:
     log = Log()

@@ -81,6 +81,7 @@ def test_what_is_staged_is_seen_once_it_is_published_as_one_version(tmp_path: Pa
     assert dict(reader_at(tmp_path).at(1).get_tuples()) == {"man": 1}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(StateType))
 def test_tasks_and_the_driver_make_the_same_table(tmp_path: Path, kind: StateType) -> None:
     task, driver, log = state_at(tmp_path / "a", kind=kind), state_at(tmp_path / "a", kind=kind), Log()
@@ -224,6 +225,7 @@ def test_people_see_batches_that_tasks_staged(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["small", "large"])
 @pytest.mark.parametrize("point", POINTS)
 def test_a_kill_at_each_point_loses_and_doubles_nothing(tmp_path: Path, point: str, form: str) -> None:

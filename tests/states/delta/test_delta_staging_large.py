@@ -31,6 +31,7 @@ def merged(path: Path) -> int | None:
     return found
 
 
+@pytest.mark.slow
 def test_the_driver_keeps_the_state_in_files_and_merges_what_tasks_staged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -68,6 +69,7 @@ def test_a_task_that_staged_before_a_merge_goes_on_after_it(tmp_path: Path) -> N
     assert values(reader_at(tmp_path), "w0", "w59") == [8, 5]
 
 
+@pytest.mark.slow
 def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +97,7 @@ def test_what_a_driver_commits_by_itself_between_tasks_is_merged_and_leaves_its_
     assert dict(reader_at(tmp_path).get_tuples()) == wanted
 
 
+@pytest.mark.slow
 def test_a_state_that_grows_while_the_driver_commits_is_merged_also_after_tasks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +192,7 @@ def schedules() -> Iterator[Any]:
             yield pytest.param(kind, seed, marks=[] if seed < 2 else [pytest.mark.soak])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mixed", [False, True], ids=["tasks", "tasks and driver"])
 @pytest.mark.parametrize(("kind", "seed"), list(schedules()))
 def test_any_schedule_of_lost_tasks_and_drivers_counts_each_batch_once(

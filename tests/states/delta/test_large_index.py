@@ -53,6 +53,7 @@ def bare(values: list[Any], kind: StateType) -> list[Any]:
     return [None if value is None else value if kind is StateType.NON_TRANSACTIONAL else value[-1] for value in values]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("conf", CONFS)
 @pytest.mark.parametrize("kind", StateType)
 def test_an_index_in_buckets_answers_as_one_in_memory(tmp_path: Path, kind: StateType, conf: str) -> None:

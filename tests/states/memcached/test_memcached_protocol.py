@@ -46,6 +46,7 @@ def wire(found: dict[bytes, tuple[int, bytes, int]]) -> bytes:
     return b"".join([*parts, b"END\r\n"])
 
 
+@pytest.mark.slow
 @given(st.lists(items, min_size=1, max_size=3), st.lists(st.integers(1, 5000), min_size=1, max_size=4))
 @example([{b"a": (0, b"\r\nEND\r\n", 1)}, {}], [1])
 def test_items_are_cut_by_their_length_however_the_bytes_arrive(

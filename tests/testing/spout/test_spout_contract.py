@@ -82,6 +82,7 @@ def test_a_suite_ends_when_its_time_is_over_and_says_what_it_left_out() -> None:
     assert "26 checks were not run" in str(report)
 
 
+@pytest.mark.slow
 def test_the_sources_are_removed() -> None:
     homes = []
 
@@ -95,6 +96,7 @@ def test_the_sources_are_removed() -> None:
     assert not [home for home in homes if home.exists()]
 
 
+@pytest.mark.slow
 def test_the_table_has_a_line_for_each_promise_and_a_column_for_each_spout() -> None:
     reports = {name: spout_suite(source, seconds=0, out=io.StringIO()) for name, source in
                (("lines", LineSource), ("opaque", OpaqueLines))}  # fmt: skip

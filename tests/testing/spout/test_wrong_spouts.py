@@ -33,6 +33,7 @@ class DurableSource(LineSource):
     durable = True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("source", [LineSource, OpaqueSource])
 def test_the_correct_spout_passes(source: type[LineSource], seed: int) -> None:
