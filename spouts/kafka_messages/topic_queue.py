@@ -56,6 +56,7 @@ class TopicQueue:
 
     def __init__(self, options: KafkaOptions, task: int, tasks: int, dead_letters: str | None, limits: Limits) -> None:
         kafka_package()
+        self.place = f"Kafka at {options.bootstrap_servers}"
         self._options, self._dead_letters = options, dead_letters
         self._max_uncommitted = limits.max_uncommitted
         self._look_at = 0.0

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from spouts.messages.queue import Message, MessageQueue, ReadsAhead
 from spouts.messages.retry_policy import RetryPolicy, Waiting
 from trident.errors import SourceAwayError, SpoutError
+from trident.spout import Away
 
 __all__ = ["Deliveries"]
 
@@ -42,6 +43,11 @@ class Deliveries:
         Take a tuple, and an error to show.
     clock
         Seconds that never go back.
+
+    Attributes
+    ----------
+    away
+        The server, while it does not answer.
     """
 
     def __init__(
@@ -60,7 +66,8 @@ class Deliveries:
         self._waiting: Waiting[Message] = Waiting()
         self._done: list[Message] = []
         self._failed: list[Message] = []  # of which the queue does not know yet
-        self._is_active, self._is_away = True, False
+        self._is_active = True
+        self.away: Away | None = None
         self._ahead = queue if isinstance(queue, ReadsAhead) else None
         self._is_awaited = False  # whether someone waits for all that the queue has, and it was not asked since
         self._pause_s, self._idle_s = _FIRST_PAUSE_S, _SHORTEST_IDLE_S
@@ -79,8 +86,10 @@ class Deliveries:
 
     @property
     def may_have_more(self) -> bool:
-        """Whether the queue may have something of that: it was not asked, did not answer, or has not given all."""
-        return self._is_awaited or self._is_away or (self._ahead is not None and self._ahead.may_have_more())
+        """Whether something of that may come: a retry, or what the queue has that was not asked, or has not given all."""
+        if any(message.trouble is None for message in self._waiting):
+            return True
+        return self._is_awaited or self.away is not None or (self._ahead is not None and self._ahead.may_have_more())
 
     def emit_next(self) -> None:
         """Emit one message if there is one, and do what is due at the queue."""
@@ -125,9 +134,9 @@ class Deliveries:
     # ---- at the queue -------------------------------------------------------------------------------------------------
 
     def _work(self, now: float) -> None:
-        if self._is_away:
+        if self.away is not None:
             self._queue.reconnect()
-        self._is_away, self._pause_s = False, _FIRST_PAUSE_S
+        self.away, self._pause_s = None, _FIRST_PAUSE_S
         self._settle()
         if self._failed:
             self._queue.note_failures(self._failed)
@@ -222,16 +231,16 @@ class Deliveries:
 
     def _try_to(self, act: Callable[[], None]) -> None:
         """Do something at the queue now if it answers; it is done later otherwise, or again by the queue."""
-        if not self._is_away:
+        if self.away is None:
             self._guarded(act)
 
     def _guarded(self, act: Callable[[], None]) -> None:
         try:
             act()
         except SourceAwayError as error:
-            if not self._is_away:
+            if self.away is None:
                 self._report(error)
-            self._is_away = True
+                self.away = Away(self._queue.place, time.time_ns() // 1_000_000)
             if not self._queue.outlives_connections:
                 self._forget()
             self._try_at = self._work_at = self._clock() + self._pause_s

@@ -47,11 +47,14 @@ class MessageQueue(Protocol):
 
     Attributes
     ----------
+    place
+        Its kind and address, such as `RabbitMQ at queues:5672`.
     outlives_connections
         Whether what was taken stays with this task when the connection is lost. Otherwise it goes back to the queue then,
         which delivers it again.
     """
 
+    place: str
     outlives_connections: bool
 
     def reconnect(self) -> None:

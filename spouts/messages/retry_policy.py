@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -75,6 +76,9 @@ class Waiting(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._heap)
+
+    def __iter__(self) -> Iterator[T]:
+        return (thing for _, _, thing in self._heap)
 
     def add(self, thing: T, due: float) -> None:
         """Have a thing wait until `due`."""

@@ -14,6 +14,7 @@ from spouts.messages.retry_policy import RetryPolicy
 from trident.ability import Ability
 from trident.errors import ConfigError, SourceAwayError, SpoutError
 from trident.fields import Fields
+from trident.spout import Away
 from trident.spout.rich import OutputFieldsDeclarer
 from trident.storm.context import TopologyContext
 from trident.storm.interfaces import BaseRichSpout, SpoutOutputCollector
@@ -118,6 +119,10 @@ class MessageSpout(BaseRichSpout, ABC):
     def is_preparing(self) -> bool:
         """Whether something of that may still come, although nothing was emitted: the queue did not say that it is empty."""
         return self._deliveries.may_have_more
+
+    def away(self) -> Away | None:
+        """Return the server while it does not answer; as of `KnowsAway`."""
+        return self._deliveries.away
 
     @property
     def pending(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spouts.rabbitmq.broker_errors import broker_errors
@@ -51,7 +51,8 @@ class Broker:
     """
 
     def __init__(self, options: RabbitMQOptions, queue: str, dead_letters: str | None, prefetch: int) -> None:
-        self._parameters, self.place, self.queue = options.parameters(), options.place, queue
+        self._parameters, self._timeout_s = options.parameters(), options.timeout_s
+        self.place, self.queue = options.place, queue
         self._dead_letters, self._prefetch = dead_letters, prefetch
         self._arrived: list[Delivery] = []
         self._number = 0
@@ -69,6 +70,7 @@ class Broker:
         self.close()
         with self._errors("connecting"):
             self._connection = driver().BlockingConnection(self._parameters)
+        with self._errors("opening channels"):
             self._channel = self._connection.channel()
             self._channel.basic_qos(prefetch_count=self._prefetch)
             self._channel.add_on_cancel_callback(self._cancelled)
@@ -77,8 +79,7 @@ class Broker:
         self._number, self._is_cancelled = self._number + 1, False
         for queue in (self.queue, self._dead_letters):
             if queue is not None:
-                with self._errors(f"looking for the queue {queue!r}"):
-                    self._channel.queue_declare(queue, passive=True)
+                self._look_for(queue)
 
     def arrived(self) -> list[Delivery]:
         """Return what the broker has delivered since the last call, without waiting; keeps the connection alive."""
@@ -90,6 +91,14 @@ class Broker:
             self._lose(f"the broker ended the consumption of the queue {self.queue!r}: was it deleted?")
         arrived, self._arrived = self._arrived, []
         return arrived
+
+    def ready(self) -> int:
+        """Return how many messages the queue has that were sent to no consumer; `arrived` has what was sent before that."""
+        return self._look_for(self.queue)
+
+    def _look_for(self, queue: str) -> int:
+        with self._errors(f"looking for the queue {queue!r}"):
+            return int(self._channel.queue_declare(queue, passive=True).method.message_count)
 
     def tend(self) -> None:
         """Answer the broker's heartbeats."""
@@ -142,7 +151,7 @@ class Broker:
         self._arrived = []
         if opened is not None and opened.is_open:
             exceptions = driver().exceptions
-            with contextlib.suppress(exceptions.AMQPError, OSError):
+            with contextlib.suppress(exceptions.AMQPError, OSError), self._in_time(opened):
                 opened.close()
 
     def _take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
@@ -156,12 +165,29 @@ class Broker:
         raise SourceAwayError(f"RabbitMQ {self.place}: {why}")
 
     @contextlib.contextmanager
-    def _errors(self, doing: str) -> Any:
+    def _errors(self, doing: str) -> Iterator[None]:
         if self._connection is None and doing != "connecting":
             raise SourceAwayError(f"{doing} on RabbitMQ {self.place}: not connected")
         try:
-            with broker_errors(doing, self.place):
+            with broker_errors(doing, self.place), self._in_time(self._connection):
                 yield
         except SourceAwayError:
             self.close()  # so that the broker puts back what this spout forgets
             raise
+
+    @contextlib.contextmanager
+    def _in_time(self, connection: Any) -> Iterator[None]:
+        """End a connection, once it is open, whose broker leaves a call without its answer.
+
+        pika's calls wait for it as long as heartbeats come. Its limit for blocked connections ends them in the same way.
+        """
+        if connection is None:  # connecting has a limit of its own
+            yield
+            return
+        inner = connection._impl  # noqa: SLF001  pika has nothing public that ends a call
+        late = TimeoutError(f"no answer within {self._timeout_s:g} seconds")
+        timer = inner.ioloop.call_later(self._timeout_s, lambda: inner._terminate_stream(late))  # noqa: SLF001  as above
+        try:
+            yield
+        finally:
+            inner.ioloop.remove_timeout(timer)

@@ -22,6 +22,8 @@ _ADVICE = (
     ("exclusive use", "another consumer has the queue for itself"),
 )
 _FINAL = (403, 404, 405)  # access refused, no such queue, locked
+# pika takes any end of a connection that is not open yet for a refusal; a broker that refuses says so.
+_ENDED, _REFUSED = re.compile("StreamLost|ClosedByBroker"), re.compile(r"ClosedByBroker: \((403|530)\)")
 
 
 @contextmanager
@@ -46,10 +48,11 @@ def broker_errors(doing: str, place: str) -> Iterator[None]:
 
 def _is_final(error: Exception) -> bool:
     exceptions = driver().exceptions
-    if isinstance(error, (exceptions.ProbableAuthenticationError, exceptions.ProbableAccessDeniedError)):
-        return True
-    if isinstance(error, exceptions.IncompatibleProtocolError):
-        return True
+    of_the_handshake = (
+        exceptions.IncompatibleProtocolError, exceptions.ProbableAuthenticationError, exceptions.ProbableAccessDeniedError,
+    )  # fmt: skip
+    if isinstance(error, of_the_handshake):
+        return _ENDED.search(str(error)) is None or _REFUSED.search(str(error)) is not None
     if not isinstance(error, exceptions.ChannelClosedByBroker):
         return False
     # A queue may be away with its node; then it is not "no queue", but "home node … is down".
@@ -58,7 +61,7 @@ def _is_final(error: Exception) -> bool:
 
 def _found(error: Any) -> str:
     if isinstance(error, driver().exceptions.IncompatibleProtocolError):
-        return "what answers there does not speak AMQP"
+        return f"what answers there {'may' if _ENDED.search(str(error)) else 'does'} not speak AMQP"
     text = str(error) or " ".join(map(str, error.args))
     if text.startswith("Timeout during"):
         return "no answer to the handshake"

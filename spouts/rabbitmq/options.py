@@ -33,6 +33,8 @@ class RabbitMQOptions(Redacted):
         False accepts any certificate and any host name.
     connect_timeout_s
         Seconds to wait for a connection.
+    timeout_s
+        Seconds to wait for any other answer of the broker. It is taken for away then, also if its heartbeats come.
     heartbeat_s
         After so many seconds without a sign of life the broker and the spout take each other for dead. Longer than the
         message timeout: a spout that waits for its pending tuples gives no sign.
@@ -46,6 +48,7 @@ class RabbitMQOptions(Redacted):
     tls_key_file: str | None = None
     tls_verify: bool = True
     connect_timeout_s: float = 5.0
+    timeout_s: float = 10.0
     heartbeat_s: int = 60
 
     def __post_init__(self) -> None:
@@ -58,11 +61,12 @@ class RabbitMQOptions(Redacted):
             )
         if scheme == "amqp" and (self.tls_ca_file or self.tls_cert_file or self.tls_key_file or not self.tls_verify):
             raise ConfigError("a RabbitMQ has TLS options and no TLS: nothing would be encrypted; write amqps://")
-        if not self.connect_timeout_s > 0 or not isinstance(self.heartbeat_s, int) or self.heartbeat_s < 0:
+        if not min(self.connect_timeout_s, self.timeout_s) > 0:
             raise ConfigError(
-                f"connect_timeout_s={self.connect_timeout_s!r}, heartbeat_s={self.heartbeat_s!r}: give a number of seconds "
-                "above 0, and a whole number of seconds (0: no heartbeats)"
+                f"connect_timeout_s={self.connect_timeout_s!r}, timeout_s={self.timeout_s!r}: give numbers of seconds above 0"
             )
+        if not isinstance(self.heartbeat_s, int) or self.heartbeat_s < 0:
+            raise ConfigError(f"heartbeat_s={self.heartbeat_s!r}: give a whole number of seconds (0: no heartbeats)")
         with contextlib.suppress(EnvironmentProblem):  # pika may be where the spout runs, and not here
             self._parameters()
 
@@ -95,7 +99,7 @@ class RabbitMQOptions(Redacted):
             found.credentials = pika.PlainCredentials(self.user or own.username, self.password or own.password)
         found.socket_timeout = self.connect_timeout_s
         found.stack_timeout = 2 * self.connect_timeout_s
-        found.blocked_connection_timeout = 2 * self.connect_timeout_s
+        found.blocked_connection_timeout = self.timeout_s
         if "heartbeat=" not in urlsplit(self.url).query:
             found.heartbeat = self.heartbeat_s
         return found

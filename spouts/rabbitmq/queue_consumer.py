@@ -20,6 +20,9 @@ _DELIVERIES = "x-delivery-count"
 _FAILURES = "x-trident-failures"
 _EXCHANGE, _ROUTING_KEY = "x-trident-exchange", "x-trident-routing-key"
 _HEARTBEAT_S = 1.0
+_NOTHING = [0, 0]
+_BACK_S = 10.0  # a message that went back and does not come has another consumer then
+_ASK_EVERY_S = 5.0  # an idle queue: a broker may be silent, and its heartbeats come
 
 
 class QueueConsumer:
@@ -43,12 +46,19 @@ class QueueConsumer:
         dead_letters: str | None,
         decode: Callable[[Sequence[Delivery]], Sequence[Sequence[Any]]],
     ) -> None:
+        self.place = f"RabbitMQ at {broker.place}"
         self._broker, self._dead_letters, self._decode = broker, dead_letters, decode
         self._open: dict[int, None] = {}  # numbers of messages without an answer, in the order of delivery
-        self._tend_at = 0.0
+        self._tend_at = self._ask_at = 0.0
+        self._back, self._back_until = (
+            0,
+            0.0,
+        )  # how many messages went back that did not come again, and were not missed
+        self._ready = list(_NOTHING)  # what the broker said last when it was asked how much there is, twice at most
 
     def reconnect(self) -> None:
         """Open the connection again; the broker has put back everything."""
+        self._put_back(len(self._open))
         self._open.clear()
         self._broker.open()
 
@@ -59,13 +69,34 @@ class QueueConsumer:
 
     def fetch(self, room: int) -> Sequence[Message]:
         """Return what was delivered; the broker delivers no more than the prefetch."""
-        arrived = self._broker.arrived()
+        arrived = self._broker.arrived() or self._asked()
+        self._back -= sum(each.method.redelivered for each in arrived)
         self._open.update(dict.fromkeys(each.tag for each in arrived))
         found = []
         for each, row in zip(arrived, decoded(arrived, self._decode), strict=True):
             values, trouble = ((), row) if isinstance(row, str) else (row, None)
             found.append(Message((each.connection, each.tag), values, each, failures_of(each), trouble))
         return found
+
+    def _asked(self) -> list[Delivery]:
+        """Ask what there is, where that is not known or nothing came for long: a broker that is silent may have messages."""
+        now, ready = time.monotonic(), self._ready
+        if ready == _NOTHING and now < self._ask_at:
+            return []
+        self._ask_at = now + _ASK_EVERY_S
+        ready[:] = [*ready[-1:], self._broker.ready()]
+        return self._broker.arrived()
+
+    def look_now(self) -> None:
+        """Find out whether the queue has anything. For any thread."""
+        self._ready = []
+
+    def may_have_more(self) -> bool:
+        """Whether the broker has not said twice that it has nothing: what it sent before the first time is here the second.
+
+        What was put back it may not count at once, and others may get it.
+        """
+        return self._ready != _NOTHING or (self._back > 0 and time.monotonic() < self._back_until)
 
     def acknowledge(self, done: Sequence[Message]) -> None:
         """Send one acknowledgement for all messages up to the first that is open, and one each for the others."""
@@ -86,10 +117,12 @@ class QueueConsumer:
         delivery: Delivery = message.raw
         if _counts(delivery) or not delivery.method.redelivered:
             self._broker.requeue([delivery.tag])
+            self._put_back(1)
         else:
             headers = {**_origin(delivery), _FAILURES: message.failures}
             self._broker.publish(self._broker.queue, delivery, headers)
             self._broker.ack([delivery.tag])
+            self._put_back(0)
         self._answered({delivery.tag})
         return False
 
@@ -124,6 +157,10 @@ class QueueConsumer:
     def close(self) -> None:
         """Disconnect; the broker puts back what is not acknowledged."""
         self._broker.close()
+
+    def _put_back(self, count: int) -> None:
+        self._ready, self._back = [], max(0, self._back) + count
+        self._back_until = time.monotonic() + _BACK_S
 
     def _answered(self, tags: set[int]) -> None:
         for tag in tags:

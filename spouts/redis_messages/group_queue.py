@@ -39,6 +39,7 @@ class GroupQueue:
     def __init__(
         self, calls: GroupCalls, reading: GroupReading, tables: EntryTables, report: Callable[[BaseException], None]
     ) -> None:
+        self.place = f"Redis at {calls.place}"
         self._calls, self._reading, self._tables, self._report = calls, reading, tables, report
         self._turns = deque(reading.streams)  # whose turn it is, if there is not room for an entry of each
         self._own = dict.fromkeys(reading.streams, NOTHING)  # up to where this consumer's own pending entries are read

@@ -6,30 +6,25 @@ bytes on, so it is over before anything else happens on that connection.
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
+from tests.harness.passing import BUFFER, Passing, Pump
+
 Point = Literal["half request", "reply", "held request"]
-_BUFFER = 1 << 18
 
 
-class Proxy:
-    """Listens on a free port of this machine and passes every connection through to `server_port`."""
+class Proxy(Passing):
+    """Passes every connection through to `server_port`."""
 
     def __init__(self, server_port: int) -> None:
-        self._server_port = server_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._lock = threading.Lock()
         self._acting = threading.Lock()
         self._armed: tuple[Point, Callable[[], None]] | None = None
         self._failure: BaseException | None = None
-        self._sockets: set[socket.socket] = set()
-        self._threads = [threading.Thread(target=self._accept, name="proxy-accept", daemon=True)]
-        self._threads[0].start()
+        super().__init__(server_port)
 
     def arm(self, point: Point, act: Callable[[], None]) -> None:
         """Run `act` once, at the next request or reply on any connection.
@@ -50,49 +45,13 @@ class Proxy:
             raise AssertionError("what was to happen on the wire went wrong") from failure
         return waiting
 
-    def close(self) -> None:
-        """End all connections and threads."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            open_sockets = list(self._sockets)
-        for each in open_sockets:
-            _shut(each)
-        for thread in self._threads:
-            thread.join(10)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            try:
-                server = socket.create_connection(("127.0.0.1", self._server_port))
-            except OSError:
-                client.close()
-                continue
-            for each in (client, server):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._sockets |= {client, server}
-            for source, target, points in ((client, server, _REQUESTS), (server, client, _REPLIES)):
-                thread = threading.Thread(target=self._pump, args=(source, target, points), name="proxy", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+    def _pumps(self, client: socket.socket, server: socket.socket) -> tuple[Pump, Pump]:
+        return partial(self._pump, client, server, _REQUESTS), partial(self._pump, server, client, _REPLIES)
 
     def _pump(self, source: socket.socket, target: socket.socket, points: tuple[Point, ...]) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(_BUFFER):
-                if not self._pass_on(data, target, points):
-                    break
-        # Both ways end: a client whose server died must not wait.
-        _shut(source)
-        _shut(target)
-        with self._lock:
-            self._sockets -= {source}
-        source.close()
+        while data := source.recv(BUFFER):
+            if not self._pass_on(data, target, points):
+                return
 
     def _pass_on(self, data: bytes, target: socket.socket, points: tuple[Point, ...]) -> bool:
         armed = self._take(points)
@@ -124,8 +83,3 @@ class Proxy:
 
 _REQUESTS: tuple[Point, ...] = ("half request", "held request")
 _REPLIES: tuple[Point, ...] = ("reply",)
-
-
-def _shut(each: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)

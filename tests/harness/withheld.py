@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import subprocess
 import sys
@@ -10,14 +9,15 @@ import threading
 from pathlib import Path
 from typing import Literal
 
+from tests.harness.passing import BUFFER, Passing, Pump
+
 __all__ = ["HOW", "How", "Withheld", "WithheldApart"]
 
 How = Literal["never", "late", "unasked", "dropped", "error"]
 HOW: tuple[How, ...] = ("never", "late", "unasked", "dropped", "error")
-_BUFFER = 1 << 18
 
 
-class Withheld:
+class Withheld(Passing):
     """Passes connections through to `server_port`, and does not answer one request.
 
     `never`: the server gets the request, the client no answer. `late`: the answer comes when the client asks something else on
@@ -26,48 +26,18 @@ class Withheld:
     """
 
     def __init__(self, server_port: int, error: bytes = b"") -> None:
-        self._server_port, self._error = server_port, error
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._lock = threading.Lock()
-        self.requests = 0
+        self._error, self.requests = error, 0
         self._at, self._how = 0, "never"
-        self._open: set[socket.socket] = set()
-        threading.Thread(target=self._accept, name="withheld-accept", daemon=True).start()
+        super().__init__(server_port)
 
     def withhold(self, number: int, how: How) -> None:
         """Do not answer the request of this number, counted from now on; 0: answer all."""
         with self._lock:
             self.requests, self._at, self._how = 0, number, how
 
-    def close(self) -> None:
-        """End all connections."""
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        with self._lock:
-            connections = list(self._open)
-        for each in connections:
-            _shut(each)
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return  # closed
-            try:
-                server = socket.create_connection(("127.0.0.1", self._server_port))
-            except OSError:
-                client.close()
-                continue
-            for each in (client, server):
-                each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            with self._lock:
-                self._open |= {client, server}
-            connection = _Connection(self, client, server)
-            for pump in (connection.pass_requests, connection.pass_answers):
-                threading.Thread(target=pump, name="withheld", daemon=True).start()
+    def _pumps(self, client: socket.socket, server: socket.socket) -> tuple[Pump, Pump]:
+        connection = _Connection(self, client, server)
+        return connection.pass_requests, connection.pass_answers
 
     def take(self) -> How | None:
         """Count a request; say what is to become of its answer, None: it is passed on."""
@@ -117,45 +87,31 @@ class _Connection:
         self._kept = b""
 
     def pass_requests(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := self._client.recv(_BUFFER):
-                with self._lock:
-                    kept, self._kept = self._kept, b""
-                    if self._how == "late":
-                        self._how = None
-                    how = self._proxy.take()
-                    self._how = self._how or how
-                if kept:
-                    self._client.sendall(kept)
-                if how == "error":
-                    self._proxy.error_of(self._client)
+        while data := self._client.recv(BUFFER):
+            with self._lock:
+                kept, self._kept = self._kept, b""
+                if self._how == "late":
                     self._how = None
-                elif self._how != "unasked":
-                    self._server.sendall(data)
-        self._end()
+                how = self._proxy.take()
+                self._how = self._how or how
+            if kept:
+                self._client.sendall(kept)
+            if how == "error":
+                self._proxy.error_of(self._client)
+                self._how = None
+            elif self._how != "unasked":
+                self._server.sendall(data)
 
     def pass_answers(self) -> None:
-        with contextlib.suppress(OSError):
-            while data := self._server.recv(_BUFFER):
-                with self._lock:
-                    how = self._how
-                    if how == "late":
-                        self._kept += data
-                if how == "dropped":
-                    break
-                if how is None:
-                    self._client.sendall(data)
-        self._end()
-
-    def _end(self) -> None:
-        _shut(self._client)
-        _shut(self._server)
-
-
-def _shut(each: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        each.shutdown(socket.SHUT_RDWR)
-    each.close()
+        while data := self._server.recv(BUFFER):
+            with self._lock:
+                how = self._how
+                if how == "late":
+                    self._kept += data
+            if how == "dropped":
+                return
+            if how is None:
+                self._client.sendall(data)
 
 
 def _serve() -> None:

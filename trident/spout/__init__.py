@@ -10,6 +10,7 @@ from trident.spout.completing import (
     PartitionRead,
 )
 from trident.spout.interfaces import (
+    Away,
     BatchCoordinator,
     ChoosesPositions,
     CommitterCoordinator,
@@ -19,6 +20,7 @@ from trident.spout.interfaces import (
     IBatchSpout,
     ICommitterTridentSpout,
     ITridentSpout,
+    KnowsAway,
     KnowsLag,
     KnowsSize,
     Lag,
@@ -52,6 +54,7 @@ from trident.spout.rich import (
 
 __all__ = [
     "Activated",
+    "Away",
     "BatchCoordinator",
     "ChoosesPositions",
     "ClosesWithTopology",
@@ -69,6 +72,7 @@ __all__ = [
     "IPartitionedTridentSpout",
     "IRichSpout",
     "ITridentSpout",
+    "KnowsAway",
     "KnowsLag",
     "KnowsSize",
     "Lag",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "Away",
     "BatchCoordinator",
     "ChoosesPositions",
     "CommitterCoordinator",
@@ -30,6 +31,7 @@ __all__ = [
     "IBatchSpout",
     "ICommitterTridentSpout",
     "ITridentSpout",
+    "KnowsAway",
     "KnowsLag",
     "KnowsSize",
     "Lag",
@@ -148,6 +150,21 @@ class Preparing(Ability, Protocol):
 
     def is_preparing(self) -> bool:
         """Whether a batch of what the source had at the last `look_now` may still come."""
+
+
+class Away(NamedTuple):
+    """A source that does not answer: its kind and address, and since when, in milliseconds since 1970."""
+
+    what: str
+    since_ms: int
+
+
+@runtime_checkable
+class KnowsAway(Ability, Protocol):
+    """A coordinator that has nothing while its source is away, asks it again by itself, and says so."""
+
+    def away(self) -> Away | None:
+        """Return what does not answer at the moment; None if it answers. For any thread."""
 
 
 @runtime_checkable

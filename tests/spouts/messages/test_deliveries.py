@@ -25,6 +25,7 @@ class ListQueue:
     """A queue; it loses its connection when told, and checks what it is told."""
 
     def __init__(self, numbers: Sequence[int], outlives_connections: bool) -> None:
+        self.place = "Lists at home"
         self.outlives_connections = outlives_connections
         self.unread = list(numbers)
         self.pending: dict[Any, int] = {}

@@ -15,7 +15,7 @@ from states.memory import MemoryMapState
 from tests.spouts.messages.driving import LIMIT_S, Task
 from tests.spouts.messages.places import FIELDS, Place
 from trident import TridentTopology
-from trident.errors import SpoutError
+from trident.errors import FailedException, SpoutError
 from trident.operations import Count
 from trident.spout.rich import OutputFieldsDeclarer
 
@@ -189,6 +189,25 @@ def test_in_a_trident_topology_messages_are_acknowledged_with_their_batch(place:
         while running.state(counts).multi_get(["w0", "w1", "w2"]) != [2, 2, 2]:
             assert time.monotonic() < deadline
     assert place.left() == 0
+
+
+def test_a_topology_does_not_say_that_all_is_processed_while_a_message_waits_for_its_retry(place: Place) -> None:
+    place.fill(range(3))
+    failed = list[str]()
+
+    def fail_once(word: str) -> bool:
+        if not failed:
+            failed.append(word)
+            raise FailedException(word)
+        return True
+
+    topology = TridentTopology("queue")
+    words = topology.new_stream("words", place.spout(first_pause_s=0.3)).filter("word", fail_once)
+    counts = words.persistent_aggregate(MemoryMapState(), Count(), "count")
+    with topology.start(engine="in_process", allow_inexact=True) as running:
+        running.process_all_available()
+        assert running.state(counts).get() == 3
+    assert failed
 
 
 def test_a_spout_that_is_not_open_says_so(place: Place) -> None:

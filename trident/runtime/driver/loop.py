@@ -119,7 +119,8 @@ class BatchLoop:
     @property
     def waiting(self) -> str:
         """What does not answer, and since when; empty if that is nothing."""
-        return "" if self._retrying.waiting is None else str(self._retrying.waiting)
+        waiting = self._retrying.waiting or self._sources.waiting()
+        return "" if waiting is None else str(waiting)
 
     def drain(self) -> threading.Event:
         """Return an event that is set once all that the spouts had at this moment is committed."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 from trident.errors import SpoutError, TopologyError
 from trident.fields import Fields
 from trident.runtime.driver.row_batches import TableEmitter, slices, table_of_emitted
-from trident.spout.interfaces import Definition, Preparing, SpoutType, TransactionAttempt
+from trident.spout.interfaces import Away, Definition, KnowsAway, Preparing, SpoutType, TransactionAttempt
 from trident.spout.rich import Activated, IRichSpout, LimitsBatches, TopologyContext, fields_of_rich_spout
 
 __all__ = ["RichSpoutBatchExecutor"]
@@ -49,12 +49,15 @@ class RichSpoutBatchExecutor:
             raise TopologyError(f"{self._name}.max_batch_size is {self._most}; it must be at least 1")
         if isinstance(spout, Preparing):
             self.look_now, self.is_preparing = spout.look_now, spout.is_preparing
+        if isinstance(spout, KnowsAway):
+            self.away = spout.away
         self._share, self._active = 1.0, False
         self._waiting: deque[_Emitted] = deque()  # emitted beyond the end of a batch
         self._batches: dict[int, _Batch] = {}
 
     look_now: Callable[[], None] | None = None
     is_preparing: Callable[[], bool] | None = None
+    away: Callable[[], Away | None] | None = None
 
     def get_output_fields(self) -> Fields:
         """Return the spout's fields."""

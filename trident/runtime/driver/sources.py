@@ -20,6 +20,7 @@ from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.lags import Lags
 from trident.runtime.driver.opened_topology import OpenedTopology
+from trident.runtime.driver.retrying import Waiting
 from trident.runtime.engine.runners import Part
 from trident.runtime.letters.replays import Replays
 from trident.runtime.steps.failures import failing_at
@@ -28,6 +29,7 @@ from trident.spout.interfaces import (
     ChoosesPositions,
     CommitterCoordinator,
     Definition,
+    KnowsAway,
     KnowsSize,
     Preparing,
     SpoutType,
@@ -62,6 +64,11 @@ class Sources:
         self._preparing = [
             spout.coordinator for spout in opened.spouts.values() if isinstance(spout.coordinator, Preparing)
         ]
+        self._aways = {
+            name: spout.coordinator.away
+            for name, spout in opened.spouts.items()
+            if isinstance(spout.coordinator, KnowsAway)
+        }
         self._completes = {
             name: spout.coordinator.is_complete
             for name, spout in opened.spouts.items()
@@ -89,6 +96,11 @@ class Sources:
     def are_preparing(self) -> bool:
         """Whether a source that has nothing yet may have something soon."""
         return any(coordinator.is_preparing() for coordinator in self._preparing)
+
+    def waiting(self) -> Waiting | None:
+        """Return a source that is away and holds up no batch. For any thread."""
+        found = ((name, away) for name, ask in self._aways.items() if (away := ask()) is not None)
+        return next((Waiting(f"{away.what} (step {name!r})", 0.0, away.since_ms) for name, away in found), None)
 
     # ---- defining a batch -------------------------------------------------------------------------------------------
 
