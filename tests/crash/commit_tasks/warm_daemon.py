@@ -1,4 +1,4 @@
-"""Spark's daemon that forks Python workers, with all imported that they need: each begins a second or two earlier.
+"""The daemon that forks Python workers, with all imported that these need too.
 
 An executor starts it as a module (`spark.python.daemon.module`).
 """
@@ -6,20 +6,12 @@ An executor starts it as a module (`spark.python.daemon.module`).
 from __future__ import annotations
 
 import importlib
-import os
 
-from pyspark import daemon
+from trident.runtime.engine import worker_daemon
 
-_NEEDED = (
-    "pyspark.worker",
-    "states.postgres",
-    "states.redis",
-    "tests.crash.commit_tasks.task_case",
-    "trident.runtime.executors.committing",
-)
+_NEEDED = ("states.postgres", "states.redis", "tests.crash.commit_tasks.task_case")
 
 if __name__ == "__main__":
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # a process that forks should have no threads
     for name in _NEEDED:
         importlib.import_module(name)
-    daemon.manager()
+    worker_daemon.main()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -45,6 +47,7 @@ from trident.runtime.driver.opened_topology import open_topology
 from trident.runtime.driver.progress import Progress
 from trident.runtime.engine.runners import InProcessRunner
 from trident.runtime.engine.task_output import TaskOutput
+from trident.runtime.engine.tasks import run_task
 from trident.runtime.steps.failures import failure_of
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.state.txid import RETRY_BITS
@@ -750,6 +753,39 @@ def test_the_start_of_python_workers_is_not_held_against_an_attempt_on_spark(
         (tmp_path / "b").touch()
         points.await_point("succeeded", 2)
     assert [attempt.txid for attempt in points.attempts("defined")] == [1, 2, 2]
+
+
+class TellingOfItsWorker(AwaitingAFile):
+    """Says which processes run it, and that nothing of Trident was imported in the one that does; then awaits a file."""
+
+    def execute(self, tuple: Any, collector: Any) -> None:
+        fresh = {id(one) for one in gc.get_objects()}  # without those that its parent froze before the fork
+        imported = [name for name in (run_task.__module__, "spouts", "pandas") if id(sys.modules[name]) in fresh]
+        assert not imported, imported
+        Path(self.folder, f"{os.getpid()}.worker").write_text(str(os.getppid()))
+        super().execute(tuple, collector)
+
+
+def test_the_worker_that_replaces_that_of_a_cancelled_attempt_imports_nothing_again(
+    spark: SparkSession, topology: TridentTopology, tmp_path: Path
+) -> None:
+    keep(topology.new_stream("s", letters("a")).each("x", TellingOfItsWorker(tmp_path), "n"))
+    clock, points = HandClock(), Points()
+
+    def workers() -> dict[str, str]:
+        return {path.stem: path.read_text() for path in tmp_path.glob("*.worker")}
+
+    with looping(topology, clock, points, engine="spark", message_timeout_s=5, max_spout_pending=1) as loop:
+        until(lambda: len(workers()) == 1, "the first attempt is at work")
+        clock.advance(31)
+        clock.settle(loop.drain)
+        clock.advance(1)  # the backoff
+        loop.drain()
+        until(lambda: len(workers()) == 2, "another worker has begun")
+        (tmp_path / "a").touch()
+        points.await_point("succeeded", 1)
+    assert len(set(workers().values())) == 1
+    assert [attempt.txid for attempt in points.attempts("defined")] == [1, 1]
 
 
 # ---- stopping ----------------------------------------------------------------------------------------------------------

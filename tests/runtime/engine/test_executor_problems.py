@@ -39,6 +39,11 @@ _MISMATCH = (
             _TRACE + "ImportError: libarrow.so.2500: cannot open shared object file\n",
             "the executor on host 10.0.0.8 cannot import a module: libarrow.so.2500: cannot open shared object file",
         ),
+        (
+            "org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: Error while finding module "
+            "specification for 'trident.runtime.engine.worker_daemon' (ModuleNotFoundError: No module named 'trident')\n",
+            "the executor on host 10.0.0.8 cannot import trident: No module named 'trident'. Install it there for ",
+        ),
     ],
 )  # fmt: skip
 def test_an_executor_whose_python_does_not_do_is_named_with_the_way_out(said: str, text: str) -> None:

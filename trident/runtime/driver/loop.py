@@ -371,8 +371,8 @@ class BatchLoop:
         if self._late == _LATE_IN_A_ROW:
             logger.warning(
                 "topology %s: %d attempts in a row took longer than message_timeout_s=%g, and no batch was committed in "
-                "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled loses the Python "
-                "workers that it has started, so the next one starts them again",
+                "between. If their work is only slow, raise message_timeout_s: an attempt that is cancelled ends its Python "
+                "workers, and those of the next one prepare your operations again",
                 self._name,
                 self._late,
                 limit,

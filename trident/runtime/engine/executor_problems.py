@@ -16,6 +16,7 @@ __all__ = ["cannot_import", "executor_problem"]
 
 _WHERE = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor \S+\)")
 _MODULE = re.compile(r"^(?:ModuleNotFound|Import)Error: (.*)$", re.MULTILINE)
+_DAEMON = re.compile(r"Error while finding module specification for '\S+' \(ModuleNotFoundError: (.*)\)$", re.MULTILINE)
 _OTHER_PYTHON = re.compile(
     r"\[PYTHON_VERSION_MISMATCH\] .*? version:? \(?(\d+)(?:\.|, )(\d+)\)? than that in driver:? ([\d.]+),"
 )
@@ -32,7 +33,7 @@ def executor_problem(said: str, failing_hosts: Callable[[], Sequence[str]] = lis
 
     `failing_hosts` returns where tasks have failed. PySpark 4.2 no longer says so where a worker raised the error.
     """
-    if not any(problem.search(said) for problem in (_OTHER_PYTHON, _NO_PYTHON, _MODULE)):
+    if not any(problem.search(said) for problem in (_OTHER_PYTHON, _NO_PYTHON, _MODULE, _DAEMON)):
         return None
     where = _WHERE.search(said)
     hosts = [where[1]] if where else sorted(set(failing_hosts()))
@@ -48,7 +49,7 @@ def executor_problem(said: str, failing_hosts: Callable[[], Sequence[str]] = lis
             f"{executor} cannot run {found[1]}: {found[2].strip()}. Let PYSPARK_PYTHON or spark.pyspark.python name a Python "
             f"that every machine has, or {_ENVIRONMENT}"
         )
-    lacking = _MODULE.findall(said)[-1].strip()  # the last line of a traceback is the error
+    lacking = (_MODULE.findall(said) or _DAEMON.findall(said))[-1].strip()  # the last line of a traceback is the error
     return EnvironmentProblem(f"{executor} cannot import {_lacking(lacking)}. {_way_out()}")
 
 

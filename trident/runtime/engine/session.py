@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,7 @@ _DEFAULTS = {
     "spark.python.unix.domain.socket.enabled": "true",  # halves the fixed cost of a Python task
     "spark.sql.execution.arrow.pyspark.enabled": "true",
 }
+_WORKER_DAEMON = "trident.runtime.engine.worker_daemon"
 _LOCAL_ADDRESS = "127.0.0.1"
 _STOP_S = 60.0
 _MOST_RESULTS = 1 << 30  # Spark's own spark.driver.maxResultSize, whatever the driver's heap
@@ -231,6 +233,8 @@ def _configure(gateway: JavaGateway, app_name: str, asked: Mapping[str, str], de
     if master.startswith("local"):
         conf.setIfMissing("spark.driver.host", _LOCAL_ADDRESS)
         conf.setIfMissing("spark.driver.bindAddress", _LOCAL_ADDRESS)
+        if os.environ["PYSPARK_PYTHON"] == sys.executable:  # another Python may have no Trident
+            conf.setIfMissing("spark.python.daemon.module", _WORKER_DAEMON)
         conf.setIfMissing("spark.sql.shuffle.partitions", str(min(4, max(2, _cores(master)))))
     return conf
 
