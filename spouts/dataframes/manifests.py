@@ -45,7 +45,7 @@ class Manifest:
     consumed
         Whether all rows were committed and deleted.
     owner
-        Whose rows they are, as `owner_of` says it; empty in manifests of older versions.
+        Whose rows they are, as `owner_of` says it; empty if a coordinator was opened by hand.
     """
 
     id: str
@@ -95,7 +95,7 @@ def read_manifest(folder: str) -> Manifest | None:
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         chunks = tuple(Chunk(*chunk) for chunk in found["chunks"])
-        return Manifest(found["id"], tuple(found["fields"]), chunks, found["consumed"], found.get("owner", ""))
+        return Manifest(found["id"], tuple(found["fields"]), chunks, found["consumed"], found["owner"])
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:

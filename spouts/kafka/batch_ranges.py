@@ -65,8 +65,7 @@ def definition_of(ranges: Sequence[Range], size: int) -> Definition:
 def ranges_of(definition: Definition) -> Iterator[Range]:
     """Iterate over the ranges of a definition, empty ones too."""
     for name, topic in definition["topics"].items():
-        flat = topic["ranges"]
-        since = topic.get("since") or [-1] * len(flat)  # an earlier version did not write it
+        flat, since = topic["ranges"], topic["since"]
         for at in range(0, len(flat), 4):
             partition, start, end, epoch = flat[at : at + 4]
             yield Range(Spot(name, partition), topic["id"], start, end, epoch, since[at // 4])

@@ -46,7 +46,7 @@ class BaseTable(PublishedTable):
 
     def holds(self) -> Holds | None:
         """Return what the version last seen holds; None if it is only derived from the changes."""
-        if self.version == ABSENT or self.is_of_earlier_version:
+        if self.version == ABSENT:
             return None
         seq, batch = self.transaction(_MERGED), self.transaction(_BATCH)
         return None if seq is None or seq == _NOTHING else Holds(seq, batch or 0)
@@ -59,10 +59,8 @@ class BaseTable(PublishedTable):
         StateError
             Another program has changed the table.
         """
-        keys = self._schemas[0].names[:-1]
-        return BucketedBase(
-            list(self._own_files() if files is None else files), self._schemas[0], keys, self._filesystem()
-        )
+        keys = self._schema.names[:-1]
+        return BucketedBase(list(self._own_files() if files is None else files), self._schema, keys, self._filesystem())
 
     def begin(self, files: Iterable[BucketFile], holds: Holds, shown: Shown, name: str) -> BucketedBase:
         """Replace all rows by files in buckets, as the version after the one last seen; return them."""

@@ -20,7 +20,6 @@ import pyarrow as pa
 
 from states.delta.data_files import DataFile, write_file
 from states.delta.faults import VersionMoved, writing
-from states.delta.layout import SEQ_COLUMN
 from states.delta.local_folder import TableFolder
 from states.delta.log_entries import TXN_IS_LAST
 from states.delta.nesting import only_data_files
@@ -90,12 +89,6 @@ class ChangeTable(OpenedTable):
         """
         self._append([self._data_file(rows, (seq, seq), True)], mode, app, note, *more)
         return self.version
-
-    def copy(self, rows: pa.Table, app: tuple[str, int], note: Mapping[str, str]) -> None:
-        """Replace all rows by those of another table, which keep their `_seq`, as `commit` does."""
-        seq = rows[SEQ_COLUMN].combine_chunks()
-        ends = (seq[0].as_py(), seq[-1].as_py()) if len(seq) else (0, 0)
-        self._append([self._data_file(rows, ends, True)], "overwrite", app, note)
 
     def replace(self, rows: pa.Table, files: Sequence[DataFile], app: tuple[str, int], note: Mapping[str, str]) -> int:
         """Replace `files` by `rows`, on top of what was appended meanwhile.

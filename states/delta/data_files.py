@@ -44,7 +44,7 @@ class DataFile(NamedTuple):
 
     @staticmethod
     def of(fact: Mapping[str, Any]) -> DataFile:
-        """Return the file of a log entry; files of other programs and of earlier versions have bounds in the entry."""
+        """Return the file of a log entry; files of other programs have bounds in the entry."""
         name = _NAME.fullmatch(fact["path"])
         first, last = (
             (fact.get(f"{end}.{SEQ_COLUMN}") or 0 for end in ("min", "max")) if name is None else name.groups()

@@ -30,8 +30,8 @@ def newest_sentinel(table: OpenedTable) -> Sentinel | None:
 
 def moved_by_compactions(table: OpenedTable, since: int) -> bool:
     """Move to the newest version; return whether there were only compactions since, which change no content."""
-    inside, newest = table.inside, table.refresh()
-    return table.inside == inside and newest >= since and only_compactions(table.notes(newest - since), since, newest)
+    newest = table.refresh()
+    return newest >= since and only_compactions(table.notes(newest - since), since, newest)
 
 
 def overtaken(

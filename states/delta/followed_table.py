@@ -9,9 +9,9 @@ import pyarrow as pa
 from states.delta.faults import driver, reading
 from states.delta.nesting import refuse_nesting
 from states.delta.options import DeltaOptions
-from states.delta.table_check import is_marked, known_schema
+from states.delta.table_check import check_schema, is_marked
 from states.delta.table_places import AT_PATH, CHANGES, Place, is_change_table
-from trident.errors import BackendError
+from trident.errors import BackendError, StateError
 from trident.redaction import redacted
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ class FollowedTable:
     ----------
     path
         Directory, or URI of an object store.
-    schemas, description
-        The columns of a new table, those that an older one may have, and the line that marks the table.
+    schema, description
+        The columns, and the line that marks the table.
     options
         See `DeltaOptions`.
     read_only
@@ -41,27 +41,24 @@ class FollowedTable:
     at
         Stay at this version.
     inside
-        Which table of the state: `AT_PATH` or `CHANGES`; None: its changes, wherever they are.
+        Which table of the state: `AT_PATH` or `CHANGES`.
     """
 
     def __init__(
         self,
         path: str,
-        schemas: tuple[pa.Schema, ...],
+        schema: pa.Schema,
         description: str,
         options: DeltaOptions,
         read_only: bool = False,
         at: int | None = None,
-        inside: str | None = None,
+        inside: str = CHANGES,
     ) -> None:
         self._driver = driver()
-        self.path, self._schemas, self._description, self._options = path, schemas, description, options
-        self._schema = schemas[0]
+        self.path, self._schema, self._description, self._options = path, schema, description, options
         self.name = redacted(path)
         self._storage = None if options.storage_options is None else dict(options.storage_options)
-        self._inside = inside
-        self._places = {each: Place.of(path, each, options.fsync) for each in (AT_PATH, CHANGES)}
-        self._place = self._places[inside or AT_PATH]
+        self._place = Place.of(path, inside, options.fsync)
         self._read_only, self._at = read_only, at
         self._table: DeltaTable | None = None
         self._committed: int | None = None  # the version that this object committed, until delta-rs has read its entry
@@ -71,8 +68,7 @@ class FollowedTable:
 
     def another(self, read_only: bool = False, at: int | None = None) -> Self:
         """Return a new object for the same table, for another thread or another version."""
-        inside = self._inside if at is None else self._place.inside
-        other = type(self)(self.path, self._schemas, self._description, self._options, read_only, at, inside)
+        other = type(self)(self.path, self._schema, self._description, self._options, read_only, at, self.inside)
         other.is_alone = other.is_alone or self.is_alone
         return other
 
@@ -85,7 +81,7 @@ class FollowedTable:
 
     @property
     def inside(self) -> str:
-        """Where the table is: `AT_PATH` or `CHANGES`. Versions of one place say nothing about the other."""
+        """Where the table is: `AT_PATH` or `CHANGES`."""
         return self._place.inside
 
     @property
@@ -116,19 +112,16 @@ class FollowedTable:
                 with reading(self.name, "read the log of"):
                     self._table.update_incremental()
                 self._committed = None
-                if self._has_moved():
-                    self.forget()
-                    return self.refresh()
             return self.version
         with reading(self.name, "open"):
             if not self.is_alone:
-                path = self._places[AT_PATH]
+                path = Place.of(self.path, AT_PATH, self._options.fsync)
                 refuse_nesting(self.name, path.uri, path.local, self._is_table)
                 self.is_alone = True
             table = self._find()
         if table is None:
             return ABSENT
-        self._schema = self._known(table)
+        self._check(table)
         self._table = table
         return self.version
 
@@ -153,32 +146,38 @@ class FollowedTable:
         return self._table
 
     def _find(self) -> DeltaTable | None:
-        """Open the table; that of the changes where it is, which ends inside the path if there is none."""
-        other: DeltaTable | None = None
-        for inside in (AT_PATH, CHANGES) if self._inside is None else (self._inside,):
-            self._place = self._places[inside]
-            table = self._open(self._version_to_open())
-            if table is None and self._folder is not None:
-                self._folder.refuse_other_content()
-            if table is not None and (inside or self._inside is not None or is_change_table(table)):
-                return table
-            if table is not None and not is_marked(table):
-                other = table
-        return other  # of something else: its columns are refused
+        table = self._open(self._place, self._version_to_open())
+        if table is None:
+            self._refuse_others()
+        return table
 
-    def _known(self, table: DeltaTable) -> pa.Schema:
-        return known_schema(table, self._schemas, self.name, self._description)
+    def _refuse_others(self) -> None:
+        """Refuse what is not of this state, in the place of the table or at the path of the state."""
+        if self._folder is not None:
+            self._folder.refuse_other_content()
+        if not self.inside:
+            return
+        at_path = Place.of(self.path, AT_PATH, self._options.fsync)
+        damaged = None if at_path.folder is None else at_path.folder.first_damaged_version()
+        other = self._open(at_path, None if damaged is None else damaged - 1)
+        if other is None and at_path.folder is not None:
+            at_path.folder.refuse_other_content()
+        elif other is not None and is_change_table(other):
+            raise StateError(
+                f"open Delta table {self.name}: it holds the changes of a state itself; a state has them in {CHANGES}. Nothing "
+                "was written. Give the state a path of its own"
+            )
+        elif other is not None and not is_marked(other):
+            check_schema(other, self._schema, self.name, self._description)
 
-    def _has_moved(self) -> bool:
-        # Another writer has moved the changes of a state of an earlier version.
-        looks = self._inside is None and self._table is not None and not self.inside
-        return looks and self._table is not None and not is_change_table(self._table)
+    def _check(self, table: DeltaTable) -> None:
+        check_schema(table, self._schema, self.name, self._description)
 
-    def _open(self, version: int | None) -> DeltaTable | None:
+    def _open(self, place: Place, version: int | None) -> DeltaTable | None:
         if version is not None and version < 0:
             return None
         try:
-            table: DeltaTable = self._driver.DeltaTable(self._place.uri, version=version, storage_options=self._storage)
+            table: DeltaTable = self._driver.DeltaTable(place.uri, version=version, storage_options=self._storage)
         except self._driver.exceptions.TableNotFoundError:
             return None
         return table

@@ -144,22 +144,17 @@ class Index:
         self.beyond: Beyond | None = None
         self.ahead: AheadPuts | None = None
         self.size, self.is_beyond = 0, False
-        self._inside = ""
 
     def load(self) -> bool:
         """Move to the newest version; return whether it had to be read."""
-        if (
-            (self._table.refresh() == self.version and self._is_here())
-            or self._is_ahead()
-            or self.moved_by_compactions()
-        ):
+        if self._table.refresh() == self.version or self._is_ahead() or self.moved_by_compactions():
             return False
         self.version = self.ahead = None
         if not self._load_beyond():
             scan = in_order(self._table.scan())
             self.values = IndexedValues(self._layout, lambda: scan)
             self.sentinel, self.seq = self._layout.end(scan)
-        self.version, self._inside = self._table.version, self._table.inside
+        self.version = self._table.version
         return True
 
     def _load_beyond(self) -> bool:
@@ -177,7 +172,7 @@ class Index:
 
     def moved_by_compactions(self) -> bool:
         """Move to the newest version, if there were only compactions since, which change no content."""
-        if self.version in (None, ABSENT) or not self._is_here():
+        if self.version in (None, ABSENT):
             return False
         if not moved_by_compactions(self._table, self.version):
             return False
@@ -186,7 +181,7 @@ class Index:
 
     def _is_ahead(self) -> bool:
         """Move to the newest version, if it shows what this writer staged, and nothing else since."""
-        if self.ahead is None or self.version in (None, ABSENT) or not self._is_here():
+        if self.ahead is None or self.version in (None, ABSENT):
             return False
         ahead, self.ahead = self.ahead, None
         if not ahead.is_published(self._table.notes(self._table.version - self.version)):
@@ -194,10 +189,6 @@ class Index:
         ahead.go_into(self.values)
         self.sentinel, self.seq, self.version = ahead.sentinel, ahead.seq, self._table.version
         return True
-
-    def _is_here(self) -> bool:
-        # The version of a table that was moved says nothing about the place where it is now.
-        return self._inside == self._table.inside
 
     def forget(self) -> None:
         """Hold nothing."""

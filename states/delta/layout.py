@@ -24,9 +24,7 @@ class Layout(RawForms):
     Attributes
     ----------
     schema
-        The columns of a new table.
-    schemas
-        These, and those of tables of earlier versions, whose sentinels name no place.
+        The columns.
     """
 
     def __init__(self, kind: StateType, conf: StateConf) -> None:
@@ -39,8 +37,6 @@ class Layout(RawForms):
                 pa.field(SENTINEL_COLUMN, _SENTINEL),
             ]
         )
-        older = self.schema.set(len(self.schema) - 1, pa.field(SENTINEL_COLUMN, pa.struct(_COMMIT)))
-        self.schemas = (self.schema, older)
 
     @property
     def description(self) -> str:

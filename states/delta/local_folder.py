@@ -2,7 +2,7 @@
 
 A commit is done once its log entry, the data files that the entry names and all entries before it are synced; the data is
 synced before the entry is made. So a damaged entry at the very end of the log was never acknowledged, and may be renamed. A
-whole entry that lacks its data comes from an earlier version or another program, or from a loss of what was acknowledged; so
+whole entry that lacks its data comes from another program, or from a loss of what was acknowledged; so
 only a writer whose log never recorded that batch may rename it.
 """
 

@@ -160,8 +160,8 @@ class DeltaBackingMap(DeltaPublishing):
         self._seen = (None,)
 
     def _prepare(self, txid: Txid) -> None:
-        """Bring the table into its present form, and publish what the commit is based on."""
-        if not (self._move_over(txid) and self._grow(txid)):
+        """Keep the state in files if it has grown too large, and publish what the commit is based on."""
+        if not self._grow(txid):
             raise self._overtaken(self._claim)
         self._publish_before(txid)
 

@@ -1,4 +1,4 @@
-"""The part of the map over one Delta table that says what people may read, and moves tables of earlier versions."""
+"""The part of the map over one Delta table that says what people may read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from states.delta.base_table import BaseTable
 from states.delta.beyond_memory import BeyondMemory
 from states.delta.large_index import LargeIndex
 from states.delta.map_reads import DeltaReads
-from states.delta.moving import move_over
 from states.delta.options import DeltaOptions
 from states.delta.published import PublishedRows
 from states.delta.published_table import Shown
 from states.delta.publisher import Due, Publisher
-from states.delta.table_places import AT_PATH
 from trident.errors import StateError
 from trident.state.interfaces import StateConf, StateType
 from trident.state.txid import Sentinel, Snapshot, Txid
@@ -72,7 +70,7 @@ class DeltaPublishing(DeltaReads):
     def _publish(self, snapshot: Snapshot, shown: Sentinel | None, found: Sentinel | None) -> None:
         # Of an opaque state, what a batch wrote that is not recorded can be told apart; of the others it cannot.
         is_committed = found is None or found.txid <= snapshot.txid
-        if self._table.inside == AT_PATH or not (is_committed or self._layout.kind is StateType.OPAQUE):
+        if not (is_committed or self._layout.kind is StateType.OPAQUE):
             return
         self._recorded = Due(Shown(snapshot.txid, shown, self._table.version), snapshot)
         self._keep_up(self._recorded, is_committed)
@@ -101,7 +99,7 @@ class DeltaPublishing(DeltaReads):
         It happens when a commit begins: then all rows are of committed batches.
         """
         values, sentinel = self._index.values, self._index.sentinel
-        if isinstance(values, LargeIndex) or sentinel is None or sentinel.txid >= txid or self._table.inside == AT_PATH:
+        if isinstance(values, LargeIndex) or sentinel is None or sentinel.txid >= txid:
             return True
         is_read, index = values.is_read, self._index
         if not (self._beyond.bounds.is_too_large(len(values), index.size) if is_read else index.is_beyond):
@@ -136,15 +134,3 @@ class DeltaPublishing(DeltaReads):
         except StateError as error:
             _LOGGER.warning("%s", error)
             self._forget()
-
-    def _move_over(self, txid: Txid) -> bool:
-        """Move a table of an earlier version; False if another writer has committed meanwhile."""
-        if self._table.inside != AT_PATH:
-            return True
-        self._maintenance.close()
-        seen, table = self._index.sentinel, self._publisher.table
-        if not move_over(self._table, table, self._layout, self._rows, self._options, txid, seen, self._name):
-            return False
-        self._table.forget()
-        self._load()
-        return self._table.inside != AT_PATH and self._index.sentinel == seen

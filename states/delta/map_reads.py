@@ -45,7 +45,7 @@ class DeltaReads:
         self._what = f"state {conf.state!r} partition {partition} in {redacted(os.fspath(path))}"
         self._app, self._partition = f"trident/{conf.prefix}/{partition}", partition
         layout = self._layout
-        self._table = StagingTable(os.fspath(path), layout.schemas, layout.description, options, conf.read_only)
+        self._table = StagingTable(os.fspath(path), layout.schema, layout.description, options, conf.read_only)
         self._maintenance = Maintenance(self._table, self._layout, options, self._what)
         base = BaseReads(os.fspath(path), layout, PublishedRows(layout, conf).schema, options)
         self._reader = Reader(self._table, self._layout, base) if conf.read_only else None

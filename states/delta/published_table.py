@@ -14,7 +14,7 @@ import pyarrow as pa
 from states.delta.change_table import ABSENT, ChangeTable
 from states.delta.options import DeltaOptions
 from states.delta.table_check import check_mark
-from states.delta.table_places import AT_PATH, is_change_table
+from states.delta.table_places import AT_PATH
 from trident.state.txid import Sentinel
 
 if TYPE_CHECKING:
@@ -88,13 +88,8 @@ class PublishedTable(ChangeTable):
     ) -> None:
         hours = options.published_hours
         options = replace(options, vacuum_after_hours=hours, log_retention_hours=hours)
-        super().__init__(path, (schema,), description, options, read_only, at, AT_PATH)
+        super().__init__(path, schema, description, options, read_only, at, AT_PATH)
         self.is_alone = True  # the table of the changes has looked for others
-
-    @property
-    def is_of_earlier_version(self) -> bool:
-        """Whether the table at the path still holds the changes."""
-        return self.version != ABSENT and is_change_table(self._opened())
 
     def shown(self) -> Shown | None:
         """Return what the version last seen shows; None if that is not known, or the columns are others."""
@@ -115,6 +110,5 @@ class PublishedTable(ChangeTable):
         """Replace all rows, as the version after the one last seen; raise `VersionMoved` if that is taken."""
         self.commit(rows, 0, "overwrite", (f"trident/{name}/shown", shown.txid), shown.metadata(name))
 
-    def _known(self, table: DeltaTable) -> pa.Schema:
+    def _check(self, table: DeltaTable) -> None:
         check_mark(table, self.name, self._description)
-        return self._schemas[0]

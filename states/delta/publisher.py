@@ -111,7 +111,7 @@ class Publisher:
     def clear(self) -> None:
         """Remove all rows, because the state was emptied."""
         for left in range(_TRIES - 1, -1, -1):
-            if self.table.refresh() == ABSENT or self.table.is_of_earlier_version:
+            if self.table.refresh() == ABSENT:
                 return
             try:
                 self.table.clear(self._name)
@@ -152,7 +152,7 @@ class Publisher:
         changes = self._changes.another(read_only=True, at=due.shown.version)
         for left in range(_TRIES - 1, -1, -1):
             is_there = self.table.refresh() != ABSENT
-            if self.table.is_of_earlier_version or self.table.holds() or not is_newest(self._changes, due.shown):
+            if self.table.holds() or not is_newest(self._changes, due.shown):
                 return
             shown = self.table.shown() if is_there else None
             if shown is not None and (shown.is_same(due.shown) or _is_later(shown, due.shown)):

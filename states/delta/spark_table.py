@@ -138,19 +138,13 @@ def _over_base(spark: SparkSession, path: str, rows: DataFrame, keys: Sequence[s
 
 
 def _load_changes(spark: SparkSession, path: str, version: int | None) -> DataFrame:
-    """Return the table of the changes: inside the path, or at it if the table is of an earlier version."""
+    """Return the table of the changes; of a folder that is no state's, the table that it is."""
     from pyspark.errors import AnalysisException
 
     try:
-        at_path = load(spark, path)
-    except AnalysisException:  # nothing was published yet
-        return load(spark, f"{path.rstrip('/')}/{CHANGES}", version)
-    if SENTINEL_COLUMN in at_path.columns:
-        return load(spark, path, version)
-    try:
         return load(spark, f"{path.rstrip('/')}/{CHANGES}", version)
     except AnalysisException:
-        return at_path
+        return load(spark, path)
 
 
 def load(spark: SparkSession, path: str, version: int | None = None) -> DataFrame:

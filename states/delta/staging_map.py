@@ -93,7 +93,7 @@ class DeltaStagingMap(DeltaBackingMap):
         if any(name.is_other_run_of(own) for name in self._table.staged()):
             raise SecondRunError(self._what, str(self._claim))
         self._table.discard(self._claim.incarnation, txid.attempt - 1)
-        if not (self._move_over(txid) and self._follow_base()):
+        if not self._follow_base():
             raise self._overtaken(self._claim)
 
     def _follow_base(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,18 +12,18 @@ from trident.errors import StateError
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["check_mark", "is_marked", "known_schema"]
+__all__ = ["check_mark", "check_schema", "is_marked"]
 
 _MARK = "trident "
 
 
-def known_schema(table: DeltaTable, schemas: Sequence[pa.Schema], name: str, description: str) -> pa.Schema:
-    """Return which of the schemas that a state knows a table has.
+def check_schema(table: DeltaTable, schema: pa.Schema, name: str, description: str) -> None:
+    """Refuse a table that is not one of a state.
 
     Parameters
     ----------
-    schemas
-        The columns of a new table, then those that an older one may have.
+    schema
+        The columns of the state's table.
     name, description
         What errors call the table, and the line that marks the tables of this state.
 
@@ -33,17 +32,14 @@ def known_schema(table: DeltaTable, schemas: Sequence[pa.Schema], name: str, des
     StateError
         The table has other columns, or another mark.
     """
-    of_arrow = driver().Schema.from_arrow
-    found = table.schema()
-    there = next((schema for schema in schemas if of_arrow(schema).to_json() == found.to_json()), None)
-    if there is None:
+    expected, found = driver().Schema.from_arrow(schema), table.schema()
+    if expected.to_json() != found.to_json():
         raise StateError(
-            f"open Delta table {name} as {description}: expected columns {columns(of_arrow(schemas[0]))}, found "
+            f"open Delta table {name} as {description}: expected columns {columns(expected)}, found "
             f"{columns(found)}. It belongs to something else, or the types of the state were changed; give the "
             "state a path of its own, or move the old table away"
         )
     check_mark(table, name, description)
-    return there
 
 
 def is_marked(table: DeltaTable) -> bool:

@@ -1,7 +1,6 @@
 """Where the two tables of a state are: what people read is at its path, its changes are in a folder inside.
 
-The name of that folder begins with an underscore, so no reader of the table at the path looks into it, and no VACUUM does. In a
-state of an earlier version the changes are at the path itself, until its first commit moves them (`states/delta/moving.py`).
+The name of that folder begins with an underscore, so no reader of the table at the path looks into it, and no VACUUM does.
 """
 
 from __future__ import annotations

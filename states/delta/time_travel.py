@@ -194,7 +194,7 @@ def _in_memory(table: ChangeTable, layout: Layout) -> IndexedValues:
 
 def _found(path: str, conf: StateConf, txid: int | Snapshot, kind: StateType, options: DeltaOptions) -> _Found:
     layout = Layout(kind, replace(conf, read_only=True))
-    table = ChangeTable(path, layout.schemas, layout.description, options, read_only=True)
+    table = ChangeTable(path, layout.schema, layout.description, options, read_only=True)
     number = txid.txid if isinstance(txid, Snapshot) else int(txid)
     what = f"read Delta state {redacted(path)} as of batch {number}"
     if table.refresh() == ABSENT and not isinstance(txid, Snapshot):

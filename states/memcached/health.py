@@ -43,7 +43,7 @@ class Health(NamedTuple):
     started: int
     flushes: int
     evictions: int
-    sent: int = 0  # bytes; records of earlier versions lack it
+    sent: int = 0  # bytes
 
     @staticmethod
     def of(epoch: int, statistics: Mapping[bytes, Any]) -> Health:

@@ -70,7 +70,7 @@ def test_a_cluster_in_this_folder_has_the_logs_of_trident_run(here: Path) -> Non
 def test_a_log_that_is_there_is_gone_on_with(here: Path) -> None:
     ran(here / "a", "trident-log/words")
     assert log_of(str(here / "elsewhere" / "cluster"), "words") == str(here / "trident-log" / "words")
-    ran(here / "b", "trident-cluster/transactional/old", "old")  # as earlier versions had it
+    ran(here / "b", "trident-cluster/transactional/old", "old")  # as a cluster elsewhere has it
     assert log_of("trident-cluster", "old") == str(here / "trident-cluster/transactional/old")
 
 

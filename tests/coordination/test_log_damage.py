@@ -179,18 +179,6 @@ def test_a_file_that_is_written_while_it_is_read_is_not_damaged(
     log.close()
 
 
-def test_a_log_of_the_first_version_is_read_and_goes_on_in_the_second(path: Path, three: list[LogState]) -> None:
-    segment = newest(path)
-    header, *records = (decode(each.payload) for each in frames_of(segment))
-    data = b""
-    for payload in ({**header, "version": 1}, *records):
-        data += frame(encode(payload), len(data))
-    segment.write_bytes(data)
-    assert LogReader(path).refresh() == three[3]
-    assert without_epoch(reopened(path)) == without_epoch(three[3])
-    assert decode(frames_of(newest(path))[0].payload)["version"] == 2
-
-
 def test_zeros_after_the_last_record_are_cut(path: Path, three: list[LogState]) -> None:
     segment = newest(path)
     segment.write_bytes(segment.read_bytes() + bytes(5000))
@@ -251,7 +239,7 @@ def test_a_damaged_header_is_an_error(path: Path) -> None:
         ({"format": "other"}, "not one of a transaction log"),
         ({"seq": 7}, "the header is of segment 7 of epoch 1"),
         ({"state": {}}, "not a folded log"),
-        ({"version": 3}, "format version 3; this version of the software reads up to 2"),
+        ({"version": 3}, "format version 3; this version of the software reads version 1"),
     ],
 )
 def test_a_header_of_another_kind_is_an_error(path: Path, change: dict[str, Any], message: str) -> None:

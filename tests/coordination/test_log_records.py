@@ -25,7 +25,7 @@ from trident.errors import FencedError, LogError
 from trident.state.txid import Sentinel, Snapshot, Txid
 from trident.state.winners import Winners
 
-A, B = 1 << 20, 2 << 20
+A, B, C = 1 << 20, 2 << 20, 3 << 20
 
 
 def commit(txid: int, attempt: int = A, **over: Any) -> CommitRecord:
@@ -153,22 +153,19 @@ def test_the_first_layout_is_only_recorded() -> None:
     assert state.touched == {"s": {0: Sentinel("abc", 1, A)}}
 
 
-def test_another_number_of_partitions_lays_all_sentinels_at_the_last_commit() -> None:
+def test_a_claim_lays_all_sentinels_at_the_last_commit() -> None:
     state = folded(
-        LayoutRecord("s", 2, "opaque"), commit(1, A, touched={"s": [0]}), commit(2, B), LayoutRecord("s", 3, "opaque")
+        LayoutRecord("s", 2, "opaque"),
+        commit(1, A, touched={"s": [0]}),
+        commit(2, B),
+        LayoutRecord("s", 3, "opaque", C),
     )
-    assert state.touched["s"] == dict.fromkeys(range(3), Sentinel("abc", 2, B))
+    assert state.touched["s"] == dict.fromkeys(range(3), Sentinel("abc", 2, C))
 
 
-def test_another_layout_before_any_commit_expects_nothing_in_the_store() -> None:
-    state = folded(LayoutRecord("s", 2, "opaque"), LayoutRecord("s", 3, "opaque"))
-    assert state.touched["s"] == {}
-
-
-def test_another_layout_of_any_sort_lays_the_sentinels_anew() -> None:
-    state = folded(LayoutRecord("s", 2, "opaque"), commit(1, touched={"s": [0]}), LayoutRecord("s", 2, "transactional"))
-    assert state.layouts == {"s": (2, "transactional")}
-    assert state.touched["s"] == dict.fromkeys((0, 1), Sentinel("abc", 1, A))
+def test_a_claim_of_a_new_state_lays_the_sentinels_before_all_batches() -> None:
+    state = folded(commit(1), LayoutRecord("s", 2, "opaque", C))
+    assert state.touched["s"] == dict.fromkeys((0, 1), Sentinel("abc", 0, C))
 
 
 def test_adopting_a_foreign_store_goes_on_after_it_and_takes_every_value_as_found() -> None:
@@ -286,6 +283,7 @@ class Model:
         self.defined: dict[tuple[int, str], int] = {}
         self.touched: dict[tuple[str, int], tuple[int, int]] = {}
         self.partitions: dict[str, int] = {}
+        self.known: set[str] = set()
         self.spouts: dict[str, Any] = {}
 
     def record_for(self, step: tuple[Any, ...]) -> Record:
@@ -296,6 +294,7 @@ class Model:
             case ("commit", retries, touched, spouts):
                 self.txid, self.attempt = self.txid + 1, self.attempt + retries
                 for state, partitions in touched.items():
+                    self.known.add(state)
                     self.touched.update({(state, one): (self.txid, self.attempt) for one in partitions})
                 batch = {spout: self.defined.get((self.txid, spout), -1) for spout in spouts}
                 self.spouts.update(batch)
@@ -304,13 +303,11 @@ class Model:
                 )
                 return self.commits[-1]
             case ("layout", state, partitions):
-                if state in self.partitions:
-                    self.forget(state)
-                    if self.txid:
-                        attempt = self.commits[-1].attempt if self.commits else 0
-                        self.touched.update({(state, one): (self.txid, attempt) for one in range(partitions)})
+                at = self.txid if state in self.known else 0
+                self.forget(state)
+                self.touched.update({(state, one): (at, self.attempt) for one in range(partitions)})
                 self.partitions[state] = partitions
-                return LayoutRecord(state, partitions, "opaque")
+                return LayoutRecord(state, partitions, "opaque", self.attempt)
             case ("adopt", state, txid):
                 self.txid = self.adopted[state] = max(txid, self.txid)
                 for (at, spout), definition in sorted(self.defined.items()):
@@ -327,6 +324,7 @@ class Model:
         raise AssertionError(step)
 
     def forget(self, state: str) -> None:
+        self.known.add(state)
         self.touched = {place: what for place, what in self.touched.items() if place[0] != state}
 
     def agrees_with(self, state: LogState) -> None:

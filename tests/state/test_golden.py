@@ -118,7 +118,7 @@ KEYS: dict[str, Key] = {
 
 A = 1 << 20
 OPAQUE, TRANSACTIONAL = OpaqueValue(3, A, None, [1.5, "ž"]), TransactionalValue(3, {"a": 1})
-SENTINEL = Sentinel("0123456789abcdef", 3, A + 1)
+SENTINEL = Sentinel("0123456789abcdef", 3, A + 1, "words/count", True, "4f1c")
 STORED: dict[str, tuple[str, StateType, Any]] = {
     "codec-opaque": ("codec", StateType.OPAQUE, OPAQUE),
     "codec-transactional": ("codec", StateType.TRANSACTIONAL, TRANSACTIONAL),
@@ -135,8 +135,16 @@ STORED: dict[str, tuple[str, StateType, Any]] = {
 
 RECORDS: dict[str, Record] = {
     "define": DefineRecord(1, "lines", {"files": [["a", 0, 10]], "raw": b"\x00\xff", "f": 0.5, "none": None}),
-    "commit": CommitRecord(1, A, {"lines": [1, 10]}, {"counts": [0, 3]}, {"tuples": 9}, 1_700_000_000_000),
+    "topology": TopologyRecord(
+        {"counts": {"kind": "opaque", "key": ["word: string"], "by": "Count", "streams": ["lines"]}},
+        {"lines": {"spout": "TextFileSpout", "promise": "transactional", "fields": ["line: string"]}},
+    ),
+    "start": StartRecord(7, ("counts",)),
+    "commit": CommitRecord(
+        1, A, {"lines": [1, 10]}, {"counts": [0, 3]}, {"tuples": 9}, 1_700_000_000_000, {"states": {}, "streams": {}}
+    ),
     "layout": LayoutRecord("counts", 4, "opaque"),
+    "layout-claimed": LayoutRecord("counts", 4, "opaque", 7 << 20),
     "adopt": AdoptRecord("counts", 9, True, {0: (9, 0), 1: (8, 3)}),
     "reset": ResetRecord("total"),
 }
@@ -179,22 +187,6 @@ def test_stored_values_and_sentinels() -> None:
         assert same(serializers[name].deserialize(found[name]), item)
 
 
-def test_sentinels_that_name_their_state() -> None:
-    sentinels = {"sealed": SENTINEL._replace(place="words/count"), "open": SENTINEL._replace(sealed=False)}
-    by_name = {name: serializer_for(name, StateType.OPAQUE) for name in ("codec", "json", "storm")}
-    items = {f"{by}-{note}": (one, sentinel) for by, one in by_name.items() for note, sentinel in sentinels.items()}
-    found = check("sentinel.v2", {name: one.serialize(sentinel) for name, (one, sentinel) in items.items()})
-    for name, (one, sentinel) in items.items():
-        assert tuple(one.deserialize(found[name])) == tuple(sentinel)
-
-
-def test_the_records_of_a_start() -> None:
-    records: dict[str, Record] = {"start": StartRecord(7), "layout": LayoutRecord("counts", 4, "opaque", 7 << 20)}
-    found = check("start.v1", {name: framing.encode(record.to_data()) for name, record in records.items()})
-    for name, record in records.items():
-        assert record_from_data(framing.decode(found[name])) == record
-
-
 def test_the_transaction_log(tmp_path: Path) -> None:
     state = LogState("0123456789abcdef", "words")
     writer = SegmentWriter(tmp_path, 7, 1 << 20, log_file.LogFile)
@@ -212,22 +204,14 @@ def test_the_transaction_log(tmp_path: Path) -> None:
     written["segment-2"] = (tmp_path / second).read_bytes()
     payloads = {name: framing.encode(record.to_data()) for name, record in RECORDS.items()}
 
-    for name, found in (("log.v2", check("log.v2", written | payloads)), ("log.v1", golden("log.v1"))):
-        for label in RECORDS:
-            assert record_from_data(framing.decode(found[label])) == RECORDS[label]
-        for segment, file in (("segment-1", first), ("segment-2", second)):
-            folder = tmp_path / name / segment
-            folder.mkdir(parents=True)
-            (folder / file).write_bytes(found[segment])
-            assert LogReader(folder).refresh() == state
-
-
-def test_the_record_of_a_topology() -> None:
-    facts = {"kind": "opaque", "key": ["word: string"], "by": "Count", "streams": ["lines"]}
-    stream = {"spout": "TextFileSpout", "promise": "transactional", "fields": ["line: string"]}
-    record = TopologyRecord({"counts": facts}, {"lines": stream})
-    found = check("topology.v1", {"topology": framing.encode(record.to_data())})
-    assert record_from_data(framing.decode(found["topology"])) == record
+    found = check("log.v1", written | payloads)
+    for name, record in RECORDS.items():
+        assert record_from_data(framing.decode(found[name])) == record
+    for segment, file in (("segment-1", first), ("segment-2", second)):
+        folder = tmp_path / segment
+        folder.mkdir()
+        (folder / file).write_bytes(found[segment])
+        assert LogReader(folder).refresh() == state
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])

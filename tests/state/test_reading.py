@@ -29,7 +29,7 @@ QUIET = log(4, (4, A))
 LEGAL: dict[str, tuple[Sentinel | None, Txid, Txid]] = {
     "a state that no batch has touched": (None, log(4, None), log(4, None)),
     "the last commit": (sentinel(4, A), QUIET, QUIET),
-    "the last commit, written by an earlier version": (sentinel(4, A, place=""), QUIET, QUIET),
+    "the last commit, by a writer that says no place": (sentinel(4, A, place=""), QUIET, QUIET),
     "a batch that is being committed": (sentinel(5, A, sealed=False), QUIET, QUIET),
     "a later attempt of it": (sentinel(5, B), QUIET, QUIET),
     "the first batch, which is being committed": (sentinel(1, A, sealed=False), log(0, None), log(0, None)),

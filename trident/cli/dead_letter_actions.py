@@ -58,8 +58,7 @@ class _Box:
         found = [letter for letter in self.letters.all(self.log) if not self.is_back(letter)]
         if (away := waiting(self.log) - len(found)) > 0:
             say(
-                f"{away:,} more wait, but are not in {self.letters.folder}: name their folder with --dead-letter-dir (an "
-                "earlier version kept their text only, and cannot put them back)",
+                f"{away:,} more wait, but are not in {self.letters.folder}: name their folder with --dead-letter-dir",
                 "yellow",
                 problems(),
             )

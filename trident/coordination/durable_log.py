@@ -13,7 +13,6 @@ from trident.coordination.framing import decode, encode
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.errors import FencedError, ForeignLogError, LogError
-from trident.state.winners import Epochs
 
 __all__ = ["DurableLog", "check_topology", "state_to_continue"]
 
@@ -92,7 +91,7 @@ def check_topology(place: object, topology: str, state: LogState | None) -> None
 
 def state_to_continue(found: LogState | None, topology: str, epoch: int) -> LogState:
     """Return the state with which a writer begins: what was found, or that of a new log; of its epoch."""
-    state = found or LogState(incarnation=secrets.token_hex(8), topology=topology, epochs=Epochs())
+    state = found or LogState(incarnation=secrets.token_hex(8), topology=topology)
     state.epoch = epoch
     return state
 

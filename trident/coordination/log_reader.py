@@ -19,8 +19,7 @@ from trident.errors import CorruptLogError, LogError
 __all__ = ["FORMAT", "VERSION", "LogReader", "exists", "header_of", "state_of"]
 
 FORMAT = "trident-log"
-VERSION = 2
-_READABLE = (1, 2)  # version 1: every record is durable before the next one is written
+VERSION = 1
 _TRIES = 20
 
 
@@ -199,9 +198,9 @@ def state_of(header: Any, segment: SegmentName, where: str) -> LogState:
     """Return the state that the header of a segment holds; ValueError or KeyError if it is something else."""
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise ValueError("the header is not one of a transaction log")
-    if header["version"] not in _READABLE:
+    if header["version"] != VERSION:
         raise LogError(
-            f"{where} is of format version {header['version']}; this version of the software reads up to {VERSION}. "
+            f"{where} is of format version {header['version']}; this version of the software reads version {VERSION}. "
             "Use the version that wrote the log"
         )
     if (header["epoch"], header["seq"]) != segment:

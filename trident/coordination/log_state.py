@@ -55,7 +55,7 @@ class LogState:
     declared
         "states" and "streams": what each of them means, by name; empty if no topology was recorded.
     epochs
-        The epochs whose drivers may have written to the states; None: any (a log that an earlier version began).
+        The epochs whose drivers may have written to the states.
     put_back
         The dead letters that committed batches have put back.
     executors
@@ -75,7 +75,7 @@ class LogState:
     totals: dict[str, int] = field(default_factory=dict)
     history: deque[CommitRecord] = field(default_factory=lambda: deque(maxlen=HISTORY))
     declared: dict[str, dict[str, Any]] = field(default_factory=dict)
-    epochs: Epochs | None = None
+    epochs: Epochs = field(default_factory=Epochs)
     put_back: dict[int, list[list[int]]] = field(default_factory=dict)
     executors: list[str] = field(default_factory=list)
 
@@ -106,7 +106,7 @@ class LogState:
             case CommitRecord():
                 self._commit(record)
             case StartRecord():
-                self.epochs = (self.epochs or Epochs(((0, record.epoch),))).with_epoch(record.epoch)
+                self.epochs = self.epochs.with_epoch(record.epoch)
                 self.executors = list(record.executors)
             case LayoutRecord():
                 self._lay_out(record)
@@ -162,9 +162,6 @@ class LogState:
         if record.attempt is not None:
             laid = Sentinel(self.incarnation, self.claimed_at(record.state), record.attempt)
             self.touched[record.state] = dict.fromkeys(range(record.partitions), laid)
-        elif record.state in self.layouts:
-            laid = Sentinel(self.incarnation, self.txid, self.winners.winner(self.txid) or 0)
-            self.touched[record.state] = dict.fromkeys(range(record.partitions), laid) if self.txid else {}
         self.layouts[record.state] = (record.partitions, record.kind)
 
     def _declare(self, states: Mapping[str, Any], streams: Mapping[str, Any]) -> None:
@@ -195,14 +192,7 @@ class LogState:
             state: {partition: sentinel[:3] for partition, sentinel in partitions.items()}
             for state, partitions in self.touched.items()
         }
-        # Left out if empty, as before there were such records, so that both forms can be read.
-        for name in ("declared", "put_back", "executors"):
-            if not values[name]:
-                del values[name]
-        if self.epochs is None:
-            del values["epochs"]
-        else:
-            values["epochs"] = list(self.epochs.ranges)
+        values["epochs"] = list(self.epochs.ranges)
         return values
 
     @classmethod
@@ -221,7 +211,7 @@ class LogState:
                 },
                 "layouts": {state: (partitions, kind) for state, (partitions, kind) in data["layouts"].items()},
                 "totals": dict(data["totals"]),
-                "epochs": Epochs.of(data["epochs"]) if "epochs" in data else None,
+                "epochs": Epochs.of(data["epochs"]),
                 "history": deque((each for each in commits if isinstance(each, CommitRecord)), maxlen=HISTORY),
             }
             return cls(**{**data, **changed})

@@ -11,7 +11,6 @@ from trident.coordination.framing import decode, encode
 from trident.coordination.log_state import LogState
 from trident.coordination.records import Record, record_from_data
 from trident.errors import AlreadyRunningError, FencedError, LogError
-from trident.state.winners import Epochs
 
 __all__ = ["MemoryLog", "TransactionLog", "TransactionLogReader"]
 
@@ -95,7 +94,7 @@ class MemoryLog:
 
     def __init__(self, topology: str, epoch: int = 1) -> None:
         self.epoch = epoch
-        self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=epoch, epochs=Epochs())
+        self.state = LogState(incarnation=secrets.token_hex(8), topology=topology, epoch=epoch)
         self.closed = False
         self._lock = threading.Lock()
         self._holders: set[int] = set()  # epochs of writers that are not closed; shared by all writers of the log

@@ -77,13 +77,6 @@ class CommitRecord(Record):
         object.__setattr__(self, "touched", touched)
         object.__setattr__(self, "counts", {name: int(count) for name, count in self.counts.items()})
 
-    def to_data(self) -> dict[str, Any]:
-        """Return the record as plain data, in the form of earlier versions if it says no more."""
-        data = super().to_data()
-        if not self.declares:
-            del data["declares"]
-        return data
-
 
 @dataclass(frozen=True)
 class StartRecord(Record):
@@ -102,13 +95,6 @@ class StartRecord(Record):
     def __post_init__(self) -> None:
         object.__setattr__(self, "executors", tuple(self.executors))
 
-    def to_data(self) -> dict[str, Any]:
-        """Return the record as plain data, in the form of earlier versions if it says no more."""
-        data = super().to_data()
-        if not self.executors:
-            del data["executors"]
-        return data
-
 
 @dataclass(frozen=True)
 class LayoutRecord(Record):
@@ -117,8 +103,7 @@ class LayoutRecord(Record):
     Attributes
     ----------
     attempt
-        The sentinels of all partitions were written again, at `LogState.claimed_at` and this attempt. None (earlier
-        versions): at the winner of that txid, if the log knew the state already.
+        The sentinels of all partitions were written again, at `LogState.claimed_at` and this attempt; None: none was.
     """
 
     tag = "layout"
@@ -126,13 +111,6 @@ class LayoutRecord(Record):
     partitions: int
     kind: str
     attempt: int | None = None
-
-    def to_data(self) -> dict[str, Any]:
-        """Return the record as plain data, in the form of earlier versions if it says no more."""
-        data = super().to_data()
-        if self.attempt is None:
-            del data["attempt"]
-        return data
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Sentinel(NamedTuple):
     Attributes
     ----------
     place
-        The state that keeps its values there, as `topology/state`; "" if the record does not say (older versions).
+        The state that keeps its values there, as `topology/state`; "" if nothing says it.
     sealed
         False from the begin of a commit until the store has acknowledged all of it. A store that commits a batch as one
         transaction never shows False.
@@ -65,8 +65,8 @@ class Sentinel(NamedTuple):
 
     @property
     def fields(self) -> list[Any]:
-        """What is stored: all six, or the first five or three where the others say nothing."""
-        return list(self if self.run else self[:5] if self.place or not self.sealed else self[:3])
+        """What is stored: all six."""
+        return list(self)
 
     @property
     def version(self) -> int:

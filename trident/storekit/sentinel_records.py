@@ -14,7 +14,6 @@ __all__ = ["FieldsCodec", "Record", "RecordCodec", "no_sentinel", "sentinel_of"]
 
 N = TypeVar("N")
 _TYPES = (str, int, int, str, bool, str)  # of the fields of a sentinel
-_LENGTHS = (3, 5, 6)  # how many fields the first version stored, the second, and this one for a run of a task
 
 
 class Record(NamedTuple, Generic[N]):
@@ -35,14 +34,14 @@ class RecordCodec(Protocol[N]):
 
 
 def sentinel_of(fields: Any, what: str) -> Sentinel:
-    """Return the sentinel of its stored fields, a list in the order of `Sentinel`: all six, or the first five or three.
+    """Return the sentinel of its stored fields, a list in the order of `Sentinel`.
 
     Raises
     ------
     CorruptValueError
         They are not the fields of a sentinel.
     """
-    if isinstance(fields, list) and len(fields) in _LENGTHS and all(map(_is_of, fields, _TYPES)):
+    if isinstance(fields, list) and len(fields) == len(_TYPES) and all(map(_is_of, fields, _TYPES)):
         return Sentinel(*fields)
     raise no_sentinel(fields, what)
 
@@ -70,20 +69,16 @@ class FieldsCodec:
         The names in the order in which they are stored: those of `Sentinel`, and any others for the notes.
     dumps, loads
         From the list to bytes and back.
-    added
-        Fields that records of earlier versions lack, version by version. The last of them are left out where they are "".
     """
 
     fields: tuple[str, ...] = Sentinel._fields
     dumps: Callable[[Any], bytes] = _dump_json
     loads: Callable[[bytes], Any] = json.loads
-    added: tuple[tuple[str, ...], ...] = (("place", "sealed"), ("run",))
 
     def encode(self, record: Record[tuple[Any, ...]]) -> bytes:
         """Return the bytes of a record."""
         own, notes = record.sentinel._asdict(), iter(record.notes)
-        fields = self._stored(len(self.added) if record.sentinel.run else len(self.added) - 1)
-        return self.dumps([own[name] if name in own else next(notes) for name in fields])
+        return self.dumps([own[name] if name in own else next(notes) for name in self.fields])
 
     def decode(self, data: bytes, what: str) -> Record[tuple[Any, ...]]:
         """Return the record of bytes."""
@@ -91,17 +86,11 @@ class FieldsCodec:
             found = self.loads(data)
         except (ValueError, TypeError, CorruptValueError) as error:
             raise no_sentinel(data, what) from error
-        names = {len(stored): stored for stored in map(self._stored, range(len(self.added) + 1))}
-        if not isinstance(found, list) or len(found) not in names:
+        if not isinstance(found, list) or len(found) != len(self.fields):
             raise no_sentinel(data, what)
-        stored = dict(zip(names[len(found)], found, strict=True))
-        sentinel = sentinel_of([stored.pop(name) for name in Sentinel._fields if name in stored], what)
+        stored = dict(zip(self.fields, found, strict=True))
+        sentinel = sentinel_of([stored.pop(name) for name in Sentinel._fields], what)
         return Record(sentinel, tuple(stored.values()))
-
-    def _stored(self, version: int) -> tuple[str, ...]:
-        """Return the fields of a record with what this many versions added."""
-        missing = {name for names in self.added[version:] for name in names}
-        return tuple(name for name in self.fields if name not in missing)
 
 
 def _is_of(value: Any, expected: type) -> bool:

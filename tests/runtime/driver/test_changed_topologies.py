@@ -11,7 +11,6 @@ import pytest
 
 from spouts import FeederBatchSpout
 from tests.harness.topology_runs import QUICK, dict_state
-from tests.state.test_golden import golden
 from trident import Stream, TopologyError, TridentTopology, TridentTuple
 from trident.cli.log import report
 from trident.coordination.transaction_log import LogReader
@@ -208,15 +207,6 @@ def test_states_may_come_and_go_but_not_return_as_something_else(
         lives.start(another_aggregator, count)
     lives.live(total, count)
     assert (lives.sums(), lives.sums("count")) == (6, 3)
-
-
-def test_a_log_that_was_written_before_there_was_such_a_record(lives: Lives) -> None:
-    lives.log.mkdir()
-    (lives.log / "00000007-0002.log").write_bytes(golden("log.v1")["segment-2"])
-    assert LogReader(lives.log).refresh().declared == {}
-    lives.live(count, name="words", state_recovery="adopt")
-    assert list(LogReader(lives.log).refresh().declared["states"]) == ["count"]
-    assert LogReader(lives.log).refresh().txid == 10
 
 
 def test_trident_log_shows_it(lives: Lives) -> None:

@@ -12,7 +12,6 @@ import pytest
 from tests.harness.topology_runs import FailTimes, Points, RowsSpout, keep, run_all, start
 from tests.runtime.driver.test_loop import HandClock, looping
 from trident import BatchFailedError, Fields, TridentTopology
-from trident.runtime.driver.batch_spouts import BatchSpoutExecutor
 from trident.spout.interfaces import Definition, SpoutType, TransactionAttempt
 
 EMPTY_IN_A_ROW = 10
@@ -169,11 +168,6 @@ def test_a_transactional_spout_that_gives_other_rows_when_replayed_is_found(
     spout.batches = {2: DEFINED}
     run_all(topology, "in_process", **conf)
     assert rows.batches == {1: [("a",)], 2: [("b",), ("c",)]}
-
-
-def test_a_definition_of_an_earlier_version_has_no_checksum_to_compare(topology: TridentTopology) -> None:
-    spout = BatchSpoutExecutor(RowsSpout("x: string", {2: [["b"], ["c"]]}))
-    assert len(spout.parts(TransactionAttempt(2, 1 << 20), {"rows": 2, "bytes": 14}, 1)) == 1
 
 
 def test_a_spout_may_fill_the_same_list_again(topology: TridentTopology) -> None:

@@ -295,17 +295,6 @@ def two(tmp_path: Path) -> Two:
     return Two(tmp_path / "log")
 
 
-def without_epochs(opens: Any) -> Any:
-    """Opens a log as an earlier version has left it."""
-
-    def open_log(*args: Any, **options: Any) -> FileLog:
-        log: FileLog = opens(*args, **options)
-        log.state.epochs = None
-        return log
-
-    return open_log
-
-
 def lose_end_of_log(log: Path, lose: Callable[[], Any]) -> None:
     """What `lose` does is in the stores and not in the log; its epochs are free again."""
     copy = log.with_name("copy")
@@ -406,19 +395,6 @@ def test_what_a_log_knows_of_one_state_stands_when_another_one_is_adopted(two: T
     with two.start(state_recovery="adopt") as running:
         assert running.log_state.adopted == {"sum": 9}
         assert [running.state(name).multi_get(["a"]) for name in ("sum", "rows")] == [[2], [2]]
-
-
-def test_adopting_on_a_log_of_an_earlier_version_may_die_between_its_records(
-    two: Two, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    two.run("a", "a")
-    lose_batch(two)
-    with monkeypatch.context() as dies:
-        dies.setattr(FileLog, "append", dying_at(AdoptRecord, 1))
-        dies.setattr(FileLog, "open", without_epochs(FileLog.open))
-        with pytest.raises(Killed):
-            two.start(state_recovery="adopt")
-    assert two.run("a", state_recovery="adopt") == [6, 6]
 
 
 def test_a_state_that_was_never_touched_may_be_gone(world: World) -> None:

@@ -204,7 +204,7 @@ def test_a_checkpoint_that_does_not_answer_for_a_batch_is_not_taken_for_one_that
     monkeypatch.setattr(query_batches, "read_batch", lambda spark, path, batch: found)
     spout = StructuredStreamingSpout(lambda spark: spark.table("t"), tmp_path, fields=FIELDS)
     coordinator = spout.get_coordinator({})
-    coordinator._last = {"query": found[0], "batch": 1, "offsets": None, "sources": []}  # as earlier versions noted it
+    coordinator._last = {"query": found[0], "batch": 1, "offsets": None, "sources": []}
     with pytest.raises(SpoutError, match=f"Spark gives batch 1, but {tmp_path} does not show {missing}, which"):
         coordinator._write(_Given(), 1)  # type: ignore[arg-type]
 

@@ -195,12 +195,21 @@ def test_rows_copied_from_a_table_of_higher_versions_are_older_than_new_ones(tmp
     state, log = state_at(tmp_path / "t"), Log()
     for number in range(1, 8):
         commit(state, log, number, 1, {"man": 1, f"w{number}": 1})
-    write_deltalake(str(tmp_path / "copy"), DeltaTable(changes(tmp_path / "t")).to_pyarrow_table())
+    changes(tmp_path / "copy").mkdir(parents=True)
+    write_deltalake(str(changes(tmp_path / "copy")), DeltaTable(changes(tmp_path / "t")).to_pyarrow_table())
     for number in range(8, 12):
         copy = state_at(tmp_path / "copy", compact_after_commits=64 if number < 10 else 2)
         commit(copy, log, number, 1, {"man": 1})
         assert values(state_at(tmp_path / "copy"), "man", "w3") == [number, 1]
     assert version_of(tmp_path / "copy") < 8
+
+
+def test_the_changes_of_a_state_are_no_state_of_their_own(tmp_path: Path) -> None:
+    commit(state_at(tmp_path / "t"), Log(), 1, 1, {"man": 1})
+    shutil.copytree(changes(tmp_path / "t"), tmp_path / "copy")
+    for one in (state_at(tmp_path / "copy"), reader_at(tmp_path / "copy")):
+        with pytest.raises(StateError, match="it holds the changes of a state itself"):
+            one.read_sentinel()
 
 
 def test_puts_outside_of_a_commit_are_durable_at_once(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_whenever_power_fails_no_log_entry_is_without_its_data(tmp_path: Path, d
 
 
 def torn(path: Path, how: str) -> Path:
-    """Cut the data of the last commit, as a table that an earlier version wrote may be left; return its entry."""
+    """Cut the data of the last commit, as a table that another program wrote may be left; return its entry."""
     entry = max((changes(path) / "_delta_log").glob("*.json"))
     newest = max(changes(path).glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
     data = newest.read_bytes()

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from spouts import FixedBatchSpout
 from states.delta import DeltaBackingMap, DeltaState
 from tests.harness.topology_runs import start
-from tests.states.delta.delta_states import ROOT, WORDS, Log, changes, commit, reader_at, state_at, update, values
+from tests.states.delta.delta_states import WORDS, Log, changes, commit, reader_at, state_at, update, values
 from trident import TridentTopology
 from trident.errors import FencedError, StateLossDetected, StateMismatchError, StatePlaceError
 from trident.operations import Count
@@ -161,19 +161,3 @@ def test_two_states_at_one_path_by_two_names_are_refused_at_the_start(tmp_path: 
         start(topology, "in_process", log_dir=str(tmp_path / "log")) as running,
     ):
         running.process_all_available()
-
-
-def test_a_table_of_an_earlier_version_is_read_merged_and_written(tmp_path: Path) -> None:
-    table = tmp_path / "t"
-    shutil.copytree(ROOT / "tests" / "states" / "golden" / "delta", table)
-    log = Log()
-    for number in (1, 2):
-        log.record(log.txid(number, 1))
-    assert tuple(reader_at(table).read_sentinel()) == ("inc", 2, 1, "", True, "")
-    state = state_at(table, compact_after_commits=2, background_maintenance=False)
-    for number in (3, 4, 5):
-        commit(state, log, number, 1, {"man": 1})
-    for one in (state, state_at(table), reader_at(table)):
-        assert values(one, "man", "dog") == [5, 2]
-        assert one.read_sentinel() == log.expected
-    assert [state.at(number).multi_get([("man",)]) for number in (2, 5)] == [[2], [5]]

@@ -15,13 +15,11 @@ from pymemcache.client.base import Client
 from pymemcache.exceptions import MemcacheServerError
 
 from states.memcached import MemcachedState
-from states.memcached.health import BaselineCodec, Health, loss
+from states.memcached.health import Health, loss
 from tests.harness.servers import Server, start_memcached
 from tests.states.memcached.test_memcached import commit, new_conf, opened
 from tests.states.memcached.test_memcached_losses import HEALTH, evict
 from trident.errors import BackendError, StateLossDetected
-from trident.state import Sentinel
-from trident.storekit import Record
 from trident.testing.backend.simulated_log import Log
 
 pytestmark = pytest.mark.server
@@ -163,9 +161,3 @@ def test_a_reset_of_the_counters_is_told_as_such(flushes: int) -> None:
 def test_every_counter_of_dropped_items_counts(counter: str) -> None:
     statistics = {b"pid": 1, b"time": 50, b"uptime": 20, b"bytes_written": 7, counter.encode(): 3}
     assert Health.of(0, statistics) == Health(0, 1, 30, 0, 3, 7)
-
-
-def test_a_record_of_an_earlier_version_is_read() -> None:
-    data = b'{"sentinel":["log",3,1048576],"servers":{"a:1":[65536,10,1000,2,5]}}'
-    assert BaselineCodec().decode(data, "state p") == Record(Sentinel("log", 3, 1 << 20), {"a:1": HEALTH})
-    assert BaselineCodec().encode(BaselineCodec().decode(data, "state p")) == data.replace(b"2,5]", b"2,5,0]")

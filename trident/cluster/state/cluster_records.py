@@ -89,7 +89,7 @@ class StormBase:
         What else that upgrade has replaced, for going back: `target`, `conf` and `component->executors`. And `epoch`, the last
         one of the log before the new code: a batch of a later one shows that it runs.
     log_dir
-        Where its log is if its settings do not say it, chosen when it was submitted; "" in records of earlier versions.
+        Where its log is if its settings do not say it, chosen when it was submitted.
     """
 
     storm_name: str

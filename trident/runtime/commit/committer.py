@@ -36,6 +36,7 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.rows import Emitted, Run, columns_of
+from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.windows.over_time import update_over_time
 from trident.runtime.windows.shares import Moment, Place, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
@@ -355,6 +356,7 @@ def _ended(node: PersistNode, state: Any, txid: Txid, reach: Reach) -> None:
     _committing(node, state, txid, reach).__exit__(None, None, None)
 
 
+@calls_user_code(lambda local: (local["node"].id, None))
 def update_time_partition(
     node: WindowNode | JoinWithinNode,
     state: Any,
@@ -425,6 +427,7 @@ def _new_values(node: PersistNode, rows: Sequence[Any], wanted: bool) -> pa.Tabl
     return pa.table(columns_of(node.id, node.fields, rows), schema=schema_of(node.fields)) if wanted else None
 
 
+@calls_user_code(lambda local: (local["node"].id, None))
 def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bounds) -> Sequence[Any]:
     aggregation = node.aggregation
     if aggregation is None:
@@ -436,6 +439,7 @@ def _update_rows(node: PersistNode, state: Any, entries: RowEntries, bounds: Bou
     return _update_keys(node, state.multi_update, entries)
 
 
+@calls_user_code(lambda local: (local["node"].id, None))
 def _update_keys(node: PersistNode, update: Callable[..., list[Any]], entries: RowEntries) -> Sequence[Any]:
     assert node.aggregation is not None, node
     values = update(entries.keys, _updaters(node.aggregation, entries))

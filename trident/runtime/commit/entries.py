@@ -16,6 +16,7 @@ from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.key_columns import keys_of
 from trident.runtime.steps.partitions import partition_of_total, partitions_of
 from trident.runtime.steps.rows import tuples_of
+from trident.runtime.steps.user_calls import calls_user_code
 from trident.state.abilities import ColumnarState
 from trident.state.encoding.equal_keys import OneForm
 from trident.state.interfaces import Key
@@ -118,6 +119,7 @@ def _as_columns(table: pa.Table, aggregation: Aggregation) -> ColumnEntries | No
     return ColumnEntries(table, aggregation, cast(Combine, merging_kernel(aggregation)))
 
 
+@calls_user_code(lambda local: (local["node"].id, None))
 def inputs_of(node: PersistNode, tables: list[pa.Table], partitions: int, columnar: bool) -> dict[int, Entries]:
     """Return the entries of a batch for each partition that it touches; `columnar`: see `takes_columns`."""
     with failing_at(node.id):  # a user's combine or zero

@@ -21,6 +21,7 @@ from trident.runtime.reading.views import StateView
 from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.rows import Run
+from trident.runtime.steps.user_calls import calls_user_code
 from trident.state.txid import Snapshot, Txid
 
 __all__ = ["Flow", "snapshot_of"]
@@ -100,6 +101,7 @@ class Flow:
             check_partitions(node.state, states, lambda: txids)
         return answers
 
+    @calls_user_code(lambda local: (local["node"].id, None))
     def exchange(self, node: ExchangeNode, arrived: list[Frame]) -> None:
         """Run all partitions of an exchange behind a state. Its rows come from workers, states, or both."""
         exchange, fragment, on_error = self._exchanges[node.id], self._fragments[node.id], self._run.on_error

@@ -110,8 +110,8 @@ class BatchSpoutExecutor:
         return self._definition(table)
 
     def size(self, definition: Definition) -> int | None:
-        """Say how many bytes the rows of a batch take; None of a batch that an earlier version defined."""
-        size: int | None = definition.get("bytes")
+        """Say how many bytes the rows of a batch take."""
+        size: int = definition["bytes"]
         return size
 
     def parts(self, attempt: TransactionAttempt, definition: Definition, parallelism: int) -> Sequence[Any]:
@@ -155,8 +155,7 @@ class BatchSpoutExecutor:
         return counted | {"crc": checksum(table)} if self.spout_type is SpoutType.TRANSACTIONAL else counted
 
     def _check_replay(self, txid: int, defined: dict[str, int], found: dict[str, int]) -> None:
-        # Earlier versions recorded less.
-        if any(found[each] != defined[each] for each in ("rows", "crc") if each in found and each in defined):
+        if any(found[each] != defined[each] for each in ("rows", "crc") if each in found):
             call = f"{type(self._spout).__name__}.emit_batch({txid})"
             raise ReplayMismatchError(
                 f"{call} gave other rows than when the batch was defined: {_said(found)} in place of {_said(defined)}. A "

@@ -9,21 +9,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from trident.errors import BatchFailedError
-from trident.runtime.commit import committer, entries
-from trident.runtime.commit.flow import Flow
-from trident.runtime.engine import worker
-from trident.runtime.engine.fragment_runs import run_fragment
 from trident.runtime.reading import views
-from trident.runtime.steps import applying as steps
 from trident.runtime.steps.failures import Failure, shown
-from trident.runtime.steps.plain_functions import Calls
-from trident.runtime.steps.rows import iterate
+from trident.runtime.steps.user_calls import MARKED, calls_user_code
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
 from trident.statistics.at_work import place_of
@@ -36,28 +30,11 @@ _ASKED = -1
 """The attempt number while a spout is asked about a batch; no attempt has this number."""
 
 T = TypeVar("T")
-Local = Mapping[str, Any]
 
 
+@calls_user_code(lambda local: (local["spout"], None))
 def _ask(spout: str, call: Callable[..., T], arguments: Iterable[Any]) -> T:
     return call(*arguments)
-
-
-_STEPS: dict[CodeType, Callable[[Local], tuple[str, object]]] = {
-    _ask.__code__: lambda local: (local["spout"], None),
-    iterate.__code__: lambda local: (local["step"], local.get("row")),
-    Calls.run.__code__: lambda local: local["self"].position(),
-    run_fragment.__code__: lambda local: (local["sink"].target if "sink" in local else local["step"].id, None),
-    steps._retrieve.__code__: lambda local: (local["step"], None),  # noqa: SLF001
-    worker._read.__code__: lambda local: (local["fragment"].entry, None),  # noqa: SLF001
-    worker.run_entry.__code__: lambda local: (local["entry"], None),
-    entries.inputs_of.__code__: lambda local: (local["node"].id, None),
-    committer._update_rows.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
-    committer._update_keys.__code__: lambda local: (local["node"].id, None),  # noqa: SLF001
-    Flow.exchange.__code__: lambda local: (local["node"].id, None),
-    committer.update_time_partition.__code__: lambda local: (local["node"].id, None),
-}
-"""The functions that call code of the user's, and how to find the step and the tuple in their locals."""
 
 
 class _Begun(NamedTuple):
@@ -192,7 +169,7 @@ def _call(innermost: FrameType | None) -> _Call | None:
     operations that it calls are.
     """
     frame, users, is_operation = innermost, None, False
-    while frame is not None and frame.f_code not in _STEPS:
+    while frame is not None and frame.f_code not in MARKED:
         file = frame.f_code.co_filename
         if not is_operation:
             if file == values.__file__:  # of the modules of states only this one calls operations
@@ -204,23 +181,22 @@ def _call(innermost: FrameType | None) -> _Call | None:
         frame = frame.f_back
     if frame is None or users is None:
         return None
-    # One call gives all tables of a part.
-    given = frame.f_locals.get("data") if frame.f_code is worker._read.__code__ else None  # noqa: SLF001
-    return _Call(users, frame, given)
+    given = MARKED[frame.f_code].given
+    return _Call(users, frame, frame.f_locals.get(given) if given else None)
 
 
 def _place(innermost: FrameType) -> tuple[str, str] | None:
     """Return the step of a thread, and the line: the user's, or of a store the innermost; None if it is at no step."""
     frame: FrameType | None = innermost
     users = None
-    while frame is not None and frame.f_code not in _STEPS:
+    while frame is not None and frame.f_code not in MARKED:
         if not frame.f_code.co_filename.startswith(_OURS):
             users = frame
         frame = frame.f_back
     if frame is None:
         return None
     try:
-        step, _ = _STEPS[frame.f_code](frame.f_locals)
+        step, _ = MARKED[frame.f_code].place(frame.f_locals)
     except KeyError:  # it has just begun, or has ended
         return None
     return step, place_of(users or innermost)
@@ -234,7 +210,7 @@ def _is_store(frame: FrameType, file: str) -> bool:
 
 
 def _failure(innermost: FrameType, call: _Call, cause: str) -> Failure:
-    step, row = _STEPS[call.step.f_code](call.step.f_locals)
+    step, row = MARKED[call.step.f_code].place(call.step.f_locals)
     on = "" if row is None else f" on tuple {shown(row)}"
     where = f"{call.frame.f_code.co_name}, {call.frame.f_code.co_filename}:{call.frame.f_lineno}"
     details = "".join(traceback.format_stack(innermost))

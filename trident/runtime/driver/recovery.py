@@ -22,7 +22,6 @@ from trident.state.abilities import Closable, SentinelReadable, place_of
 from trident.state.interfaces import StateType
 from trident.state.sentinel import check_sentinel
 from trident.state.txid import RETRY_BITS, Sentinel, Txid, epoch_of
-from trident.state.winners import Epochs
 
 __all__ = ["reconcile"]
 
@@ -49,8 +48,6 @@ class _Found:
         The sentinels in their stores.
     mismatch
         Why store and log do not belong together; None if they do.
-    unfinished
-        A start of an earlier version was killed while it wrote the sentinels again.
     """
 
     name: str
@@ -58,7 +55,6 @@ class _Found:
     known: int
     sentinels: list[Sentinel | None]
     mismatch: StateMismatchError | None = None
-    unfinished: bool = False
 
 
 def reconcile(
@@ -119,9 +115,6 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
     instances = [*laid_out, *wanted[len(laid_out) :]]
     found = _Found(name, instances, len(laid_out), [instance.read_sentinel() for instance in instances])
     for partition, (instance, sentinel) in enumerate(zip(instances, found.sentinels, strict=True)):
-        if partition < found.known and _is_laid_by_earlier_version(log, sentinel):
-            found.unfinished |= sentinel != log.state.expected(name, partition)
-            continue
         # The log expects nothing of an added partition; a sentinel of an earlier layout may be there.
         if partition >= found.known and sentinel is not None and _knows(log, sentinel):
             sentinel = sentinel._replace(txid=0)
@@ -134,17 +127,11 @@ def _compare(log: TransactionLog, name: str, laid_out: Sequence[Any], wanted: Se
     return found
 
 
-def _is_laid_by_earlier_version(log: TransactionLog, sentinel: Sentinel | None) -> bool:
-    state = log.state
-    winner = state.winners.winner(state.txid) or 0
-    return state.epochs is None and state.txid > 0 and sentinel == Sentinel(state.incarnation, state.txid, winner)
-
-
 def _next_txid(log: TransactionLog, name: str, partition: int) -> Txid:
     """Return the next commit, to be compared with what drivers of earlier epochs left behind."""
     state = log.state
     expected = state.expected(name, partition)
-    return Txid(state.txid + 1, _ABOVE_ALL, state.winners_of(name), state.incarnation, expected, _epochs(log))
+    return Txid(state.txid + 1, _ABOVE_ALL, state.winners_of(name), state.incarnation, expected, state.epochs)
 
 
 # ---- what the policy asks for ----------------------------------------------------------------------------------------
@@ -177,8 +164,6 @@ def _adopt(log: TransactionLog, founds: Sequence[_Found]) -> None:
     of the others are all written before the first record, by an epoch that the log does not know yet. So after a crash in
     between they match no log, and the next start adopts them again.
     """
-    if log.state.epochs is None:
-        log.append(StartRecord(log.epoch - 1))  # a log of an earlier version treats every epoch as known
     state, attempt = log.state, log.epoch << RETRY_BITS
     base = max(
         [state.txid, *(sentinel.txid for found in founds for sentinel in found.sentinels if sentinel is not None)]
@@ -199,12 +184,7 @@ def _adopt(log: TransactionLog, founds: Sequence[_Found]) -> None:
 
 def _knows(log: TransactionLog, sentinel: Sentinel) -> bool:
     """Whether the log knows the winners up to a sentinel, because a driver of this log wrote it."""
-    return sentinel.incarnation == log.state.incarnation and epoch_of(sentinel.attempt) in _epochs(log)
-
-
-def _epochs(log: TransactionLog) -> Epochs:
-    """Return the epochs of earlier drivers that may have written."""
-    return Epochs(((0, log.epoch - 1),)) if log.state.epochs is None else log.state.epochs
+    return sentinel.incarnation == log.state.incarnation and epoch_of(sentinel.attempt) in log.state.epochs
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------------
@@ -225,7 +205,7 @@ def _lay_out(
     unfinished, a key may come to another partition now, and that one's sentinel does not stop the old writer.
     """
     layout = (len(partitions), "custom" if kind is None else kind.value)
-    if log.state.layouts.get(name) == layout and not (found and found.unfinished) and not (found and roams):
+    if log.state.layouts.get(name) == layout and not (found and roams):
         return
     attempt = None
     if found is not None:

@@ -17,6 +17,7 @@ from trident.runtime.steps.applying import apply_step
 from trident.runtime.steps.failures import failing_at
 from trident.runtime.steps.in_batch import aggregate
 from trident.runtime.steps.rows import Run
+from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.windows.join_input import join_input
 from trident.runtime.windows.worker_input import window_input
 
@@ -32,6 +33,7 @@ def whole(fragment: Fragment, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     yield pa.concat_tables(all_of_them)
 
 
+@calls_user_code(lambda local: (local["sink"].target if "sink" in local else local["step"].id, None))
 def run_fragment(
     fragment: Fragment, table: pa.Table, run: Run, figures: list[int], letters: PutBacks | None = None
 ) -> Iterator[tuple[Sink, pa.Table]]:

@@ -25,6 +25,7 @@ from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at, failure_of
 from trident.runtime.steps.rows import Run
+from trident.runtime.steps.user_calls import calls_user_code
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
@@ -217,6 +218,7 @@ def _put_back(
     return _guarded(worker.program, worker.program.fragments[entry], [], run, index, output, part.tables)
 
 
+@calls_user_code(lambda local: (local["entry"], None))
 def run_entry(
     worker: WorkerProgram, order: Order, entry: str, partition: int, frames: Sequence[Frame], level: int = 0
 ) -> TaskOutput:
@@ -292,6 +294,7 @@ def send(
         figures[HEAD + EACH * (len(fragment.steps) + at) + 1] += perf_counter_ns() - began
 
 
+@calls_user_code(lambda local: (local["fragment"].entry, None), given="data")
 def _read(emitter: Any, fragment: Fragment, part: Any, output: TaskOutput) -> Iterator[pa.Table]:
     schema = schema_of(fragment.fields)
     with failing_at(fragment.entry):

@@ -21,6 +21,7 @@ from trident.planner import Step
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.plain_functions import each_plain
 from trident.runtime.steps.rows import Emitted, as_values, iterate, tuples_of
+from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.steps.vector_steps import each_vectorised, filter_vectorised, map_vectorised, select
 
 __all__ = ["apply_query", "apply_step", "has_step_kernel"]
@@ -196,6 +197,7 @@ def apply_query(
     return _append(Step(step, (), node, columns), node.outputs.names, table, parents, out.columns())
 
 
+@calls_user_code(lambda local: (local["step"], None))
 def _retrieve(step: str, node: QueryNode, rows: list[Any], state: Any) -> list[Any]:
     with failing_at(step):
         found = node.function.batch_retrieve(state, rows)

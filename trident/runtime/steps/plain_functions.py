@@ -17,6 +17,7 @@ from trident.graph import EachNode
 from trident.operations.adapters import PlainFunction
 from trident.runtime.steps.failures import StepFailed, TupleErrors, with_row
 from trident.runtime.steps.rows import as_values, column_of, columns_of, wrong_arity
+from trident.runtime.steps.user_calls import calls_user_code
 from trident.tuples import TridentTuple
 
 __all__ = ["Calls", "each_plain"]
@@ -40,6 +41,7 @@ class Calls:
         self._counts: list[int] = []  # by row
         self._checked = 0
 
+    @calls_user_code(lambda local: local["self"].position())
     def run(self, on_error: TupleErrors) -> None:
         """Call the function for each row."""
         function: PlainFunction = self._node.function

@@ -13,6 +13,7 @@ from trident.fields import Fields
 from trident.naming import counted
 from trident.runtime.steps.bounds import DEFAULT_BOUNDS, Bounds
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, shown, with_row
+from trident.runtime.steps.user_calls import calls_user_code
 from trident.spout.interfaces import TransactionAttempt
 from trident.tuples import TridentTuple
 
@@ -148,6 +149,7 @@ def tuples_of(table: pa.Table, fields: Fields) -> Iterator[TridentTuple]:
         yield TridentTuple(fields, values)
 
 
+@calls_user_code(lambda local: (local["step"], local.get("row")))
 def iterate(
     step: str,
     table: pa.Table,
