@@ -34,6 +34,7 @@ VALUES = (
     "trident.errors",
     "trident.fields",
     "trident.naming",
+    "trident.object_stores",
     "trident.redaction",
     "trident.setting_types",
     "trident.tuples",
@@ -53,6 +54,7 @@ FOR_STORES = (
     "trident.storekit",
     "trident.errors",
     "trident.fields",
+    "trident.object_stores",
     "trident.redaction",
     "trident.arrow",
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -13,16 +12,14 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from trident.errors import EnvironmentProblem, SpoutError
+from trident.errors import EnvironmentProblem, SourceAwayError, SpoutError
+from trident.object_stores import is_unanswered, short
 from trident.redaction import redacted
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-__all__ = ["TablePlace", "delta_rs"]
-
-_COLOUR = re.compile("\x1b\\[\\d*m↳? ?")
-_BACKTRACE = re.compile(r"\d+: |at |clone3?$|start_thread$")
+__all__ = ["TablePlace", "delta_rs", "not_read"]
 
 
 def delta_rs() -> Any:
@@ -79,11 +76,11 @@ class TablePlace:
             table: DeltaTable = package.DeltaTable(self._uri, version=version, storage_options=self._options)
         except package.exceptions.TableNotFoundError as error:
             raise SpoutError(
-                f"there is no Delta table at {self.name}: {_short(error)}. Mend the path, or create it"
+                f"there is no Delta table at {self.name}: {short(error)}. Mend the path, or create it"
             ) from error
         except (package.exceptions.DeltaError, OSError, ValueError) as error:
             at = "" if version is None else f" at version {version}"
-            raise SpoutError(f"the Delta table {self.name} cannot be opened{at}: {_short(error)}") from error
+            raise not_read(f"the Delta table {self.name} cannot be opened{at}", error) from error
         return table
 
     def stamp(self, path: str) -> tuple[int, int] | None:
@@ -108,17 +105,17 @@ class TablePlace:
 
     @contextmanager
     def asked(self, what: str) -> Iterator[None]:
-        """Turn what file systems and delta-rs raise into `SpoutError`: no answer is not the answer that nothing is there."""
+        """Turn what file systems and delta-rs raise into errors: no answer is not the answer that nothing is there."""
         try:
             yield
         except (delta_rs().exceptions.DeltaError, OSError) as error:
-            raise SpoutError(f"{what} of the Delta table {self.name} cannot be read: {_short(error)}") from error
+            raise not_read(f"{what} of the Delta table {self.name} cannot be read", error) from error
 
     def open(self, path: str) -> pa.NativeFile:
         """Open a data file."""
         return self._files.open_input_file(unquote(path))
 
 
-def _short(error: Exception) -> str:
-    lines = [line.strip() for line in _COLOUR.sub("", redacted(str(error))).splitlines()]
-    return "; ".join(line for line in lines if line and not _BACKTRACE.match(line))[:300]
+def not_read(what: str, error: Exception) -> SpoutError:
+    """Return the error that says what could not be read: `SourceAwayError` if the object store is away."""
+    return (SourceAwayError if is_unanswered(error) else SpoutError)(f"{what}: {short(error).strip(' .')}")

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spouts.delta.delta_types import partition_value
 from spouts.delta.table_log import DataFile
-from spouts.delta.table_place import TablePlace
+from spouts.delta.table_place import TablePlace, not_read
 from spouts.files.column_types import read_schema
 from spouts.files.parquet_rows import ROWS, columns_as, columns_in, parquet_file
 from spouts.files.row_groups import Footer
@@ -58,7 +58,7 @@ class DeltaEmitter:
                     "A longer delta.deletedFileRetentionDuration leaves a stream more time"
                 ) from error
             except (OSError, pa.ArrowException) as error:
-                raise SpoutError(f"{what} cannot be read: {str(error).strip(' .')}") from error
+                raise not_read(f"{what} cannot be read", error) from error
 
     def _rows(self, what: str, piece: FilePiece, source: pa.NativeFile) -> Iterator[pa.Table]:
         size = source.size()

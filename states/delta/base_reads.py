@@ -10,12 +10,12 @@ import pyarrow.compute as pc
 
 from states.delta.base_table import TRIMMED, BaseTable
 from states.delta.change_table import ABSENT, ChangeTable
-from states.delta.faults import short
 from states.delta.large_index import LargeIndex
 from states.delta.layout import SEQ_COLUMN, Layout, RawKey, RawValue, in_order
 from states.delta.options import DeltaOptions
 from states.delta.published_table import Shown
 from trident.errors import StateError
+from trident.object_stores import short
 
 __all__ = ["BaseReads"]
 

@@ -12,16 +12,13 @@ from typing import Any
 import pyarrow as pa
 
 from trident.errors import BackendError, StateError, StoreAwayError
-from trident.redaction import redacted
+from trident.object_stores import is_refused, is_unanswered, short
 from trident.storekit import driver_package
 
-__all__ = ["VersionMoved", "columns", "driver", "reading", "short", "writing"]
+__all__ = ["VersionMoved", "columns", "driver", "reading", "writing"]
 
 _PERMANENT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_NO_ANSWER = re.compile(r"error sending request|HTTP error|timed out|non-2xx status code")
-_REFUSAL = re.compile(r"non-2xx status code: 40[13]")
-_COLOUR = re.compile("\x1b\\[\\d*m↳? ?")
 _OS_ERROR = re.compile(r"os error (\d+)|Os \{ code: (\d+)")
 
 
@@ -43,7 +40,7 @@ def reading(path: str, doing: str) -> Iterator[None]:
     try:
         yield
     except (driver().exceptions.DeltaError, pa.ArrowException, OSError, ValueError) as error:
-        if _os_error(error) is not None or _NO_ANSWER.search(str(error)):
+        if _os_error(error) is not None or is_refused(error) or is_unanswered(error):
             raise _refused(path, doing, error) from _brief(error)
         raise StateError(
             f"cannot {doing} Delta table {path}: it is damaged or of an unknown format: {short(error)}. "
@@ -68,12 +65,6 @@ def writing(path: str, doing: str) -> Iterator[None]:
         raise _refused(path, doing, error) from _brief(error)
 
 
-def short(error: Exception) -> str:
-    """Return the text of an error without secrets, and without the colours and the stack trace of some of delta-rs."""
-    lines = [line.strip() for line in _COLOUR.sub("", redacted(str(error))).splitlines()]
-    return "; ".join(line for line in lines if line and not re.match(r"(\d+: |at )", line))[:500]
-
-
 def _brief(error: Exception) -> Exception:
     # The cause in a traceback: the text of delta-rs without the backtrace of its own threads.
     if not isinstance(error, driver().exceptions.DeltaError):
@@ -90,10 +81,10 @@ def columns(schema: Any) -> list[str]:
 
 def _refused(path: str, doing: str, error: Exception) -> BackendError:
     number = _os_error(error)
-    if _REFUSAL.search(str(error)):
+    if is_refused(error):
         advice = "check the keys and rights in storage_options"
         return BackendError(f"cannot {doing} Delta table {path}: {short(error)}; {advice}", retryable=False)
-    if _NO_ANSWER.search(str(error)):
+    if is_unanswered(error):
         message = f"cannot {doing} Delta table {path}: {short(error)}; the batch may be replayed"
         return StoreAwayError(message, f"the object store of {path}")
     retryable = number not in _PERMANENT

@@ -10,9 +10,10 @@ import pyarrow.compute as pc
 from pyarrow.fs import FileSystem, LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
 from states.delta.data_files import DataFile, data_files, read_files
-from states.delta.faults import reading, short
+from states.delta.faults import reading
 from states.delta.followed_table import ABSENT, FollowedTable
-from trident.errors import BackendError, StateError
+from trident.errors import BackendError, StateError, StoreAwayError
+from trident.object_stores import short
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -76,9 +77,17 @@ class OpenedTable(FollowedTable):
                 yield pa.Table.from_batches([batch])
 
     def readable(self) -> bool:
-        """Tell whether the version can still be read: its log entries and all of its data files are there."""
+        """Tell whether the version can still be read: its log entries and all of its data files are there.
+
+        Raises
+        ------
+        StoreAwayError
+            The object store does not say it.
+        """
         try:
             self.refresh()
+        except StoreAwayError:
+            raise
         except StateError:
             return False
         if self._table is None:

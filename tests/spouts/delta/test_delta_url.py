@@ -9,11 +9,15 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from spouts import DeltaSpout
+from states.memory import MemoryMapState
+from tests.harness.commands import until
 from tests.spouts.delta.test_delta_versions import FEED, ids, numbers
 from tests.spouts.reading import definitions, rows_of
 from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.test_delta_object_store import storage
-from trident.errors import ReplayMismatchError, SpoutError
+from trident import TridentTopology
+from trident.errors import ReplayMismatchError, SourceAwayError, SpoutError
+from trident.operations import Count
 
 URL = "s3://bucket/tables/people"
 
@@ -47,6 +51,39 @@ def test_a_bucket_without_the_table_is_named_and_secrets_are_not(bucket: Bucket)
     with pytest.raises(SpoutError, match="there is no Delta table at s3://bucket/tables/people") as caught:
         DeltaSpout(URL, storage_options=storage(bucket))
     assert "secret" not in str(caught.value)
+
+
+def test_a_bucket_that_is_away_is_waited_for_however_often_that_is_tried(bucket: Bucket) -> None:
+    options = storage(bucket)
+    write_deltalake(URL, numbers(0, 10), storage_options=options)
+    topology = TridentTopology("away")
+    people = topology.new_stream("people", DeltaSpout(URL, storage_options=options))
+    counts = people.persistent_aggregate(MemoryMapState(), Count(), "count")
+    with topology.start(engine="in_process", max_batch_attempts=2, retry_backoff_max_ms=100) as running:
+        running.process_all_available()
+        write_deltalake(URL, numbers(10, 15), mode="append", storage_options=options)
+        bucket.refuse("everything")
+        until(lambda: running.status["failures"] >= 4 or not running.is_active, "it is tried more often than may fail")
+        assert running.is_active
+        assert running.status["waiting"].startswith("waiting for its source (step 'people') since 2")
+        bucket.refuse("nothing")
+        running.process_all_available()
+        assert running.state(counts).get() == 15
+
+
+def test_files_in_a_bucket_that_is_away_are_waited_for(bucket: Bucket) -> None:
+    options = storage(bucket)
+    write_deltalake(URL, numbers(0, 10), storage_options=options)
+    spout = DeltaSpout(URL, storage_options=options)
+    coordinator = spout.get_coordinator({})
+    (first,) = definitions(coordinator)
+    bucket.close()
+    with pytest.raises(
+        SourceAwayError, match="the file part-.* of the Delta table s3://bucket/tables/people cannot be read"
+    ):
+        rows_of(spout, coordinator, first)
+    with pytest.raises(SourceAwayError, match="the Delta table s3://bucket/tables/people cannot be opened"):
+        spout.get_coordinator({})
 
 
 def test_a_table_that_was_made_again_in_a_bucket_is_refused(bucket: Bucket) -> None:

@@ -16,6 +16,7 @@ from tests.spouts.delta.test_delta_versions import FEED, numbers
 from tests.spouts.withheld_lives import Life
 from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.test_delta_object_store import storage
+from trident.errors import SourceAwayError
 
 URL = "s3://bucket/tables/people"
 HOW: tuple[How, ...] = ("error", "dropped", "never")
@@ -62,6 +63,7 @@ def lived(bucket: Bucket, proxy: WithheldApart, start: str | int, number: int, h
 def check(bucket: Bucket, proxy: WithheldApart, start: str | int, number: int, how: How) -> int:
     life, found = lived(bucket, proxy, start, number, how)
     expected = range({"earliest": 0, "latest": 10, 1: 5}[start], 25)
+    assert all(isinstance(error, SourceAwayError) for error in life.errors), f"{how}: {life.errors}"
     assert Counter(row[0] for row in life.rows) == Counter(expected), f"{how}: the answer to request {number}"
     return found
 

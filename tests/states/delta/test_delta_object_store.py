@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from states.delta import DeltaState, delta_state_at
+from tests.harness.withheld import How, WithheldApart
 from tests.states.delta.delta_bucket import Bucket
 from tests.states.delta.delta_states import WORDS, Log, commit, update, values
-from trident.errors import BackendError, ConfigError, FencedError
+from trident.errors import BackendError, ConfigError, FencedError, StoreAwayError
 from trident.state.interfaces import StateConf
 
 URL = "s3://bucket/states/words"
@@ -101,6 +104,25 @@ def test_a_bucket_that_does_not_answer_is_no_damage(bucket: Bucket, how: str) ->
         with pytest.raises(BackendError, match="Delta table s3://bucket/states/words") as caught:
             values(one, "man")
         assert caught.value.retryable
+
+
+@pytest.mark.parametrize("how", ["error", "dropped"])
+def test_a_batch_is_not_called_gone_while_a_bucket_is_away(bucket: Bucket, how: How) -> None:
+    state, log = state_in(bucket), Log()
+    for number in (1, 2, 3):
+        commit(state, log, number, 1, {"man": number})
+    busy = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    with closing(WithheldApart(urlsplit(bucket.url).port or 0, busy)) as proxy:
+        through = {**storage(bucket), "AWS_ENDPOINT_URL": f"http://127.0.0.1:{proxy.port}"}
+
+        def read() -> dict[str, int]:
+            return dict(delta_state_at(URL, 2, WORDS, storage_options=through).get_tuples())
+
+        assert read() == {"man": 3}
+        for number in range(1, proxy.withhold(0, how) + 1):
+            proxy.withhold(number, how)
+            with pytest.raises(StoreAwayError, match="s3://bucket/states/words"):
+                read()
 
 
 def test_a_file_url_is_a_local_folder_and_is_forced_to_the_disk(

@@ -1,0 +1,30 @@
+"""What the errors of object stores say, as delta-rs raises them: whether one is away, or refuses, in few words."""
+
+from __future__ import annotations
+
+import re
+
+from trident.redaction import redacted
+
+__all__ = ["is_refused", "is_unanswered", "short"]
+
+_NO_ANSWER = re.compile(r"error sending request|HTTP error|timed out|non-2xx status code")
+_REFUSAL = re.compile(r"non-2xx status code: 40[13]")
+_COLOUR = re.compile("\x1b\\[\\d*m↳? ?")
+_BACKTRACE = re.compile(r"\d+: |at |clone3?$|start_thread$")
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether the store does not permit it."""
+    return _REFUSAL.search(str(error)) is not None
+
+
+def is_unanswered(error: Exception) -> bool:
+    """Whether the store did not answer, or only that it cannot at the moment."""
+    return _NO_ANSWER.search(str(error)) is not None and not is_refused(error)
+
+
+def short(error: Exception) -> str:
+    """Return the text of an error without secrets, and without the colours and the stack trace of some of delta-rs."""
+    lines = [line.strip() for line in _COLOUR.sub("", redacted(str(error))).splitlines()]
+    return "; ".join(line for line in lines if line and not _BACKTRACE.match(line))[:500]
