@@ -83,6 +83,11 @@ class Config(Redacted):
     allow_changed_topology
         Continue with a log although a state or a stream has another meaning than when the log was written (key, value,
         aggregator, kind, source). Stored values are taken as they are, and the log records the new meaning.
+    reset_batch_time
+        If the time of the batches is more than a minute ahead of the clock, because a clock was wrong, let it begin again at
+        the clock. Windows by the time of the batch then give what they hold, once, and begin again; see
+        [windows](windows.md#when-a-window-fires). Without it they give nothing until the clock has got there. Set it for
+        one start.
     state_recovery
         What to do when log and store do not belong together. `"refuse"` ends the start. `"adopt"` takes the store as it is;
         after a lost log the spouts start from the beginning, so use it for spouts that do not repeat themselves.
@@ -135,6 +140,7 @@ class Config(Redacted):
     takeover: bool = False
     allow_inexact: bool = False
     allow_changed_topology: bool = False
+    reset_batch_time: bool = False
     state_recovery: Literal["refuse", "adopt", "restart"] = "refuse"
     engine: Literal["spark", "in_process", "auto"] = "spark"
     auto_bytes: int = 8 << 20

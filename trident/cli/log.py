@@ -93,7 +93,7 @@ def _said(name: str, definition: Any, wide: bool) -> str:
         numbers = (f"{txid}-{number}" for txid, ranges in definition.items() for number in numbers_of(ranges))
         return f"dead letters: {', '.join(numbers) if wide else short(list(numbers))}"
     if name == TIME:
-        return f"time: {_utc(definition['now'])}"
+        return f"time: {_utc(definition['now'])}{' (begins again)' if 'begins_again' in definition else ''}"
     return f"{name}: {json.dumps(definition, ensure_ascii=False) if wide else short(definition)}"
 
 

@@ -19,6 +19,7 @@ from trident.operations import Count, Sum, TumblingCountWindow, TumblingDuration
 from trident.planner import make_plan
 from trident.runtime.driver.batch_time import TIME, BatchTime, now_of
 from trident.runtime.windows.grid import Grid
+from trident.runtime.windows.shares import Now
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
 
@@ -86,6 +87,20 @@ def test_only_windows_by_the_time_of_the_batch_need_it() -> None:
     assert time_of(by_event_time, TumblingDurationWindow.of(S)) is not None
 
 
+def test_time_begins_again_at_the_clock_if_it_may_and_is_far_ahead() -> None:
+    behind = BatchTime([Grid(10, 10)], [Grid(20, 10)])
+    before = {"now": 500_000, "tuples_at": 400_000, "levels": [450_000]}
+    again = {"now": 105, "tuples_at": 105, "levels": [105], "begins_again": True}
+    assert behind.define(105, None, before, has_tuples=False, may_begin_again=True) == again
+    assert behind.define(900, {"now": 105, "begins_again": True}, before, has_tuples=False) == again  # a replay
+    after = behind.define(107, None, again, has_tuples=True, may_begin_again=True)
+    assert after == {"now": 107, "tuples_at": 107, "levels": [107]}
+    near = behind.define(450_000, None, before, has_tuples=True, may_begin_again=True)
+    assert near == {"now": 500_000, "tuples_at": 500_000, "levels": [500_000]}
+    logged = behind.define(105, {"now": 500_000}, before, has_tuples=False, may_begin_again=True)
+    assert logged == {"now": 500_000, "tuples_at": 400_000, "levels": [450_000]}  # an earlier attempt had this time
+
+
 # ---- in a topology ---------------------------------------------------------------------------------------------------
 
 
@@ -109,7 +124,7 @@ def test_a_replay_has_the_time_of_the_first_attempt(point: str) -> None:
         results = driver.run()
         assert [result.new_values["w"] for result in results] == [[], [(3,)]]
         assert driver.log_state.history[0].spouts[TIME] == {"now": 900, "tuples_at": 900}
-        assert now_of(driver.log_state.history[1].spouts) in (2950, 2951)  # a failed attempt waits for 1 ms
+        assert now_of(driver.log_state.history[1].spouts) in (Now(2950), Now(2951))  # a failed attempt waits for 1 ms
 
 
 def test_a_batch_that_time_alone_began_is_replayed_with_what_has_come_since() -> None:
@@ -144,6 +159,70 @@ def test_time_goes_on_over_a_restart_and_not_back(tmp_path: Any) -> None:
         {"now": 101_000, "tuples_at": 100_500},
     ]
     log.close()
+
+
+POINTS = ["define", "process", "begin_commit:w", "put:w", "commit:w", "record"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_time_that_begins_again_does_so_with_one_batch_whatever_ends_the_driver(point: str, tmp_path: Path) -> None:
+    entries: dict[Any, Any] = {}
+    with TopologyTestDriver(counting(dict_state(entries)), log_dir=str(tmp_path)) as driver:
+        driver.clock.advance(1000.5)
+        driver.feed("s", "a")
+        driver.run()
+    with TopologyTestDriver(counting(dict_state(entries)), log_dir=str(tmp_path), reset_batch_time=True) as driver:
+        driver.clock.advance(3.2)
+        driver.feed("s", "b")
+        driver.fail_at(point)
+        assert [result.committed for result in [driver.step()] if result] == [False]
+    began = point != "define"  # then the log says so, and the next driver need not be told
+    with TopologyTestDriver(counting(dict_state(entries)), log_dir=str(tmp_path), reset_batch_time=not began) as driver:
+        driver.clock.advance(3.3)
+        driver.feed("s", "b", "c")  # an opaque spout may give more
+        assert [result.new_values["w"] for result in driver.run()] == [[(1,)]]  # the first batch's
+        driver.clock.advance(1)
+        assert [result.new_values["w"] for result in driver.run()] == [[(2,)]]
+        times = [record.spouts[TIME] for record in driver.log_state.history]
+        driver.clock.advance(2000)
+        driver.feed("s", "d")
+        assert [result.new_values["w"] for result in driver.run()] == [[]]  # nothing is held any more
+    again = 3200 if began else 3300
+    assert times == [
+        {"now": 1_000_500, "tuples_at": 1_000_500},
+        {"now": again, "tuples_at": again, "begins_again": True},
+        {"now": 4300, "tuples_at": again},
+    ]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_time_that_begins_again_does_so_once_in_windows_behind_windows(
+    point: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topology = TridentTopology("t")
+    first = topology.new_stream("s", RowsSpout("n: int", {})).sliding_window(
+        20 * S, 10 * S, "n", Sum(), "a", state_name="w"
+    )
+    second = first.tumbling_window(10 * S, "a", Sum(), "b")
+    with TopologyTestDriver(topology, reset_batch_time=True) as driver:
+
+        def runs_at(seconds: float, *rows: int) -> None:
+            monkeypatch.setattr(driver.clock, "wall_ms", lambda: round(seconds * 1000))
+            if rows:
+                driver.feed("s", *rows)
+            driver.run()
+
+        runs_at(1005, 1)
+        runs_at(1010)  # the first of its two windows
+        driver.fail_at(point)
+        runs_at(3, 2)
+        for seconds in (10, 20, 30, 40):
+            runs_at(seconds)
+        fired = [
+            [(txid, row) for txid, rows in driver.captured(window).items() for row in rows]
+            for window in (first, second)
+        ]
+    assert fired == [[(2, (1,)), (3, (1,)), (4, (2,)), (5, (2,))], [(3, (1,)), (4, (1,)), (5, (2,)), (6, (2,))]]
 
 
 def test_windows_behind_windows_are_due_without_a_tuple_of_a_spout() -> None:
@@ -202,5 +281,4 @@ def test_a_clock_that_was_ahead_is_told_once_with_since_when_and_until_when(
     assert caplog.text.count("stands still") == 1
     ahead = datetime.fromtimestamp(wrong // 1000, UTC)
     assert f"stands still at {ahead:%Y-%m-%d %H:%M:%S} UTC since batch 2" in caplog.text
-    assert "begin with another log_dir" in caplog.text
-    assert "a spout whose position is in the log begins" in caplog.text
+    assert "start once with reset_batch_time=True" in caplog.text

@@ -45,7 +45,7 @@ from trident.runtime.steps.rows import Run
 from trident.runtime.windows import fired_rows, kept_join, kept_windows
 from trident.runtime.windows.directory import DIRECTORY, Directory
 from trident.runtime.windows.join_input import join_input
-from trident.runtime.windows.shares import Moment, Place, moment_of, together
+from trident.runtime.windows.shares import Moment, Now, Place, moment_of, together
 from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap
@@ -76,7 +76,9 @@ class Life:
         for committed in range(1, txid + 1):
             self.winners = self.winners.with_winner(committed, committed)
 
-    def batch(self, sides: Sequence[Any], partitions: int, failures: Sequence[Any] = (), now_ms: int = 0) -> list[Any]:
+    def batch(
+        self, sides: Sequence[Any], partitions: int, failures: Sequence[Any] = (), now: Now | None = None
+    ) -> list[Any]:
         """Commit a batch after attempts that crash at a call of the store, each by a driver of its own; return what fires."""
         self.txid += 1
         causes = []
@@ -84,7 +86,7 @@ class Life:
             sides = sides if others is None else others
             self.faults.arm(crash, way)
             try:
-                self._commit(sides, count, now_ms)
+                self._commit(sides, count, now or Now(0))
                 break
             except StepFailed as failed:
                 causes.append(failed.failure.cause)
@@ -94,7 +96,7 @@ class Life:
         self.winners = self.winners.with_winner(self.txid, self.attempt)
         return self.kept.batches.get(self.txid, [])
 
-    def _commit(self, sides: Sequence[Any], partitions: int, now_ms: int) -> None:
+    def _commit(self, sides: Sequence[Any], partitions: int, now: Now) -> None:
         self.attempt += 1
         states = [
             OpaqueMap(CrashingMap(DictMap(self.entries), self.faults), "w", partition)
@@ -102,7 +104,7 @@ class Life:
         ]
         txid = Txid(self.txid, self.attempt, self.winners)
         committer = Committer(self.plan, {"w": states, "kept": [self.kept]}, lambda name: None)
-        done = committer.commit({"w": [txid] * partitions, "kept": [txid]}, self.input(sides), now_ms)
+        done = committer.commit({"w": [txid] * partitions, "kept": [txid]}, self.input(sides), now)
         self.late += done.metrics.get("w/late", 0)
 
     def input(self, sides: Sequence[Any]) -> TaskOutput:
@@ -120,7 +122,8 @@ class Life:
 
 FAILURES = st.tuples(st.integers(1, 30), st.sampled_from(WAYS), COUNTS)
 BATCHES = st.lists(
-    st.tuples(rows, st.integers(0, 5), COUNTS, st.lists(st.tuples(FAILURES, st.none() | rows), max_size=2)), max_size=14
+    st.tuples(rows, st.integers(-9, 5), COUNTS, st.lists(st.tuples(FAILURES, st.none() | rows), max_size=2)),
+    max_size=14,
 )
 
 
@@ -154,11 +157,12 @@ def lived(name: str, sums: bool, life: Any) -> None:
         patch.object(fired_rows, "_MANY", 5),
     ):
         for given_rows, wait, partitions, failures in life:
-            now += wait
+            now, begins_again = now + wait, wait < 0 and CONFIGS[name].by_batch_time
             attempts = [(*failure, None if others is None else [others]) for failure, others in failures]
-            fired = found_in.batch([given_rows], partitions, attempts, now)
+            fired = found_in.batch([given_rows], partitions, attempts, Now(now, wait < 0))
             found = [(key, ordinate(start), ordinate(end), shown(value)) for key, start, end, value in fired]
-            wanted = [(*head, shown(numbers)) for *head, numbers in model.take(found_in.taken[0], now)]
+            given_up = model.begin_again() if begins_again else []
+            wanted = [(*head, shown(numbers)) for *head, numbers in [*given_up, *model.take(found_in.taken[0], now)]]
             assert in_any_order(found) == in_any_order(wanted)
     assert found_in.late == model.late
 
@@ -288,9 +292,9 @@ def test_the_moments_of_pieces_make_that_of_the_batch() -> None:
     run = Run(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
     assert isinstance(life.node, WindowNode)
     pieces = [window_input(life.node, table_of(FIELDS, rows_[at : at + 7]), run) for at in range(0, 50, 7)]
-    whole = moment_of(life.node, pieces, 9)
-    assert together([moment_of(life.node, [piece], 9) for piece in pieces]) == whole
-    assert (whole.given, whole.reached, whole.now_ms) == (50, (max(at for *_, at in rows_), None), 9)
+    whole = moment_of(life.node, pieces, Now(9))
+    assert together([moment_of(life.node, [piece], Now(9)) for piece in pieces]) == whole
+    assert (whole.given, whole.reached, whole.now) == (50, (max(at for *_, at in rows_), None), Now(9))
     assert whole.panes == tuple(sorted({at // 2 for *_, at in rows_}))
     assert together([Moment(0), Moment(2, (3, None)), Moment(1, (None, 4))]) == Moment(3, (3, 4))
 

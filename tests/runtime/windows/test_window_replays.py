@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,15 @@ from states.memory import MemoryMapState
 from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import RowsSpout, keep, run_all
+from tests.runtime.windows import clock_life
 from tests.runtime.windows.window_life import BY_TIME, ROWS, topology_in
 from tests.runtime.windows.window_model import WindowModel
 from trident import TridentTopology, TridentTuple
 from trident.config import Config
-from trident.coordination.transaction_log import LogReader
+from trident.coordination.records import DefineRecord
+from trident.coordination.transaction_log import FileLog, LogReader
 from trident.operations import Count, ReducerAggregator, Sum
+from trident.runtime.driver.batch_time import TIME
 from trident.runtime.reading.open_partitions import open_view
 from trident.spout import SpoutType
 from trident.testing import TopologyTestDriver
@@ -196,3 +200,41 @@ def test_a_driver_that_is_killed_leaves_windows_as_if_nothing_had_happened(tmp_p
             fired[key] += len(found)
     assert model.late > 0
     assert counts.multi_get(["a", "b", "c"]) == [fired[key] for key in "abc"]
+
+
+# ---- a clock that was ahead --------------------------------------------------------------------------------------------
+
+
+DEATHS = ["defined", "processed", "committing", "committed", "recorded"]
+
+
+@pytest.mark.parametrize(
+    ("engine", "point"),
+    [
+        *(("in_process", point) for point in DEATHS),
+        pytest.param("spark", "committed", marks=[pytest.mark.spark, pytest.mark.slow]),
+    ],
+)
+def test_windows_give_what_they_hold_once_when_time_begins_again(
+    engine: str, point: str, redis_server: Server, tmp_path: Path
+) -> None:
+    url, ahead = f"redis://{redis_server.address}/0", 4_000_000_000_000
+    folder = tmp_path / f"{engine}-{point}"
+    with closing(FileLog.open(folder / "log", folder.name)) as log:
+        log.append(DefineRecord(1, TIME, {"now": ahead}))  # the clock of the first driver is wrong
+
+    def lives(*told: str) -> int:
+        command = [sys.executable, "-m", "tests.runtime.windows.clock_life", str(folder), url, *told]
+        return subprocess.run(command, cwd=ROOT, timeout=200, check=False).returncode
+
+    assert lives("in_process", "False", "recorded", "3") == -signal.SIGKILL
+    assert lives(engine, "True", point, "4") == -signal.SIGKILL
+    assert lives(engine, "False") == 0
+    state = LogReader(folder / "log").refresh()
+    times = [record.spouts[TIME] for record in state.history]
+    assert [time["now"] == ahead for time in times] == [True] * 3 + [False] * (len(times) - 3)
+    assert [record.txid for record in state.history if "begins_again" in record.spouts[TIME]] == [4]
+    graph = clock_life.topology_in(folder, url).graph()
+    with closing(open_view(graph, Config(), "total", partial(state.snapshot, "total"))) as view:
+        found = view.multi_get([(key,) for key in "abc"])
+    assert found == [sum(number for key, number in clock_life.ROWS[:6] if key == one) for one in "abc"]

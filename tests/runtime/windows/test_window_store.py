@@ -23,7 +23,7 @@ from trident.runtime.windows.directory import DIRECTORY, Directory, Run
 from trident.runtime.windows.firing import update_window
 from trident.runtime.windows.grid import Grid
 from trident.runtime.windows.kept_windows import MAX_CHUNK_BYTES, WindowStore, mergeable
-from trident.runtime.windows.shares import moment_of
+from trident.runtime.windows.shares import Now, moment_of
 from trident.runtime.windows.worker_input import window_input
 from trident.spout import TransactionAttempt
 from trident.state import OpaqueMap, StateConf
@@ -169,7 +169,10 @@ def test_a_batch_without_anything_writes_nothing() -> None:
     entries: dict[Any, Any] = {}
     state, _ = opened(entries)
     run = Running(TransactionAttempt(1, 0), TupleErrors(), lambda name: None)
-    for config, now in ((TumblingDurationWindow.of(S).by_event_time("n"), None), (TumblingDurationWindow.of(S), 5)):
+    for config, now in (
+        (TumblingDurationWindow.of(S).by_event_time("n"), None),
+        (TumblingDurationWindow.of(S), Now(5)),
+    ):
         topology = TridentTopology("t")
         topology.new_stream("s", FixedBatchSpout("n: bigint", 1, (1,))).window(config, Count(), "count")
         node = topology.graph().nodes[-1]

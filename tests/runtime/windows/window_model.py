@@ -43,6 +43,14 @@ class WindowModel:
             ends |= {end for _, at, _ in new for end in self._ends(at) if end <= before < end + self._lateness}
         return [fired for end in sorted(ends) for fired in self._window(end)]
 
+    def begin_again(self) -> list[Fired]:
+        """Return all that was not given, and keep nothing."""
+        before = self.frontier
+        ends = {end for _, at, _ in self.kept for end in self._ends(at) if before is None or end > before}
+        fired = [fired for end in sorted(ends) for fired in self._window(end)]
+        self.kept, self.frontier = [], None
+        return fired
+
     @property
     def _lateness(self) -> int:
         return self.config.event_time.lateness_ms if self.config.event_time else 0

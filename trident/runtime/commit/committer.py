@@ -38,7 +38,7 @@ from trident.runtime.steps.failures import StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.rows import Emitted, Run, columns_of
 from trident.runtime.steps.user_calls import calls_user_code
 from trident.runtime.windows.over_time import update_over_time
-from trident.runtime.windows.shares import Moment, Place, Shares, moment_of, running_partitions, shares_of
+from trident.runtime.windows.shares import Moment, Now, Place, Shares, moment_of, running_partitions, shares_of
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.abilities import OnceUpdatable
 from trident.state.key_counts import counting_keys
@@ -112,7 +112,7 @@ class Committer:
         self,
         txids: Mapping[str, Sequence[Txid]],
         output: TaskOutput,
-        now_ms: int | None = None,
+        now: Now | None = None,
         capture: bool = False,
         elsewhere: Collection[str] = (),
     ) -> Committed:
@@ -124,7 +124,7 @@ class Committer:
             By state, this batch's txid as each partition must see it.
         output
             The output of the workers for the batch.
-        now_ms
+        now
             The time of the batch, for windows that use it.
         capture
             Whether tuples that raise are left out.
@@ -140,7 +140,7 @@ class Committer:
                     check_one_writer(state, written, txids[state][0])
             for state, staged in output.staged.items():
                 self._publish(state, txids[state], staged)
-            done = self._commit(txids, output, now_ms, capture, elsewhere)
+            done = self._commit(txids, output, now, capture, elsewhere)
         add_counts(done.metrics, counts)
         return done
 
@@ -181,7 +181,7 @@ class Committer:
         self,
         txids: Mapping[str, Sequence[Txid]],
         output: TaskOutput,
-        now_ms: int | None,
+        now: Now | None,
         capture: bool,
         elsewhere: Collection[str],
     ) -> Committed:
@@ -192,7 +192,7 @@ class Committer:
             if node.id in elsewhere:
                 continue
             began = perf_counter_ns()
-            self._commit_node(node, flow, txids, now_ms, run, done)
+            self._commit_node(node, flow, txids, now, run, done)
             took[node.id] = perf_counter_ns() - began
         done.took_ns = took
         done.figures, done.put_back = flow.counted()
@@ -200,12 +200,12 @@ class Committer:
 
     def _commit_node(
         self, node: PersistNode | QueryNode | ExchangeNode, flow: Flow, txids: Mapping[str, Sequence[Txid]],
-        now_ms: int | None, run: Run, done: Committed,
+        now: Now | None, run: Run, done: Committed,
     ) -> None:  # fmt: skip
         tables, arrived = flow.take(node.id)
         partitions = 1 if isinstance(node, ExchangeNode) else len(self._states[node.state])
         if isinstance(node, (WindowNode, JoinWithinNode)):
-            rows = self._over_time(node, tables, txids[node.state], now_ms, run, done)
+            rows = self._over_time(node, tables, txids[node.state], now, run, done)
         elif isinstance(node, PersistNode):
             rows = self._persist(node, tables, arrived, txids[node.state], done)
         elif isinstance(node, QueryNode):
@@ -251,11 +251,11 @@ class Committer:
         return values
 
     def _over_time(
-        self, node: WindowNode | JoinWithinNode, tables: list[pa.Table], txids: Sequence[Txid], now_ms: int | None,
+        self, node: WindowNode | JoinWithinNode, tables: list[pa.Table], txids: Sequence[Txid], now: Now | None,
         run: Run, done: Committed,
     ) -> dict[int, pa.Table]:  # fmt: skip
         """Update a window, also without tuples if the time may complete it, or a join over time."""
-        count, moment = len(self._states[node.state]), moment_of(node, tables, now_ms)
+        count, moment = len(self._states[node.state]), moment_of(node, tables, now)
         shares = shares_of(node, tables, count)
         running = running_partitions(node, moment, shares, count)
         if not running:

@@ -133,8 +133,8 @@ class Attempts:
 
     def _committed(self, batch: Batch, txids: Mapping[str, Sequence[Txid]]) -> News:
         self._observe("committing", batch.attempt)
-        elsewhere, now_ms = batch.runner.commits, now_of(batch.definitions)
-        committed = self._committer.commit(txids, batch.output, now_ms, batch.capture, elsewhere)
+        elsewhere, now = batch.runner.commits, now_of(batch.definitions)
+        committed = self._committer.commit(txids, batch.output, now, batch.capture, elsewhere)
         if batch.retried:
             committed.touched.update({name: list(range(len(txids[name]))) for name in self._roaming})
         self._observe("committed", batch.attempt)

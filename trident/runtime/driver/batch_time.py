@@ -1,7 +1,8 @@
 """The time of a batch, for windows by time. It is in the batch's definition, so a replay has the same time.
 
 It is logged under the name `$time`, like the definition of a transactional spout: `{"now": ms}` before the batch is
-processed, and with the commit `tuples_at` too, the time of the last batch that had tuples. It never goes back. A
+processed, and with the commit `tuples_at` too, the time of the last batch that had tuples. It never goes back, but for a
+batch whose definition says `begins_again`: with that all windows fire what they hold, and begin again at its time. A
 window behind a window gets tuples although no spout has any: `levels` has the time of the last batch that may have brought
 some.
 """
@@ -14,6 +15,7 @@ from typing import Any
 from trident.graph import WindowNode
 from trident.planner import Plan
 from trident.runtime.windows.grid import Grid
+from trident.runtime.windows.shares import Now
 
 __all__ = ["TIME", "BatchTime", "now_of"]
 
@@ -55,6 +57,7 @@ class BatchTime:
         previous: Mapping[str, Any] | None,
         has_tuples: bool,
         is_begun: bool = False,
+        may_begin_again: bool = False,
     ) -> dict[str, Any] | None:
         """Return the time of the next batch; None if it has no tuples, has not begun, and no window is due.
 
@@ -70,13 +73,16 @@ class BatchTime:
             Whether a spout has something for the batch.
         is_begun
             Whether the log has part of its definition, so that the batch will run; its time may have been lost.
+        may_begin_again
+            Whether time begins again with the batch if it is ahead of the clock.
         """
-        if logged is None and not (has_tuples or is_begun) and not self._is_due(clock_ms, previous):
+        again = may_begin_again and self.ahead(clock_ms, previous) if logged is None else "begins_again" in logged
+        if logged is None and not (has_tuples or is_begun or again) and not self._is_due(clock_ms, previous):
             return None
-        earlier = clock_ms if previous is None else previous["now"]
+        earlier = clock_ms if previous is None or again else previous["now"]
         now = max(clock_ms, earlier) if logged is None else logged["now"]
         reached = self._reached(previous)
-        if has_tuples or previous is None:
+        if has_tuples or previous is None or again:
             reached = [now] * len(self._levels)
         else:
             fires = [
@@ -84,7 +90,8 @@ class BatchTime:
             ]
             reached[1:] = [now if before else at for before, at in zip(fires, reached[1:], strict=False)]
         first, *behind = reached
-        return {"now": now, "tuples_at": first, **({"levels": behind} if behind else {})}
+        told = {"levels": behind} if behind else {}
+        return {"now": now, "tuples_at": first, **told, **({"begins_again": True} if again else {})}
 
     @staticmethod
     def ahead(clock_ms: int, time: Mapping[str, Any] | None) -> bool:
@@ -112,9 +119,10 @@ class BatchTime:
         return any((before // grid.slide + 1) * grid.slide <= min(now, at + grid.length) for grid in level)
 
 
-def now_of(definitions: Mapping[str, Any]) -> int | None:
+def now_of(definitions: Mapping[str, Any]) -> Now | None:
     """Return the time of a batch from all of its definitions; None if it has none."""
-    return definitions[TIME]["now"] if TIME in definitions else None
+    time = definitions.get(TIME)
+    return None if time is None else Now(time["now"], "begins_again" in time)
 
 
 def _tuples_at(definition: Mapping[str, Any]) -> int:

@@ -54,7 +54,7 @@ class Sources:
     def __init__(self, opened: OpenedTopology, clock: Clock, work: Work) -> None:
         self._log, self._spouts, self._clock, self._work = opened.log, opened.spouts, clock, work
         self._sync, self._topology, self._told_ahead = bool(opened.lasting), opened.plan.topology, 0
-        self._time = BatchTime.of(opened.plan)
+        self._time, self._may_begin_again = BatchTime.of(opened.plan), opened.config.reset_batch_time
         self._replays = Replays(opened.plan, opened.letters)
         self._sizes = {
             name: spout.coordinator.size if isinstance(spout.coordinator, KnowsSize) else None
@@ -166,7 +166,9 @@ class Sources:
         if self._time is None:
             return None
         logged, earlier = self._log.state.definitions.get(txid, {}), self._earlier(TIME, txid, in_flight)
-        time = self._time.define(now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged))
+        time = self._time.define(
+            now, logged.get(TIME), earlier, _any(asked), is_begun=bool(logged), may_begin_again=self._may_begin_again
+        )
         if time is not None and self._time.ahead(now, time) and time["now"] != self._told_ahead:
             self._told_ahead = time["now"]
             self._tell_ahead(now, time["now"])
@@ -178,8 +180,8 @@ class Sources:
         logger.warning(
             "topology %s: the time of its batches stands still at %s since batch %s, because the clock of its driver was "
             "ahead then; the clock says %s now. Windows by the time of the batch give nothing until it has got there: the "
-            "time never goes back, or windows that were given would be given again. If that is too long, begin with another "
-            "log_dir and empty states; a spout whose position is in the log begins where it is set to begin",
+            "time never goes back, or windows that were given would be given again. If that is too long, start once with "
+            "reset_batch_time=True: these windows then give what they hold, and begin again at the clock",
             self._topology,
             _moment(ahead),
             min(at, default=self._log.state.txid),
@@ -203,7 +205,7 @@ class Sources:
             if name in chosen or (definition is not None if name == LETTERS else self._is_repeated[name])
         }
         if time is not None:
-            repeated[TIME] = {"now": time["now"]}
+            repeated[TIME] = {name: time[name] for name in ("now", "begins_again") if name in time}
         for name, definition in repeated.items():
             if name not in logged:
                 self._log.append(DefineRecord(txid, name, definition), self._sync or name in chosen)

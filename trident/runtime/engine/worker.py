@@ -26,6 +26,7 @@ from trident.runtime.steps.bounds import MOST_SHIPPED, Bounds, TooManyRows
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at, failure_of
 from trident.runtime.steps.rows import Run
 from trident.runtime.steps.user_calls import calls_user_code
+from trident.runtime.windows.shares import Now
 from trident.spout.completing import PartitionRead
 from trident.spout.interfaces import TransactionAttempt
 from trident.state.interfaces import StateConf
@@ -102,7 +103,7 @@ class Order:
         Whether tuples that raise are left out.
     txids
         By state, the batch's txid as each partition must see it; empty if the job commits nothing.
-    now_ms
+    now
         The time of the batch.
     sources
         By stage, the digest of the runs of tasks whose rows are to be committed; empty: of this very job.
@@ -111,7 +112,7 @@ class Order:
     attempt: TransactionAttempt
     capture: bool = False
     txids: Mapping[str, Sequence[Txid]] = field(default_factory=dict)
-    now_ms: int | None = None
+    now: Now | None = None
     sources: Mapping[int, str] = field(default_factory=dict)
 
 

@@ -40,7 +40,7 @@ from trident.runtime.steps.applying import apply_query
 from trident.runtime.steps.failures import Failure, StepFailed, TupleErrors, failing_at
 from trident.runtime.steps.partitions import partition_of_total
 from trident.runtime.steps.rows import Run
-from trident.runtime.windows.shares import Place, running_partitions
+from trident.runtime.windows.shares import Now, Place, running_partitions
 from trident.runtime.windows.time_frames import MOMENT, moment_told
 from trident.state.abilities import StagedCommits
 from trident.state.key_counts import counting_keys
@@ -106,7 +106,7 @@ class CommittingProgram(WorkerProgram):
         try:
             with paused_garbage_collection():
                 if isinstance(node, (WindowNode, JoinWithinNode)):
-                    values = self._fired(node, partition, arrived, txid, run, order.now_ms, output)
+                    values = self._fired(node, partition, arrived, txid, run, order.now, output)
                 else:
                     values = self._updated(node, partition, tables, txid, output)
         except StepFailed as error:
@@ -151,12 +151,12 @@ class CommittingProgram(WorkerProgram):
         arrived: Sequence[Frame],
         txid: Txid,
         run: Run,
-        now_ms: int | None,
+        now: Now | None,
         output: TaskOutput,
     ) -> pa.Table | None:
         """Commit one partition of a window, or of a join over time; return the rows that it gives."""
         partitions = self.program.exchanges[node.id].partitions or 1
-        moment = moment_told((frame.data for frame in arrived if frame.port == MOMENT), now_ms)
+        moment = moment_told((frame.data for frame in arrived if frame.port == MOMENT), now)
         tables = [frame.data for frame in arrived if frame.port != MOMENT]
         with failing_at(node.id):
             state = self._open.writer(node.state, partition, partitions)

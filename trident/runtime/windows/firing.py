@@ -60,8 +60,11 @@ def update_window(
     if node.config.counts and node.grouped:
         return update_counts(node, state, pa.concat_tables(filled), run) if filled else _nothing(node)
     update = _Update(node, state, moment, run, place)
+    ended = (
+        update.begin_again() if node.config.by_batch_time and moment.now is not None and moment.now.begins_again else []
+    )
     update.take(filled)
-    return update.fire()
+    return pa.concat_tables([*ended, update.fire()])
 
 
 def _nothing(node: WindowNode) -> pa.Table:
@@ -77,6 +80,20 @@ class _Update:
         self._store = WindowStore(state, content_fields(node), self._grid.width, place, node.group)
         self._before = self._frontier = self._store.directory.frontier
         self._new: dict[int, pa.Table] = {}
+        self._began_again = False
+
+    def begin_again(self) -> list[pa.Table]:
+        """Fire all windows that hold rows, and forget how far they have fired; return the rows of what fired."""
+        runs = self._store.directory.panes
+        panes = sorted(runs)
+        ends = self._grid.ends(panes, self._before, self._grid.ends_of(panes[-1])[-1]) if panes else []
+        read = self._store.read(run for pane in panes for run in runs[pane])
+        rows = self._results(ends, {pane: self._pane(pane, runs[pane], read) for pane in panes})
+        for pane in panes:
+            self._store.remove(pane)
+        self._began_again = self._before is not None
+        self._before = self._frontier = None
+        return [rows]
 
     # ---- new rows ---------------------------------------------------------------------------------------------------
 
@@ -85,8 +102,8 @@ class _Update:
         config, several = self._node.config, len(tables) > 1
         reached = self._moment.reached[0]
         if config.by_batch_time:
-            assert self._moment.now_ms is not None, self._node
-            self._move_to(self._moment.now_ms)
+            assert self._moment.now is not None, self._node
+            self._move_to(self._moment.now.ms)
         elif config.event_time is not None and reached is not None:
             # The times of late rows, and of those in other partitions, move the watermark too.
             self._move_to(reached - config.event_time.delay_ms)
@@ -137,7 +154,7 @@ class _Update:
         if frontier is None:
             return _nothing(self._node)
         ends = self._complete(frontier)
-        moved = frontier != self._before and not self._node.config.by_batch_time  # time is in the log
+        moved = self._began_again if self._node.config.by_batch_time else frontier != self._before  # time is in the log
         if not (ends or self._new or moved or self._store.must_write(self._moment.given)):
             return _nothing(self._node)
         kept = [pane for pane in self._new if not self._grid.is_over(pane, frontier)]

@@ -22,7 +22,18 @@ from trident.runtime.windows.join_input import MARKS
 from trident.runtime.windows.worker_input import AT, panes_of
 from trident.state.interfaces import Key
 
-__all__ = ["ONE", "Moment", "Place", "Shares", "moment_of", "rows_of", "running_partitions", "shares_of", "together"]
+__all__ = [
+    "ONE",
+    "Moment",
+    "Now",
+    "Place",
+    "Shares",
+    "moment_of",
+    "rows_of",
+    "running_partitions",
+    "shares_of",
+    "together",
+]
 
 OverTime = WindowNode | JoinWithinNode
 Shares = Mapping[int, Sequence[pa.Table]]
@@ -42,6 +53,21 @@ class Place(NamedTuple):
 ONE = Place()
 
 
+class Now(NamedTuple):
+    """The time of a batch.
+
+    Attributes
+    ----------
+    ms
+        In milliseconds since 1970.
+    begins_again
+        Whether time begins again with this batch, because it was ahead. Only then is it earlier than that of the batch before.
+    """
+
+    ms: int
+    begins_again: bool = False
+
+
 @dataclass(frozen=True)
 class Moment:
     """What all partitions must know of a batch. It is plain data, so it can go to wherever a partition is committed.
@@ -53,7 +79,7 @@ class Moment:
     reached
         The latest event time among them: of a window in milliseconds, of a join of the left and of the right side in
         microseconds. None where no row with a time came.
-    now_ms
+    now
         The time of the batch; None if no window uses it.
     panes
         The panes that rows came for, ascending, if the window waits for late rows: they make it fire again, with all keys.
@@ -61,11 +87,11 @@ class Moment:
 
     given: int
     reached: tuple[int | None, int | None] = (None, None)
-    now_ms: int | None = None
+    now: Now | None = None
     panes: tuple[int, ...] = ()
 
 
-def moment_of(node: OverTime, tables: Iterable[pa.Table], now_ms: int | None = None) -> Moment:
+def moment_of(node: OverTime, tables: Iterable[pa.Table], now: Now | None = None) -> Moment:
     """Return the moment of some tables that workers made."""
     given, panes = 0, set[int]()
     reached: list[int | None] = [None, None]
@@ -79,7 +105,7 @@ def moment_of(node: OverTime, tables: Iterable[pa.Table], now_ms: int | None = N
         reached[side] = _later(reached[side], int(times.max()))
         if isinstance(node, WindowNode) and event_time is not None and event_time.lateness_ms:
             panes.update(np.unique(panes_of(node, table)).tolist())
-    return Moment(given, (reached[0], reached[1]), now_ms, tuple(sorted(panes)))
+    return Moment(given, (reached[0], reached[1]), now, tuple(sorted(panes)))
 
 
 def together(moments: Iterable[Moment]) -> Moment:
@@ -88,7 +114,7 @@ def together(moments: Iterable[Moment]) -> Moment:
     for one in others:
         reached = tuple(map(_later, first.reached, one.reached))
         panes = tuple(sorted({*first.panes, *one.panes}))
-        first = Moment(first.given + one.given, (reached[0], reached[1]), first.now_ms, panes)
+        first = Moment(first.given + one.given, (reached[0], reached[1]), first.now, panes)
     return first
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from trident.graph import JoinWithinNode, WindowNode
-from trident.runtime.windows.shares import Moment, moment_of, shares_of, together
+from trident.runtime.windows.shares import Moment, Now, moment_of, shares_of, together
 
 __all__ = ["MOMENT", "moment_told", "pieces_of"]
 
@@ -38,11 +38,11 @@ def pieces_of(
             yield partition, 0, table
 
 
-def moment_told(tables: Iterable[pa.Table], now_ms: int | None) -> Moment:
+def moment_told(tables: Iterable[pa.Table], now: Now | None) -> Moment:
     """Return the moment of a batch from what all tasks told; without rows there is nothing but the time of the batch."""
     told = [
         Moment(row["given"], (row["left"], row["right"]), panes=tuple(row["panes"]))
         for table in tables
         for row in table.to_pylist()
     ]
-    return replace(together([Moment(0), *told]), now_ms=now_ms)
+    return replace(together([Moment(0), *told]), now=now)
