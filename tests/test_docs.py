@@ -12,7 +12,6 @@ import itertools
 import os
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -26,6 +25,7 @@ from spouts import FixedBatchSpout
 from spouts.messages.spout import MessageSpout
 from states.memory import MemoryMapState
 from tests.crash.fuse import POINTS
+from tests.harness.forked import run_python
 from trident import Config, TridentTopology
 from trident.cli.app import app
 from trident.errors import InexactPairingError
@@ -88,17 +88,11 @@ def environment() -> dict[str, str]:
     }
 
 
-def run(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("code", PROGRAMS)
 def test_a_program_runs(code: str, tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(code, encoding="utf-8")
-    done = run(sys.executable, "program.py", cwd=tmp_path)
+    done = run_python("program.py", cwd=tmp_path, variables=environment(), timeout_s=_TIMEOUT_S)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert done.stdout.splitlines() == re.findall(r"^ *print\(.*\)  # (.*)$", code, re.MULTILINE)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from tests.harness.forked import run_python
 from trident.coordination.transaction_log import LogReader, exists
 
 __all__ = [
@@ -63,10 +64,7 @@ def environment(**changes: str) -> dict[str, str]:
 
 def trident(*words: str, cwd: Path, timeout_s: float = _TIMEOUT_S, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run a command to its end."""
-    command = [*_TRIDENT, *words]
-    return subprocess.run(
-        command, cwd=cwd, env=environment(**changes), capture_output=True, text=True, timeout=timeout_s, check=False
-    )
+    return run_python(*_TRIDENT[1:], *words, cwd=cwd, variables=environment(**changes), timeout_s=timeout_s)
 
 
 def complaints(problems: str) -> list[str]:
