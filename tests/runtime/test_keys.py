@@ -17,7 +17,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from states.cassandra import CassandraState
@@ -201,9 +201,9 @@ DICTS: dict[tuple[Path, str], dict[Any, Any]] = {}
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", EMBEDDED)
-@pytest.mark.parametrize("hint", [1, 3])
-@settings(max_examples=4)
-@given(what=fed())
+@settings(max_examples=3)
+@given(what=fed(), hint=st.sampled_from([1, 3]))
+@example(what=all_of("double", SHORT["double"]), hint=3)
 def test_equal_keys_are_one_key_for_the_writer_and_all_readers_of_a_store(store: str, hint: int, what: Fed) -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)

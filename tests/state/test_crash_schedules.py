@@ -26,7 +26,7 @@ from trident.state import (
 )
 from trident.testing.backend.updaters import Append
 
-SCHEDULES = 112
+SCHEDULES = 40
 PARTITIONS = 2
 KEYS: list[Key] = [(letter,) for letter in "abcdefgh"]
 Batch = list[dict[Key, int]]  # the updates of a batch, call by call; the numbers are unique in a schedule
@@ -160,10 +160,15 @@ def opaque_map(backing: IBackingMap[Any], part: int) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("store", STORES, ids=lambda store: store.__name__)
 @pytest.mark.parametrize(("kind", "changing"), PAIRINGS, ids=["tx-tx", "tx-opaque", "opaque-opaque"])
-def test_every_exact_pairing_ends_as_if_each_batch_came_once(kind: StateType, changing: bool, store: Any) -> None:
+@pytest.mark.parametrize(
+    "numbers", [range(SCHEDULES), pytest.param(range(SCHEDULES, 400), marks=pytest.mark.soak)], ids=["few", "many"]
+)
+def test_every_exact_pairing_ends_as_if_each_batch_came_once(
+    kind: StateType, changing: bool, store: Any, numbers: range
+) -> None:
     new_map = transactional_map if kind is StateType.TRANSACTIONAL else opaque_map
     crashes = 0
-    for number in range(SCHEDULES):
+    for number in numbers:
         seed = f"{kind.value} {changing} {store.__name__} {number}"
         schedule = Schedule(random.Random(seed), store, new_map, changing)
         try:
@@ -171,7 +176,7 @@ def test_every_exact_pairing_ends_as_if_each_batch_came_once(kind: StateType, ch
         except Exception as error:
             raise AssertionError(f"schedule with seed {seed!r} went wrong: {error}") from error
         crashes += schedule.crashes
-    assert crashes > 2 * SCHEDULES  # the schedules do crash
+    assert crashes > 2 * len(numbers)  # the schedules do crash
 
 
 class StormOpaqueMap(OpaqueMap):

@@ -97,7 +97,7 @@ def at_of(kind: StateType, number: int, log: Log) -> Snapshot | None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [StateType.OPAQUE, StateType.TRANSACTIONAL])
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(3, 20))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
 def test_any_schedule_of_crashes_counts_each_batch_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, kind: StateType
 ) -> None:

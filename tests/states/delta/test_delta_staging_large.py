@@ -189,7 +189,7 @@ class Life:
 def schedules() -> Iterator[Any]:
     for seed in range(20):
         for kind in (StateType.OPAQUE, StateType.TRANSACTIONAL):
-            yield pytest.param(kind, seed, marks=[] if seed < 2 else [pytest.mark.soak])
+            yield pytest.param(kind, seed, marks=[] if seed < 1 else [pytest.mark.soak])
 
 
 @pytest.mark.slow
