@@ -22,7 +22,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo reach words ledger screenshots test quick compat check lint format types bench soak servers lock clean install java
+.PHONY: help demo reach words ledger docs screenshots test quick compat check lint format types bench soak servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -59,6 +59,9 @@ format: install ## format the sources and mend what lint can mend
 
 types: install ## check the types
 	@$(BIN)/mypy $(SOURCES)
+
+docs: install ## write the list of modules, docs/modules.md, from their first lines
+	@$(BIN)/python -m tests.module_list
 
 screenshots: install servers ## take pictures of the page, in build/screenshots
 	@$(BIN)/python -m tests.ui.screenshots $(ARGS)
