@@ -18,7 +18,7 @@ from trident.state.columns.number_columns import NumberColumns
 from trident.state.txid import Sentinel
 from trident.state.values import OpaqueValue
 
-__all__ = ["Beyond", "Index", "IndexedValues"]
+__all__ = ["Index", "IndexedValues", "LargeState"]
 
 
 class IndexedValues:
@@ -89,7 +89,7 @@ class IndexedValues:
         pa.default_memory_pool().release_unused()  # Arrow's read took as much memory as the index, and is done
 
 
-class Beyond(Protocol):
+class LargeState(Protocol):
     """What keeps a state that is too large for memory."""
 
     def opened(self) -> LargeIndex | None:
@@ -100,7 +100,7 @@ class Beyond(Protocol):
         """When a state is too large."""
 
 
-class AheadPuts(Protocol):
+class StagedCommit(Protocol):
     """The puts of a commit that is staged and not published yet, as far as this process knows."""
 
     @property
@@ -141,8 +141,8 @@ class Index:
         self.seq = 0
         self.sentinel: Sentinel | None = None
         self.version: int | None = None
-        self.beyond: Beyond | None = None
-        self.ahead: AheadPuts | None = None
+        self.beyond: LargeState | None = None
+        self.ahead: StagedCommit | None = None
         self.size, self.is_beyond = 0, False
 
     def load(self) -> bool:

@@ -100,7 +100,7 @@ class Watch:
         return Health.of(epoch, self._counted(connection))
 
     def _counted(self, connection: Connection) -> Mapping[bytes, Any]:
-        """Return the statistics of a server, those of a page of memory included that it is moving just now."""
+        """Return the statistics of a server, including the slab page that is being moved."""
         statistics = first = connection.statistics()
         give_up = time.monotonic() + self._patience_s
         while moves_page(statistics) and statistics[b"slabs_moved"] == first[b"slabs_moved"]:

@@ -149,7 +149,7 @@ def test_a_topology_is_shown_by_its_heartbeat_while_its_driver_does_not_answer(c
 @pytest.mark.parametrize(
     ("status", "assigned_to", "why"),
     [
-        (Status("failed", 0.0, reason="no such table"), "", "it was put to rest: no such table"),
+        (Status("failed", 0.0, reason="no such table"), "", "it was marked as failed: no such table"),
         (Status("killed", 0.0), "", "it ends"),
         (Status("active", 0.0), "", "it waits: no supervisor is there"),
         (Status("active", 0.0), "a", "its driver in slot a:6700 starts"),

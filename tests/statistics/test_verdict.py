@@ -150,10 +150,10 @@ CASES: dict[str, tuple[dict[str, Any], str, list[str]]] = {
     "an error turns words": (
         page(status="FAILED", health={"failures": 0, "error": "\u202eelbat"}), "bad", ["It has ended: \\u202eelbat"],
     ),
-    "it was put to rest": (
+    "it was marked as failed": (
         page(status="FAILED", health=None, statusReason="its drivers died of: x"),
         "bad",
-        ["It was put to rest: its drivers died of: x"],
+        ["It was marked as failed: its drivers died of: x"],
     ),
     "its driver is silent": (
         page(heardSecondsAgo=45.0),

@@ -338,7 +338,7 @@ def test_the_verdict_spells_out_what_would_turn_its_words(browser: Browser) -> N
     ("status", "said", "offered"),
     [
         (Status("active", 0.0), "It waits", ["Deactivate", "Rebalance", "Kill"]),
-        (Status("failed", 0.0, reason="no such table"), "put to rest: no such table", ["Activate", "Kill"]),
+        (Status("failed", 0.0, reason="no such table"), "marked as failed: no such table", ["Activate", "Kill"]),
     ],
 )
 def test_a_topology_without_a_driver_says_why_and_asks_for_nothing_more(

@@ -158,7 +158,7 @@ def _activate(
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:
-    """Let a topology go on: one that was deactivated, or one that was put to rest because its driver kept failing."""
+    """Let a topology go on: one that was deactivated, or one that was marked as failed because its driver kept failing."""
     with _client(cluster, token, debug) as client:
         client.activate(topology)
         _say_done(client.show(topology), "is active", as_json)

@@ -66,7 +66,7 @@ def nimbus_command(
             metavar="N",
             min=1,
             max=100,
-            help="So many deaths of a topology's drivers in half an hour, none after a minute of work, put it to rest.",
+            help="A topology whose drivers die so often in half an hour, never after a minute of work, is marked as failed.",
         ),
     ] = 20,
     session_timeout: Session = 10.0,

@@ -116,7 +116,7 @@ class ClusterTopologyPages:
     def _why_not(self, base: StormBase, slot: NodePort | None) -> str:
         """Say why there is no driver that could be asked."""
         if base.status.kind == "failed":
-            return f"it was put to rest: {base.status.reason}"
+            return f"it was marked as failed: {base.status.reason}"
         if base.status.kind == "killed":
             return "it ends"
         if slot is None:

@@ -93,7 +93,7 @@ class Monitoring:
                 self._deliveries = (*self._deliveries, Delivery(self.topology, listener))
 
     def remove(self, listener: TopologyListener) -> None:
-        """Tell a listener no more than what waits for it already."""
+        """Remove a listener; events that are queued for it are still delivered."""
         with self._lock:
             leaving = [each for each in self._deliveries if each.listener is listener]
             self._deliveries = tuple(each for each in self._deliveries if each.listener is not listener)

@@ -5,17 +5,17 @@ It is a property of the process, because a store warns where it connects, and kn
 
 from __future__ import annotations
 
-__all__ = ["leave_to_the_driver", "told_by_the_driver"]
+__all__ = ["suppress_warnings", "warnings_suppressed"]
 
 _left = False
 
 
-def leave_to_the_driver() -> None:
+def suppress_warnings() -> None:
     """Say that this process is a worker: the driver has opened the same states, and has warned."""
     global _left
     _left = True
 
 
-def told_by_the_driver() -> bool:
+def warnings_suppressed() -> bool:
     """Whether this process is a worker."""
     return _left

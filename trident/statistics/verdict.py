@@ -79,7 +79,7 @@ def _ended(page: Mapping[str, Any]) -> Iterator[Line]:
     elif health.get("error"):
         yield "bad", f"It has ended: {_cut(health['error'], _LONGEST_ERROR)}"
     elif status == "FAILED":
-        yield "bad", f"It was put to rest: {_cut(reason, _LONGEST_ERROR)}" if reason else "It has failed."
+        yield "bad", f"It was marked as failed: {_cut(reason, _LONGEST_ERROR)}" if reason else "It has failed."
     if status == "INACTIVE":
         yield "warn", "Deactivated: its sources are not asked for more until it is activated."
     elif status == "STOPPED":

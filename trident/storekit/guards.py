@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from trident.errors import StateLossDetected, UnsupportedOperation
-from trident.state.risks_told import told_by_the_driver
+from trident.state.risks_told import warnings_suppressed
 
 __all__ = ["refuse_read_only", "warn_of_eviction", "warn_once"]
 
@@ -30,7 +30,7 @@ def warn_once(logger: logging.Logger, server: str, risk: str) -> None:
     """Log a warning about what a server may lose, once per process, server and risk; a worker leaves it to the driver."""
     if (server, risk) not in _warned:
         _warned.add((server, risk))
-        logger.log(logging.DEBUG if told_by_the_driver() else logging.WARNING, "%s: %s", server, risk)
+        logger.log(logging.DEBUG if warnings_suppressed() else logging.WARNING, "%s: %s", server, risk)
 
 
 def warn_of_eviction(logger: logging.Logger, what: str, found: str, allowed: bool) -> None:

@@ -101,7 +101,7 @@ class StoreState(Kinds[T]):
     @staticmethod
     @abstractmethod
     def open_map(options: Any, conf: StateConf, partition: int) -> IBackingMap[bytes]:
-        """Open the backing map of one partition, there where the state is used: import the driver here, and connect."""
+        """Open the backing map of one partition. Called on the worker: import the driver and connect here."""
 
     @classmethod
     def of_kind(cls, kind: StateType, target: T | None, options: dict[str, Any]) -> StateSpec:

@@ -17,7 +17,7 @@ from tests.harness.zookeeper_servers import ZooKeeperEnsemble
 
 _FAULTS = int(os.environ.get("TRIDENT_FAULTS", "50"))
 _SEED = int(os.environ.get("TRIDENT_SEED", "15"))
-_MANY = 100  # the most that is possible: so many deaths in half an hour put a topology to rest
+_MANY = 100  # the most that is possible: after so many deaths in half an hour a topology is marked as failed
 
 
 def say(line: str) -> None:

@@ -126,7 +126,7 @@ def test_a_driver_that_cannot_run_is_put_to_rest_with_its_error(cluster: Machine
     storm_id = cluster.submit("broken", "broken.py:topology")
     until(
         lambda: (base := cluster.state.storm_base(storm_id)) is not None and base.status.kind == "failed",
-        "it is put to rest",
+        "it is marked as failed",
     )
     assert "no such table" in cluster.client.show("broken").base.status.reason
     until(lambda: storm_id not in cluster.state.assignments(), "its slot is free")

@@ -200,7 +200,7 @@ def test_a_driver_that_keeps_dying_is_moved_then_put_to_rest_with_its_error(tmp_
         storm_id = cluster.submit("dying", "dying.py:topology")
         until(
             lambda: (base := cluster.state.storm_base(storm_id)) is not None and base.status.kind == "failed",
-            "it is put to rest",
+            "it is marked as failed",
         )
         said = cluster.nimbuses[0].said
         assert "times on" in said  # moved

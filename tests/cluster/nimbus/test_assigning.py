@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cluster.nimbus.pictures import NOW, assignment, base, death, picture, supervisor
-from trident.cluster.nimbus.assigning import Assign, Forget, Picture, Rest, RollBack, decide
+from trident.cluster.nimbus.assigning import Assign, Forget, MarkFailed, Picture, RollBack, decide
 from trident.cluster.state.cluster_records import Status
 
 
@@ -95,7 +95,7 @@ def test_deaths_before_the_move_do_not_move_it_again() -> None:
 def test_a_driver_that_keeps_dying_everywhere_is_put_to_rest_with_its_error() -> None:
     deaths = [death("a")] * 3 + [death("b")] * 3
     found = decide(picture({"x": base()}, {"x": assignment(("b", 1))}, deaths={"x": deaths}))
-    assert found == [Rest("x", "its driver has died 6 times, the last time: it broke")]
+    assert found == [MarkFailed("x", "its driver has died 6 times, the last time: it broke")]
 
 
 def test_deaths_of_drivers_that_ran_well_are_not_counted() -> None:
@@ -111,7 +111,7 @@ def test_deaths_long_ago_or_before_it_was_activated_are_not_counted() -> None:
 
 def test_code_that_cannot_run_is_put_to_rest_at_once_or_rolled_back() -> None:
     deaths = {"x": [death("a", fatal=True)]}
-    assert decide(picture({"x": base()}, {"x": assignment(("a", 1))}, deaths=deaths)) == [Rest("x", "it broke")]
+    assert decide(picture({"x": base()}, {"x": assignment(("a", 1))}, deaths=deaths)) == [MarkFailed("x", "it broke")]
     upgraded = base(before="old")
     found = decide(picture({"x": upgraded}, {"x": assignment(("a", 1))}, deaths=deaths))
     assert found == [RollBack("x", "it broke")]
@@ -130,7 +130,7 @@ def test_a_failed_topology_rests() -> None:
 
 def test_a_failed_topology_that_still_has_its_slot_loses_it() -> None:
     failed = base(status=Status("failed", 0.0, reason="it broke"))
-    assert decide(picture({"x": failed}, {"x": assignment(("a", 1))})) == [Rest("x", "it broke")]
+    assert decide(picture({"x": failed}, {"x": assignment(("a", 1))})) == [MarkFailed("x", "it broke")]
 
 
 def test_a_killed_topology_is_forgotten_once_its_driver_has_ended() -> None:

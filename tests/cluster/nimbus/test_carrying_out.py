@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trident.cluster.driver.upgrade_proof import proved
-from trident.cluster.nimbus.assigning import Rest, RollBack, decide
+from trident.cluster.nimbus.assigning import MarkFailed, RollBack, decide
 from trident.cluster.nimbus.nimbus import Nimbus
 from trident.cluster.nimbus.topology_changes import rebalanced
 from trident.cluster.state.cluster_address import open_cluster_state
@@ -66,7 +66,7 @@ def test_a_record_that_was_changed_meanwhile_stays_as_it_is(
     seen = decided_on(nimbus, base)._look()
     changed = nimbus.cluster.update_storm(_ID, meanwhile)
     for each in decide(seen):
-        assert isinstance(each, (Rest, RollBack))
+        assert isinstance(each, (MarkFailed, RollBack))
         nimbus._do(each, seen)
     assert nimbus.cluster.storm_base(_ID) == changed
 

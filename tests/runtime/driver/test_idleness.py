@@ -14,7 +14,7 @@ from tests.harness.commands import until
 from tests.harness.topology_runs import WAIT_S, start
 from trident import TridentTopology
 from trident.operations import Count
-from trident.runtime.driver.polling import Polling
+from trident.runtime.driver.polling import SpoutPoller
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -123,7 +123,7 @@ def test_a_spout_that_is_much_work_to_ask_is_asked_less_often(texts: Path, tmp_p
 
 @pytest.mark.parametrize(("cost_s", "pause_s"), [(0.0, 0.05), (0.004, 0.05), (0.5, 5.0)])
 def test_the_pause_is_the_interval_or_ten_times_the_work(cost_s: float, pause_s: float) -> None:
-    polling = Polling(0.05, 0)
+    polling = SpoutPoller(0.05, 0)
     polling.had_nothing(100.0, cost_s)
     assert polling.at == pytest.approx(100.0 + pause_s)
     assert polling.begin(100.0) == []

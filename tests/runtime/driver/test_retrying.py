@@ -14,7 +14,7 @@ from trident import Config, Fields, TridentTopology
 from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.errors import BatchFailedError, FailedException, SourceAwayError, SpoutError, can_heal
 from trident.operations import Count
-from trident.runtime.driver.retrying import Retrying
+from trident.runtime.driver.retrying import RetryRule
 from trident.runtime.steps.failures import Failure
 from trident.spout import SpoutType, TransactionAttempt
 
@@ -77,7 +77,7 @@ def test_other_failures_count_however_often_the_source_was_away() -> None:
 
 def test_the_tries_of_each_batch_in_flight_are_told_from_those_while_its_source_was_away() -> None:
     coordinator = MasterBatchCoordinator(0, 1, max_pending=2)
-    retrying = Retrying(CONFIG, coordinator)
+    retrying = RetryRule(CONFIG, coordinator)
     away, broken = Failure("rows", None, "no leader", waits_for="its source"), Failure("rows", None, "broken")
 
     def fail(attempt: TransactionAttempt, failure: Failure) -> None:

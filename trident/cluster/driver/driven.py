@@ -24,16 +24,16 @@ from trident.ui.trident_pages import TridentPages
 if TYPE_CHECKING:  # it needs pyzmq, which only spouts and bolts do
     from trident.storm.spark.running_storm import RunningStormTopology
 
-__all__ = ["Driven", "config_of", "start_driven"]
+__all__ = ["TopologyHandle", "config_of", "start_driven"]
 
 
-class Driven:
+class TopologyHandle:
     """A topology that runs in this process.
 
     Attributes
     ----------
     running
-        It, of one kind or the other; their calls have the same names.
+        The running topology, Trident's or Storm's; their calls have the same names.
     numbers
         How many workers it runs with, and how many executors each component of spouts and bolts has.
     epoch_before
@@ -124,7 +124,7 @@ def start_driven(
     base: StormBase,
     executors: Mapping[str, int],
     config: Config | StormConfig,
-) -> Driven:
+) -> TopologyHandle:
     """Start a topology with the settings of its record.
 
     Parameters
@@ -142,7 +142,7 @@ def start_driven(
     else:
         assert isinstance(config, Config), "settings are of the kind of their topology"
         running = topology.start(config, active=active)
-    return Driven(running, topology, storm_id, numbers, epoch_before(base))
+    return TopologyHandle(running, topology, storm_id, numbers, epoch_before(base))
 
 
 def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_address: str) -> Config | StormConfig:

@@ -17,7 +17,7 @@ from types import FrameType
 from trident.cluster.cluster_log import log_of_base
 from trident.cluster.code.package_loading import load_package
 from trident.cluster.code.package_manifest import MANIFEST, PackageManifest
-from trident.cluster.driver.driven import Driven, config_of, start_driven
+from trident.cluster.driver.driven import TopologyHandle, config_of, start_driven
 from trident.cluster.driver.driver_beats import DriverBeats
 from trident.cluster.driver.orders import Ending, Orders
 from trident.cluster.machine.driver_order import DriverEnd, DriverOrder
@@ -79,7 +79,7 @@ class _Driver:
 
     def _drive(
         self, open_things: ExitStack, orders: Orders, base: StormBase, beats: DriverBeats
-    ) -> tuple[Ending, StormBase, Driven]:
+    ) -> tuple[Ending, StormBase, TopologyHandle]:
         folder = Path(self._order.code_dir)
         manifest = PackageManifest.of_bytes((folder / MANIFEST).read_bytes())
         topology = load_package(folder, manifest, base.storm_name)
@@ -97,7 +97,7 @@ class _Driver:
         ending, base = orders.follow(driven, base, beats)
         return ending, base, driven
 
-    def _end(self, driven: Driven, ending: Ending, base: StormBase, beats: DriverBeats) -> None:
+    def _end(self, driven: TopologyHandle, ending: Ending, base: StormBase, beats: DriverBeats) -> None:
         beats.state = "ending"
         beats.tell_now()
         driven.stop(base.status.wait_secs if ending == "killed" else 0.0)
@@ -132,7 +132,7 @@ def _end_at_signals(orders: Orders) -> None:
         signal.signal(each, end)
 
 
-def _serve(open_things: ExitStack, driven: Driven, order: DriverOrder) -> str:
+def _serve(open_things: ExitStack, driven: TopologyHandle, order: DriverOrder) -> str:
     token = os.environ.get(TOKEN_VARIABLE)
     pages = OneTopology(order.storm_id, driven.pages())
     server = UIServer(pages, order.host, 0, token, token_for_all=token is not None)
@@ -141,7 +141,7 @@ def _serve(open_things: ExitStack, driven: Driven, order: DriverOrder) -> str:
 
 
 class _SomeBatches(logging.Filter):
-    """Lets a line about a batch through every few seconds: there may be hundreds a second."""
+    """Logs at most one batch every few seconds: there may be hundreds a second."""
 
     def __init__(self) -> None:
         super().__init__()

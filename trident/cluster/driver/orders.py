@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from trident.cluster.cluster_errors import ClusterError
-from trident.cluster.driver.driven import Driven
+from trident.cluster.driver.driven import TopologyHandle
 from trident.cluster.driver.driver_beats import DriverBeats
 from trident.cluster.driver.upgrade_proof import log_before, proved, with_proof
 from trident.cluster.machine.driver_order import DriverOrder
@@ -57,7 +57,7 @@ class Orders:
         self._update(lambda now: with_proof(now, log))
         return with_proof(base, log)
 
-    def follow(self, driven: Driven, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
+    def follow(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
         """Do what is asked until the topology ends or has to; returns why, and the last record."""
         self._proved = not base.previous_code_hash
         try:
@@ -65,7 +65,7 @@ class Orders:
         finally:  # a batch that was committed just before the end stands
             self._tell_proof(driven)
 
-    def _follow(self, driven: Driven, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
+    def _follow(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> tuple[Ending, StormBase]:
         self._active = base.status.kind == "active"
         while driven.is_active:
             if self._told.is_set():
@@ -97,7 +97,7 @@ class Orders:
             and assignment.start_time_secs == order.start_time_secs
         )
 
-    def _obey(self, driven: Driven, base: StormBase, beats: DriverBeats) -> None:
+    def _obey(self, driven: TopologyHandle, base: StormBase, beats: DriverBeats) -> None:
         active = base.status.kind == "active"
         try:
             if active != self._active:
@@ -112,7 +112,7 @@ class Orders:
             self._report(error)
         self._tell_proof(driven)
 
-    def _tell_proof(self, driven: Driven) -> None:
+    def _tell_proof(self, driven: TopologyHandle) -> None:
         """Note once that the new code runs: there is no way back to the old code."""
         if self._proved or not driven.has_proved:
             return
@@ -133,7 +133,7 @@ class Orders:
         info = ErrorInfo(time.time(), str(error), self._order.host, self._order.port)
         self._cluster.report_error(self._order.storm_id, DRIVER, info)
 
-    def _wait(self, driven: Driven) -> None:
+    def _wait(self, driven: TopologyHandle) -> None:
         """Wait for news, at most a second, and not longer than the topology runs."""
         ends = time.monotonic() + _READ_EVERY_S
         while time.monotonic() < ends and not self._news.is_set():

@@ -22,7 +22,7 @@ __all__ = ["DriverSlot", "ReadyCode", "Wanted"]
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 30.0
-_NEVER = float("inf")  # until something else is wanted: Nimbus puts the topology to rest, or its code is changed
+_NEVER = float("inf")  # until something else is wanted: Nimbus marks the topology as failed, or its code is changed
 _TAIL_BYTES = 2000
 
 

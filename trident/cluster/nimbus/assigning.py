@@ -11,7 +11,7 @@ from trident.cluster.state.beat_records import SupervisorInfo
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
 from trident.cluster.state.driver_deaths import DriverDeath
 
-__all__ = ["Assign", "Decision", "Forget", "Picture", "Rest", "RollBack", "decide"]
+__all__ = ["Assign", "Decision", "Forget", "MarkFailed", "Picture", "RollBack", "decide"]
 
 _YOUNG_S = 60.0  # a driver that ran longer than this has died for a new reason
 _MOVED_AFTER = 3
@@ -27,7 +27,7 @@ class Assign(NamedTuple):
     why: str
 
 
-class Rest(NamedTuple):
+class MarkFailed(NamedTuple):
     """Take a topology out of its slot: it cannot run."""
 
     storm_id: str
@@ -47,7 +47,7 @@ class Forget(NamedTuple):
     storm_id: str
 
 
-Decision = Assign | Rest | RollBack | Forget
+Decision = Assign | MarkFailed | RollBack | Forget
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Picture:
     beating
         Whether there is a heartbeat of the assignment.
     max_deaths
-        So many deaths in half an hour, none after a minute of work, put a topology to rest.
+        A topology with so many deaths in half an hour, none after a minute of work, is marked as failed.
     """
 
     now_secs: float
@@ -89,7 +89,7 @@ def _decide(picture: Picture, slots: _Slots, storm_id: str, base: StormBase) -> 
         return
     if base.status.kind == "failed":
         if assignment is not None:  # a Nimbus died after it had noted the end
-            yield Rest(storm_id, base.status.reason)
+            yield MarkFailed(storm_id, base.status.reason)
         return
     deaths = _recent_deaths(picture, storm_id, base)
     if (verdict := _verdict(storm_id, base, deaths, picture.max_deaths)) is not None:
@@ -116,14 +116,16 @@ def _recent_deaths(picture: Picture, storm_id: str, base: StormBase) -> list[Dri
     ]
 
 
-def _verdict(storm_id: str, base: StormBase, deaths: Sequence[DriverDeath], max_deaths: int) -> Rest | RollBack | None:
+def _verdict(
+    storm_id: str, base: StormBase, deaths: Sequence[DriverDeath], max_deaths: int
+) -> MarkFailed | RollBack | None:
     """Return the end of a topology whose driver cannot run, or keeps dying."""
     fatal = [each for each in deaths if each.fatal]
     young = [each for each in deaths if each.ran_secs < _YOUNG_S]
     if not fatal and len(young) < max_deaths:
         return None
     reason = fatal[-1].reason if fatal else f"its driver has died {len(young)} times, the last time: {young[-1].reason}"
-    return RollBack(storm_id, reason) if base.previous_code_hash else Rest(storm_id, reason)
+    return RollBack(storm_id, reason) if base.previous_code_hash else MarkFailed(storm_id, reason)
 
 
 class _Move(NamedTuple):

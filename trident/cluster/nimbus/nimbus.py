@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
-from trident.cluster.nimbus.assigning import Assign, Decision, Forget, Picture, Rest, RollBack, decide
+from trident.cluster.nimbus.assigning import Assign, Decision, Forget, MarkFailed, Picture, RollBack, decide
 from trident.cluster.nimbus.driver_health import DriverHealth
 from trident.cluster.nimbus.leadership import Leadership
 from trident.cluster.nimbus.topology_changes import rolled_back
@@ -40,7 +40,7 @@ class NimbusSettings:
     launch_timeout_s
         How long a driver may take to its first heartbeat.
     max_deaths
-        So many deaths of a topology's drivers in half an hour, none after a minute of work, put it to rest.
+        So many deaths of a topology's drivers in half an hour, none after a minute of work, and it is marked as failed.
     """
 
     round_s: float = 1.0
@@ -169,9 +169,9 @@ class Nimbus:
         match decision:
             case Assign(storm_id, slot, why):
                 self._assign(storm_id, slot, why, picture)
-            case Rest(storm_id, reason):
+            case MarkFailed(storm_id, reason):
                 if self._change(storm_id, picture, lambda base: _failed(base, reason)):
-                    logger.error("topology %s is put to rest: %s", storm_id, reason)
+                    logger.error("topology %s is marked as failed: %s", storm_id, reason)
                     self.cluster.state.delete_node(f"/assignments/{storm_id}")
             case RollBack(storm_id, reason):
                 if self._change(storm_id, picture, rolled_back):

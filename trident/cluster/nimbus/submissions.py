@@ -99,7 +99,7 @@ class Submissions:
         return self.names.submit(_base_of(asked, name, manifest, workers, log_dir))
 
     def activate(self, topology: str) -> StormBase:
-        """Let a topology go on, by its id or its name; one that was put to rest gets a new driver."""
+        """Let a topology go on, by its id or its name; one that was marked as failed gets a new driver."""
         return self._change(topology, activated)
 
     def deactivate(self, topology: str) -> StormBase:
@@ -132,7 +132,7 @@ class Submissions:
     def upgrade(
         self, topology: str, sha256: str, conf: Mapping[str, str] | None = None
     ) -> tuple[StormBase, UpgradeCheck]:
-        """Run new code on the same log; a topology that was put to rest runs again. With the code that it has nothing is done.
+        """Run new code on the same log; one that was marked as failed runs again. With the code that it has nothing is done.
 
         Parameters
         ----------

@@ -34,7 +34,7 @@ def refuse_killed(base: StormBase, done: str) -> None:
 
 
 def activated(base: StormBase) -> StormBase:
-    """Let a topology go on; one that was put to rest gets a new driver."""
+    """Let a topology go on; one that was marked as failed gets a new driver."""
     refuse_killed(base, "activated")
     if base.status.kind == "active":
         return base
@@ -79,7 +79,7 @@ def rebalanced(
 def upgraded(
     base: StormBase, sha256: str, manifest: PackageManifest, conf: Mapping[str, str], before: Components
 ) -> StormBase:
-    """Give it other code, and a new driver; one that was put to rest runs again. `before`: the components until now."""
+    """Give it other code, and a new driver; one that was marked as failed runs again. `before`: the components until now."""
     refuse_killed(base, "upgraded")
     if (base.code_hash, dict(base.conf)) == (sha256, dict(conf)):
         return base

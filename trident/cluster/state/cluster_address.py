@@ -22,7 +22,7 @@ _EXPECTED = f"expected is a folder, or zookeeper://host:2181,host:2181{_ROOT}"
 
 
 def default_address() -> str:
-    """Return the address of whoever names none: that in the environment, else a folder below the working directory."""
+    """Return the default address: that in the environment, else a folder below the working directory."""
     return os.environ.get("TRIDENT_CLUSTER") or _FOLDER
 
 

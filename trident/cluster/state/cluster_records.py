@@ -38,8 +38,8 @@ class Status:
     Attributes
     ----------
     kind
-        `inactive`: its spouts are not asked for more. `killed`: it ends, and is forgotten. `failed`: it was put to rest because
-        its driver kept dying; `reason` says of what.
+        `inactive`: its spouts are not asked for more. `killed`: it ends, and is forgotten. `failed`: its
+        driver kept dying; `reason` says of what.
     since_secs
         Seconds since 1970.
     wait_secs

@@ -1,4 +1,4 @@
-"""Deaths of drivers, as supervisors tell them: Nimbus moves a topology that keeps dying, and puts it to rest in the end."""
+"""Deaths of drivers, as supervisors tell them: Nimbus moves a topology that keeps dying, and marks it as failed in the end."""
 
 from __future__ import annotations
 

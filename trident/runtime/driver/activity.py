@@ -1,4 +1,4 @@
-"""Activity: whether batches are begun. Any thread may order it; the loop obeys before it begins the next batch."""
+"""Activation: whether batches are begun. Any thread may order it; the loop obeys before it begins the next batch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple
 from trident.coordination.coordinator import MasterBatchCoordinator
 from trident.spout.rich import Activated
 
-__all__ = ["Activity"]
+__all__ = ["Activation"]
 
 logger = logging.getLogger(__name__)
 
@@ -20,7 +20,7 @@ class _Order(NamedTuple):
     rested: threading.Event  # set once an order to rest is carried out
 
 
-class Activity:
+class Activation:
     """What was ordered, and up to which batch the loop may begin attempts.
 
     Parameters

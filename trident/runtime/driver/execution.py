@@ -99,7 +99,7 @@ def _pools(opened: OpenedTopology) -> Lane:
 
 
 def _goes_by_size(opened: OpenedTopology, plan: Plan) -> bool:
-    """Whether the time that a batch takes goes by its size alone: it meets kernels and memory, no code of the user's."""
+    """Whether the time that a batch takes goes by its size alone: no user code and no server is involved."""
     emitters = opened.runner.program.emitters.values()
     # A spout of the user's own may wait for its source.
     at_hand = all(isinstance(emitter, Quick) and emitter.is_quick for emitter in emitters)

@@ -18,7 +18,7 @@ from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinat
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError
 from trident.runtime.commit.committed import Committed
-from trident.runtime.driver.activity import Activity
+from trident.runtime.driver.activity import Activation
 from trident.runtime.driver.attempts import Attempts, txids_of
 from trident.runtime.driver.batch import Batch, BatchTimes, Defined, Mail, News, Observer
 from trident.runtime.driver.capturing import Capturing
@@ -28,11 +28,11 @@ from trident.runtime.driver.execution import Execution
 from trident.runtime.driver.hanging import Work
 from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.driver.placements import executors_of
-from trident.runtime.driver.polling import Polling, Waiting
+from trident.runtime.driver.polling import SpoutPoller, Waiting
 from trident.runtime.driver.progress import Outcome, Progress
-from trident.runtime.driver.retrying import Retrying
+from trident.runtime.driver.retrying import RetryRule
 from trident.runtime.driver.sources import Sources
-from trident.runtime.driver.starting import Starting
+from trident.runtime.driver.starting import StartGate
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import SpoutType, TransactionAttempt
@@ -85,13 +85,13 @@ class BatchLoop:
         most, interval_s = most_pending(opened.runner, config), config.batch_emit_interval_ms / 1000
         self._coordinator = MasterBatchCoordinator(log.state.txid, log.epoch, most, interval_s)
         repeats = all(spout.spout_type is SpoutType.TRANSACTIONAL for spout in opened.spouts.values())
-        self._retrying = Retrying(config, self._coordinator, clock, repeats, opened.letters.captures)
+        self._retrying = RetryRule(config, self._coordinator, clock, repeats, opened.letters.captures)
         in_tasks = executors_of(opened.placements)
         self._capturing = Capturing(opened.plan, opened.states, opened.lasting, in_tasks)
         self._batches: dict[int, Batch] = {}
-        self._polling = Polling(config.poll_interval_ms / 1000, log.state.txid)
-        self.activity = Activity(self._name, self._coordinator, _told_of_activity(opened), active)
-        self._starting = Starting(
+        self._polling = SpoutPoller(config.poll_interval_ms / 1000, log.state.txid)
+        self.activity = Activation(self._name, self._coordinator, _told_of_activity(opened), active)
+        self._starting = StartGate(
             self._coordinator, self._retrying, self._polling, self._batches, opened.runner, self.activity
         )
         self._tasks_commit = bool(in_tasks)

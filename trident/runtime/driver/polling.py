@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trident.runtime.driver.batch import Batch, of_spouts
 
-__all__ = ["Polling", "Waiting"]
+__all__ = ["SpoutPoller", "Waiting"]
 
 Waiting = list[threading.Event]
 
@@ -18,7 +18,7 @@ _EMPTY_IS_ALL = 10
 """After this many empty batches in a row the spouts are treated as exhausted, because they cannot say so themselves."""
 
 
-class Polling:
+class SpoutPoller:
     """When to ask the spouts again, and the events that are set once all that they had is committed.
 
     Parameters

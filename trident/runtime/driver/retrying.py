@@ -18,7 +18,7 @@ from trident.runtime.driver.clock import Clock
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import TransactionAttempt
 
-__all__ = ["Retrying", "Waiting", "giving_up_if", "opened_when_back", "pause_after"]
+__all__ = ["RetryRule", "Waiting", "giving_up_if", "opened_when_back", "pause_after"]
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Waiting:
         )
 
 
-class Retrying:
+class RetryRule:
     """What follows the failures of a topology's batches, and the error that ends it.
 
     Attributes

@@ -245,7 +245,7 @@ class RunningTopology:
         self._monitoring.add(listener)
 
     def remove_listener(self, listener: TopologyListener) -> None:
-        """Tell a listener no more, except of what waits for it already."""
+        """Remove a listener; events that are queued for it are still delivered."""
         self._monitoring.remove(listener)
 
     # ---- ours -------------------------------------------------------------------------------------------------------

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trident.coordination.coordinator import MasterBatchCoordinator
-from trident.runtime.driver.activity import Activity
+from trident.runtime.driver.activity import Activation
 from trident.runtime.driver.batch import Batch
-from trident.runtime.driver.polling import Polling
-from trident.runtime.driver.retrying import Retrying
+from trident.runtime.driver.polling import SpoutPoller
+from trident.runtime.driver.retrying import RetryRule
 from trident.runtime.engine.runners import PacesBatches, Runner
 
-__all__ = ["Starting"]
+__all__ = ["StartGate"]
 
 _LONGEST_S = 1.0
 """The loop looks this often at the least, so that overdue attempts and a successor are noticed."""
 
 
-class Starting:
+class StartGate:
     """Brings together all that the start of a batch depends on.
 
     Parameters
@@ -33,11 +33,11 @@ class Starting:
     def __init__(
         self,
         coordinator: MasterBatchCoordinator,
-        retrying: Retrying,
-        polling: Polling,
+        retrying: RetryRule,
+        polling: SpoutPoller,
         batches: Mapping[int, Batch],
         runner: Runner,
-        activity: Activity,
+        activity: Activation,
     ) -> None:
         self._coordinator, self._retrying, self._polling, self._batches = coordinator, retrying, polling, batches
         self._activity = activity

@@ -44,7 +44,7 @@ from trident.runtime.windows.shares import Now, Place, running_partitions
 from trident.runtime.windows.time_frames import MOMENT, moment_told
 from trident.state.abilities import StagedCommits
 from trident.state.key_counts import counting_keys
-from trident.state.risks_told import leave_to_the_driver
+from trident.state.risks_told import suppress_warnings
 from trident.state.txid import Txid
 
 __all__ = ["Committing", "CommittingProgram", "committing_program"]
@@ -81,7 +81,7 @@ class CommittingProgram(WorkerProgram):
         from pyspark import TaskContext
 
         if TaskContext.get() is not None:
-            leave_to_the_driver()
+            suppress_warnings()
         self._open = WorkerStates(program.topology, program.committed, program.settings)
 
     def gather(

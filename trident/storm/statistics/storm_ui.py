@@ -1,4 +1,4 @@
-"""The status of a topology in the shape of Storm UI's REST API, so that what reads that reads this."""
+"""The status of a topology in the shape of Storm UI's REST API, so that clients of that API can read it."""
 
 from __future__ import annotations
 
