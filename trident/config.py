@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -196,13 +195,13 @@ class Config(Redacted):
     @staticmethod
     def of(conf: Config | Mapping[str, Any] | None = None, **settings: Any) -> Config:
         """Build from another config or a mapping; text values are read as the type of their key."""
-        base = dataclasses.asdict(conf) if isinstance(conf, Config) else dict(conf or {})
+        base = conf.as_mapping() if isinstance(conf, Config) else dict(conf or {})
         given = {**base, **settings}
         return Config(**read_settings(Config, given))
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the settings by key."""
-        return dataclasses.asdict(self)
+        return {**vars(self), "spark_conf": dict(self.spark_conf)}
 
     def log_folder(self, topology: str) -> str:
         """Return where a topology's log is: `log_dir`, or a folder below the working directory."""

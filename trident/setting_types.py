@@ -7,6 +7,7 @@ import json
 import os
 import typing
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Any, Literal
 
 from trident.errors import ConfigError
@@ -30,7 +31,7 @@ def read_settings(declared: type, given: Mapping[str, Any]) -> dict[str, Any]:
     ConfigError
         A name is not declared, or a text cannot be read.
     """
-    known = typing.get_type_hints(declared)
+    known = _hints(declared)
     for name in given:
         if name not in known:
             raise ConfigError(f"unknown setting {name!r}{close_to(name, known)} Known are: {', '.join(sorted(known))}")
@@ -45,8 +46,13 @@ def close_to(name: str, known: Iterable[str], otherwise: str = ".") -> str:
 
 def check_types(settings: object) -> None:
     """Compare each value with its declared type; `ConfigError` names the first that differs."""
-    for name, hint in typing.get_type_hints(type(settings)).items():
+    for name, hint in _hints(type(settings)).items():
         _check(name, getattr(settings, name), hint)
+
+
+@cache
+def _hints(declared: type) -> Mapping[str, Any]:
+    return typing.get_type_hints(declared)
 
 
 def _read(name: str, value: Any, hint: Any) -> Any:

@@ -152,7 +152,7 @@ class FreelyWritten(Ability, Protocol):
         """Be a partition of such a state; called once, before the first commit."""
 
     def written_keys(self) -> Collection[Key]:
-        """Return the keys that the commit under way writes."""
+        """Return the keys that the commit under way writes, or removes although they are absent."""
 
 
 @runtime_checkable

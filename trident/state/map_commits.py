@@ -44,6 +44,7 @@ class CommittedMap(ABC):
         self._removals = Removals(backing, self.kind)
         self._txid: Txid | None = None
         self._written: dict[Key, Any] = {}
+        self._removed_absent: list[Key] = []
 
     @property
     def shares_keys(self) -> bool:
@@ -56,8 +57,8 @@ class CommittedMap(ABC):
         self._removals.keep_all()
 
     def written_keys(self) -> Collection[Key]:
-        """Return the keys that the commit under way writes."""
-        return self._written.keys()
+        """Return the keys that the commit under way writes, and those that it removes although they are absent."""
+        return [*self._written, *self._removed_absent]
 
     def begin_commit(self, txid: int) -> None:
         """Compare and move the sentinel. An unfinished commit of an earlier attempt is forgotten."""
@@ -121,10 +122,12 @@ class CommittedMap(ABC):
         that can delete keys deletes those that stayed removed `REMOVAL_LAG` batches later.
         """
         distinct = OneForm(dict.fromkeys(told_apart(keys)))
-        found = zip(distinct, self.multi_get(distinct), strict=True)
+        found = list(zip(distinct, self.multi_get(distinct), strict=True))
         there = OneForm(key for key, value in found if value is not None)
         self.multi_put(there, [None] * len(there))
         self._removals.note(there)
+        if self._puts_at_commit:  # what another partition writes now would be there or not by the order of the two
+            self._removed_absent += (key for key, value in found if value is None)
 
     def get_tuples(self) -> Iterator[tuple[Any, ...]]:
         """Iterate over the rows: the fields of each key, then the value of the latest write, page by page.
@@ -207,7 +210,7 @@ class CommittedMap(ABC):
 
     def _forget(self) -> None:
         """Forget the commit."""
-        self._txid, self._written = None, {}
+        self._txid, self._written, self._removed_absent = None, {}, []
 
     @abstractmethod
     def _latest(self, found: Sequence[Any]) -> list[Any]:

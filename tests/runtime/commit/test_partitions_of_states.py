@@ -193,6 +193,28 @@ def test_long_keys_and_keys_that_only_python_takes_for_equal_are_told_apart() ->
     assert "both update a long key in batch 1" in failed(declared(long, long))
 
 
+class RemoveOdd(BaseStateUpdater[Any]):
+    """Removes the users of odd numbers, adds the even ones."""
+
+    def update_state(self, state: Any, tuples: Sequence[TridentTuple], collector: TridentCollector) -> None:
+        state.multi_remove([(row["user"],) for row in tuples if row["number"] % 2])
+        even = {row["user"]: row["number"] for row in tuples if not row["number"] % 2}
+        state.multi_update([(user,) for user in even], [Add(number) for number in even.values()])
+
+
+@every_exact_kind
+@pytest.mark.parametrize("there", [False, True])
+def test_a_key_that_one_partition_removes_and_another_writes_is_refused_also_if_it_was_absent(
+    there: bool, kind: StateType
+) -> None:
+    before = [("a", 2), ("b", 2)] if there else []
+    topology = TridentTopology(f"sums{next(NUMBERS)}")
+    stream = topology.new_stream("rows", FixedBatchSpout(FIELDS, 2, *before, ("a", 4), ("a", 1)))
+    apart = stream.partition(lambda row, count: row["number"] % count)
+    apart.partition_persist(MemoryMapState(kind=kind), FIELDS, RemoveOdd(), state_name="sums").parallelism_hint(2)
+    assert "KeyConflictError: partitions 0 and 1 of state 'sums' both update the key ('a',)" in failed(topology)
+
+
 # ---- back-ends whose partitions are apart ------------------------------------------------------------------------------
 
 
