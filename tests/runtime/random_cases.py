@@ -76,7 +76,11 @@ PARTITIONINGS = (
 )
 _CHANGES = ("filter", "where", "map", "flat_map", "sum", "merge")
 _UPDATES = ("sum", "count", "rowwise sum", "reduce", "max", "map", "map, removing")
-TAPS = ("new values", "query", "query this batch", "window", "join", "join within")
+TAPS = (
+    "new values", "query", "query this batch", "static", "window", "count window", "join", "outer join", "join within",
+)  # fmt: skip
+_LONG = 16
+"""So many batches later a removed key is deleted."""
 
 
 class _Shown:
@@ -143,6 +147,8 @@ class Case(_Shown):
         What else is declared of the stream and of the state, each with a state of its own behind it.
     spout, kind
         What spout and states promise.
+    partitions
+        How many the spout has, if it is a partitioned one.
     store, cache
         Where all states are.
     lives
@@ -156,6 +162,7 @@ class Case(_Shown):
     grouped: bool = True
     taps: tuple[str, ...] = ()
     spout: str = "transactional"
+    partitions: int = 0
     kind: str = "opaque"
     store: str = "memory"
     cache: int = 0
@@ -217,16 +224,25 @@ def cases(draw: st.DrawFn, stores: tuple[str, ...] = ("memory",), skeleton: tupl
     # A stream has no key without a type, to ask with or to pass on.
     taps = [] if untyped else draw(st.lists(st.sampled_from(TAPS), max_size=2, unique=True))
     if spout == "non-transactional":
-        taps = [tap for tap in taps if tap not in ("window", "join within")]  # which need a replay
+        taps = [tap for tap in taps if tap not in ("window", "count window", "join within")]  # which need a replay
     rows = st.lists(st.tuples(*(_pool(draw, type_) for type_ in key), _VALUES), max_size=6).map(tuple)
+    batches = [draw(rows) for life in lives for _ in range(life.batches)]
+    # A reading of partitions that gives no row makes no batch.
+    partitions = draw(st.sampled_from([0, 1, 3])) if all(batches) and spout != "non-transactional" else 0
+    removes = "removing" in update and batches[0] and not (skeleton or partitions)
+    if removes and draw(st.sampled_from([False, False, True])):
+        lives = (replace(lives[0], batches=lives[0].batches + _LONG), *lives[1:])
+        # Ten empty batches in a row would be the end.
+        batches[1:1] = [() if number % 8 else batches[0][:1] for number in range(1, _LONG + 1)]
     return Case(
-        batches=tuple(draw(rows) for life in lives for _ in range(life.batches)),
+        batches=tuple(batches),
         key=key,
         steps=draw(_steps(of_partitions)),
         update=update,
         grouped=update.startswith("map") or draw(st.sampled_from([True, True, False])),
         taps=tuple(taps),
         spout=spout,
+        partitions=partitions,
         kind=draw(st.sampled_from(["opaque", "opaque", "transactional", "non-transactional"])),
         store=store,
         cache=draw(st.sampled_from([0, 1, 100])) if not store.startswith("delta") and store != "memory" else 0,

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
 from tests.runtime.random_cases import AT, UNTYPED, UNTYPED_KEYS, Case, Life, Row, Step
-from tests.runtime.random_oracle import form_of
-from trident import Fields, Stream, TridentCollector, TridentState, TridentTopology, TridentTuple
+from tests.runtime.random_oracle import form_of, static_rows
+from trident import Fields, JoinType, Stream, TridentCollector, TridentState, TridentTopology, TridentTuple
 from trident.operations import (
     BaseStateUpdater,
     Count,
+    Function,
     MapGet,
     Max,
     ReducerAggregator,
+    SlidingCountWindow,
     SnapshotGet,
     Sum,
     TumblingDurationWindow,
     col,
 )
-from trident.spout import SpoutType
-from trident.state import StateSpec
+from trident.spout import IOpaquePartitionedTridentSpout, IPartitionedTridentSpout, SpoutType
+from trident.state import StateConf, StateSpec
 
 __all__ = ["Asked", "Declared", "NewState", "declare"]
 
@@ -54,6 +57,58 @@ class Batches:
 
     def get_output_fields(self) -> Fields:
         return self.fields
+
+
+class Parts:
+    """A partitioned spout over the same rows: coordinator and emitter too; one base below says what it promises."""
+
+    def __init__(self, fields: str, rows: Mapping[int, Sequence[Row]], last: int, partitions: int) -> None:
+        self.fields, self.rows, self.last, self.partitions = Fields(fields), rows, last, partitions
+
+    def get_output_fields(self) -> Fields:
+        return self.fields
+
+    def get_coordinator(self, conf: Mapping[str, Any]) -> Any:
+        return self
+
+    def get_emitter(self, conf: Mapping[str, Any]) -> Any:
+        return self
+
+    def is_ready(self, txid: int) -> bool:
+        return txid <= self.last
+
+    def get_partitions_for_batch(self) -> list[str]:
+        return [str(number) for number in range(self.partitions)]
+
+    def emit_partition_batch_new(self, attempt: Any, collector: Any, partition: str, last_metadata: Any) -> Any:
+        if attempt.txid > self.last:
+            return last_metadata
+        self.emit_partition_batch(attempt, collector, partition, int(attempt.txid))
+        return int(attempt.txid)
+
+    def emit_partition_batch(self, attempt: Any, collector: Any, partition: str, metadata: int) -> None:
+        for row in self.rows[metadata][int(partition) :: self.partitions]:
+            collector.emit(row)
+
+    def success(self, txid: int, metadata: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class TransactionalParts(Parts, IPartitionedTridentSpout): ...
+
+
+class OpaqueParts(Parts, IOpaquePartitionedTridentSpout): ...
+
+
+class KeyAt(Function):
+    """The key at the position that a request names."""
+
+    def __init__(self, keys: Sequence[Row], types: Sequence[str]) -> None:
+        self.keys, self.output_types = keys, tuple(types)
+
+    def execute(self, tuple: TridentTuple, collector: TridentCollector) -> None:
+        collector.emit(self.keys[int(tuple[0])])
 
 
 class Asked:
@@ -169,14 +224,14 @@ def declare(
     declared = Declared(case, prefix)
     key_fields = ", ".join(f"{name}: {type_}" for name, type_ in zip(case.names, case.types, strict=True))
     rows = {txid: [(*row, txid * AT) for row in rows] for txid, rows in enumerate(case.batches, 1)}
-    source = Batches(f"{key_fields}, v: bigint, at: bigint", rows, until, SpoutType(case.spout))
-    stream = topology.new_stream(f"{prefix}rows", source)
+    stream = topology.new_stream(f"{prefix}rows", _source(case, f"{key_fields}, v: bigint, at: bigint", rows, until))
     for step in case.steps:
         stream = _step(topology, stream, case, step)
     main = _main(stream, case, key_fields, new_state(declared.name("total"), case.kind), declared.name("total"))
     declared.states["total"] = main.parallelism_hint(life.hint)
     for tap in case.taps:
-        behind = _TAPS[tap](_Tap(topology, case, life, stream, main, new_state, declared.name(f"{tap} state")))
+        first = until == case.lives[0].batches
+        behind = _TAPS[tap](_Tap(topology, case, life, first, stream, main, new_state, declared.name(f"{tap} state")))
         by: Any = behind.group_by(*case.names) if tap != "new values" or case.grouped else behind
         state = by.persistent_aggregate(
             new_state(declared.name(tap), case.kind), "x", Sum(), "sum", state_name=declared.name(tap)
@@ -190,7 +245,15 @@ def declare(
             found = _queried(asking, case, main, "x", sees)
             declared.asked[sees] = Asked()
             found.partition_persist(declared.asked[sees], [*case.names, "x"], KeepAll(), state_name=f"{prefix}{sees}")
+        request = topology.new_drpc_stream(f"{prefix}drpc").each("args", KeyAt(keys, case.types), case.names)
+        _queried(request, case, main, "x", "batch_before").project("x")
     return declared
+
+
+def _source(case: Case, fields: str, rows: Mapping[int, Sequence[Row]], until: int) -> Any:
+    if not case.partitions:
+        return Batches(fields, rows, until, SpoutType(case.spout))
+    return (OpaqueParts if case.spout == "opaque" else TransactionalParts)(fields, rows, until, case.partitions)
 
 
 # ---- steps -------------------------------------------------------------------------------------------------------------
@@ -260,24 +323,33 @@ def _queried(stream: Stream, case: Case, state: TridentState, out: str, sees: An
 # ---- taps --------------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
 class _Tap:
     """What a tap is declared of."""
 
-    def __init__(
-        self,
-        topology: TridentTopology,
-        case: Case,
-        life: Life,
-        stream: Stream,
-        main: TridentState,
-        new_state: NewState,
-        name: str,
-    ) -> None:
-        self.topology, self.case, self.life, self.stream, self.main = topology, case, life, stream, main
-        self._new_state, self.name = new_state, name
+    topology: TridentTopology
+    case: Case
+    life: Life
+    is_first_life: bool
+    stream: Stream
+    main: TridentState
+    new_state: NewState
+    name: str
 
-    def state(self) -> Any:
-        return self._new_state(self.name, "opaque")
+    def state(self, kind: str = "opaque") -> Any:
+        return self.new_state(self.name, kind)
+
+
+def _joined_outer(tap: _Tap) -> Stream:
+    names = tap.case.names
+    sums = tap.stream.filter("v", lambda v: v is not None and v > 0).group_by(*names).aggregate("v", Sum(), "s")
+    others = tap.stream.filter("v", lambda v: v is None or v <= 0).project(*names, "v")
+    joined = tap.topology.join(sums, names, others, names, [*names, "s", "w"], JoinType.OUTER)
+    return joined.parallelism_hint(tap.life.hint).each(["s", "w"], _of_sides, "x: bigint")
+
+
+def _of_sides(s: int | None, w: int | None) -> int:
+    return (s or 0) + 100 * (w or 0) + 1
 
 
 def _joined(tap: _Tap) -> Stream:
@@ -297,6 +369,26 @@ def _joined_within(tap: _Tap) -> Stream:
     return joined.parallelism_hint(tap.life.hint).each(lambda: 1, "x: bigint")
 
 
+def _windowed_by_count(tap: _Tap) -> Stream:
+    fired = tap.stream.group_by(*tap.case.names).window(
+        SlidingCountWindow.of(3, 2), tap.state(), Count(), "x", state_name=tap.name
+    )
+    return fired.parallelism_hint(tap.life.hint)
+
+
+def _queried_static(tap: _Tap) -> Stream:
+    spec = tap.state("non-transactional")
+    if tap.is_first_life:  # filled by nobody else
+        state = spec.factory.make_state(StateConf(tap.topology.name, tap.name), 0, 1)
+        there = static_rows(tap.case)
+        state.begin_commit(1)
+        state.multi_put(list(there), list(there.values()))
+        state.commit(1)
+        state.close()
+    static = tap.topology.new_static_state(spec, tap.name)
+    return tap.stream.state_query(static, tap.case.names, MapGet(), "x: bigint")
+
+
 def _windowed(tap: _Tap) -> Stream:
     window = TumblingDurationWindow.of(timedelta(milliseconds=AT)).by_event_time("at")
     fired = tap.stream.group_by(*tap.case.names).window(window, tap.state(), "v", Sum(), "x", state_name=tap.name)
@@ -307,7 +399,10 @@ _TAPS: dict[str, Callable[[_Tap], Stream]] = {
     "new values": lambda tap: tap.main.new_values_stream(),
     "query": lambda tap: _queried(tap.stream, tap.case, tap.main, "x", "batch_before"),
     "query this batch": lambda tap: _queried(tap.stream, tap.case, tap.main, "x", "this_batch"),
+    "static": _queried_static,
     "window": _windowed,
+    "count window": _windowed_by_count,
     "join": _joined,
+    "outer join": _joined_outer,
     "join within": _joined_within,
 }

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.runtime.random_cases import PARTITIONINGS, UNTYPED, UNTYPED_KEYS, Case, Row
 
-__all__ = ["Content", "Expected", "expected", "form", "form_of", "may_conflict"]
+__all__ = ["Content", "Expected", "expected", "form", "form_of", "may_conflict", "static_rows"]
 
 Rows = list[tuple[Row, Any, int]]
 """Key, value and time of each row; the time is the number of the batch."""
@@ -59,7 +59,8 @@ def may_conflict(case: Case) -> bool:
     if not case.is_updated or all(life.hint == 1 for life in case.lives):
         return False
     partitioned = [step.name for step in case.steps if step.name in _PARTITIONS]
-    together = partitioned[-1] in _TOGETHER if partitioned else all(life.parallelism == 1 for life in case.lives)
+    one_part = case.partitions < 2 and all(life.parallelism == 1 for life in case.lives)
+    together = partitioned[-1] in _TOGETHER if partitioned else one_part
     return not together and any(
         len({_identity(case, row[:-1]) for row in rows}) < len(rows) * (2 if _repeats(case) else 1)
         for rows in case.batches
@@ -200,6 +201,49 @@ def _window(case: Case, batches: list[Rows], grouped: Any, main: Any, updated: A
     return _totals(fired)
 
 
+def static_rows(case: Case) -> dict[Row, int]:
+    """Return what a static state holds: every second key, in the spelling that came first."""
+    keys = {_identity(case, row[:-1]): row[:-1] for rows in reversed(case.batches) for row in reversed(rows)}
+    return {key: number for number, key in enumerate(keys.values()) if number % 2}
+
+
+def _static(case: Case, batches: list[Rows], grouped: Any, main: Any, updated: Any) -> list[Content]:
+    there = {_identity(case, key): value for key, value in static_rows(case).items()}
+    pairs = ([_identity(case, key) for key, _, _ in rows] for rows in batches)
+    return _totals([(key, there.get(key, 0)) for key in keys] for keys in pairs)
+
+
+def _count_window(case: Case, batches: list[Rows], grouped: Any, main: Any, updated: Any) -> list[Content]:
+    """After every second row of a key the number of its last three."""
+    seen: dict[Row, int] = defaultdict(int)
+    fired = []
+    for rows in batches:
+        fired.append(list[tuple[Row, int]]())
+        for key in (_identity(case, key) for key, _, _ in rows):
+            seen[key] += 1
+            if seen[key] % 2 == 0:
+                fired[-1].append((key, min(3, seen[key])))
+    return _totals(fired)
+
+
+def _outer_join(case: Case, batches: list[Rows], grouped: Any, main: Any, updated: Any) -> list[Content]:
+    """The sum of each key's positive rows joined with its other rows, of which any side may be missing."""
+    joined = []
+    for rows in batches:
+        sums: dict[Row, int] = {}
+        others: dict[Row, list[int]] = {}
+        for key, value, _ in rows:
+            one = _identity(case, key)
+            if value is not None and value > 0:
+                sums[one] = sums.get(one, 0) + value
+            else:
+                others.setdefault(one, []).append(value or 0)
+        joined.append(
+            [(key, sums.get(key, 0) + 100 * w + 1) for key in {**sums, **others} for w in others.get(key, [0])]
+        )
+    return _totals(joined)
+
+
 def _join(case: Case, batches: list[Rows], grouped: Any, main: Any, updated: Any) -> list[Content]:
     """The sum of each key joined with its rows: as many as there are rows."""
     return _totals([(_identity(case, key), 1) for key, _, _ in rows] for rows in batches)
@@ -228,7 +272,10 @@ _TAPS: dict[str, Callable[..., list[Content]]] = {
     "new values": _new_values,
     "query": _query,
     "query this batch": _query_this,
+    "static": _static,
     "window": _window,
+    "count window": _count_window,
     "join": _join,
+    "outer join": _outer_join,
     "join within": _join_within,
 }

@@ -196,6 +196,7 @@ class _Run:
             for part, found, asked in zip(parts, self.expected, self.asked, strict=True):
                 _check_questions(part, found, begun, until)
                 self._check_running(running, pages, part, found, asked, until)
+                self._check_requests(running, part, found.after["total"][until], asked)
         for part, found, asked in zip(parts, self.expected, self.asked, strict=True):
             self._check_stopped(topology, part, found, asked, until)
 
@@ -215,9 +216,18 @@ class _Run:
             )
             says.check_map(view)
             says.check_page(pages, state.state_name)
+            if part.case.store != "memcached":
+                says.check_rows("rows_at_once", view.rows_at_once())
             if self.stores.spark is not None and part.case.store != "memcached" and says.declared:
                 rows = view.to_dataframe(self.stores.spark).collect()
                 says.check_rows("to_dataframe", [tuple(row) for row in rows])
+
+    def _check_requests(self, running: RunningTopology, part: Declared, content: Content, asked: Sequence[Row]) -> None:
+        """Ask by DRPC, where batches ask too."""
+        for at, key in enumerate(asked[:_SOME] if part.asked else []):
+            answer = running.drpc(f"{part.prefix}drpc").execute(str(at))
+            wanted = content.get(form_of(part.case, key) if part.case.grouped else ())
+            assert answer == [[wanted]], f"{part.prefix}: DRPC said {answer} of {key}, not {wanted}"
 
     def _check_stopped(
         self, topology: TridentTopology, part: Declared, found: Expected, asked: Sequence[Row], until: int
