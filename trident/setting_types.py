@@ -44,9 +44,10 @@ def close_to(name: str, known: Iterable[str], otherwise: str = ".") -> str:
     return f"; did you mean {close[0]!r}?" if close else otherwise
 
 
-def check_types(settings: Any) -> None:
+def check_types(settings: object) -> None:
     """Compare each value with its declared type; `ConfigError` names the first that differs."""
-    for name, hint in _hints(type(settings)).items():
+    declared: type = type(settings)
+    for name, hint in _hints(declared).items():
         _check(name, getattr(settings, name), hint)
 
 

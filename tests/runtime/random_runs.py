@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +24,7 @@ from trident.errors import BatchFailedError
 from trident.planner import make_plan
 from trident.planner.placing import misplaced
 from trident.runtime.driver.running import RunningTopology
-from trident.state import StateSpec
+from trident.state import StateSpec, map_state
 from trident.state.encoding.codec import decode, decode_keys
 from trident.ui.trident_pages import TridentPages
 
@@ -50,6 +52,14 @@ class Stores:
     def in_memory(self, case: Case, name: str, kind: str) -> StateSpec:
         if name not in self._memory:
             self._memory[name] = getattr(MemoryMapState, kind)()
+        return self._memory[name]
+
+    def apart(self, case: Case, name: str, kind: str) -> StateSpec:
+        if name not in self._memory:
+            entries: dict[int, dict[str, tuple[Row, Any]]] = defaultdict(dict)
+            self._memory[name] = map_state(
+                lambda conf, partition, count: ByText(entries[partition]), kind.replace("_", "-")
+            )
         return self._memory[name]
 
     def path(self, name: str) -> Path:
@@ -113,8 +123,29 @@ class Stores:
                     connection.execute(f'DROP TABLE "{table}"')
 
 
+class ByText:
+    """The simplest back-end: keys are the same only if their texts are."""
+
+    def __init__(self, entries: dict[str, tuple[Row, Any]]) -> None:
+        self.entries = entries
+
+    def multi_get(self, keys: Sequence[Row]) -> list[Any]:
+        return [self.entries.get(repr(key), (key, None))[1] for key in keys]
+
+    def multi_put(self, keys: Sequence[Row], values: Sequence[Any]) -> None:
+        self.entries.update((repr(key), (key, value)) for key, value in zip(keys, values, strict=True))
+
+    def multi_delete(self, keys: Sequence[Row]) -> None:
+        for key in keys:
+            self.entries.pop(repr(key), None)
+
+    def key_pages(self) -> Iterator[list[Row]]:
+        yield [key for key, _ in self.entries.values()]
+
+
 _MAKERS: dict[str, Callable[[Stores, Case, str, str], StateSpec]] = {
     "memory": Stores.in_memory,
+    "apart": Stores.apart,
     "delta": Stores.in_delta,
     "delta beyond memory": Stores.in_delta,
     "redis": Stores.in_redis,
@@ -220,7 +251,7 @@ class _Run:
                 says.check_rows("rows_at_once", view.rows_at_once())
             if self.stores.spark is not None and part.case.store != "memcached" and says.declared:
                 rows = view.to_dataframe(self.stores.spark).collect()
-                says.check_rows("to_dataframe", [tuple(row) for row in rows])
+                says.check_rows("to_dataframe", [_collected(row, part.case.key) for row in rows])
 
     def _check_requests(self, running: RunningTopology, part: Declared, content: Content, asked: Sequence[Row]) -> None:
         """Ask by DRPC, where batches ask too."""
@@ -344,6 +375,15 @@ class _Says:
 
 def _sorted(rows: Iterable[Row]) -> list[Row]:
     return sorted((tuple(map(form, row)) for row in rows), key=repr)
+
+
+def _collected(row: Row, types: Sequence[str]) -> Row:
+    """Return a row of a DataFrame: PySpark gives a moment without its zone, in local time."""
+    are_moments = [*(type_ == "timestamp" for type_ in types[: len(row) - 1]), False]
+    return tuple(
+        part.astimezone(dt.UTC) if is_moment and part else part
+        for part, is_moment in zip(row, are_moments, strict=True)
+    )
 
 
 def _text(part: Any) -> str | None:
