@@ -1,4 +1,4 @@
-"""`trident run --ui` and `trident ui`: the page of one topology, or of a cluster."""
+"""The page of `trident run` and `trident ui`: that of one topology, or of a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`OneTopology`: one running topology as if it were a cluster, for `trident run --ui` and for drivers."""
+"""`OneTopology`: one running topology as if it were a cluster, for the page of `trident run` and for drivers."""
 
 from __future__ import annotations
 
