@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 from states.delta.buckets.bucket_files import is_bucket
 from states.delta.layout import SENTINEL_COLUMN, SEQ_COLUMN
-from states.delta.spark_rule import value_at
 from states.delta.table_places import CHANGES
 from trident.errors import EnvironmentProblem, StateError
 from trident.redaction import redacted
+from trident.state.txid import Snapshot
+from trident.state.values import UNKNOWN_ATTEMPT
+from trident.state.winners import EVERYTHING_WON, Winners
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from trident.state.txid import Snapshot
 
@@ -162,3 +164,38 @@ def load(spark: SparkSession, path: str, version: int | None = None) -> DataFram
             f"read Delta table {redacted(path)} with Spark: this session was started without the library of Delta or its "
             "settings. Stop it, and start one with what states.delta.delta_session_conf() returns"
         ) from error
+
+
+# The rule of an opaque value as a column of Spark; a test compares it with `trident.state.values`, which has the rule.
+
+
+def value_at(snapshot: Snapshot) -> Column:
+    """Return the value of an opaque row as of a committed batch: `trident.state.values.OpaqueValue.at`."""
+    from pyspark.sql import functions as sf
+
+    stands = _stand_before(sf.col("txid"), sf.col("attempt"), snapshot.txid + 1, snapshot.winners)
+    return sf.when(stands, sf.col("curr")).otherwise(sf.col("prev"))
+
+
+def _stand_before(txids: Column, attempts: Column, txid: int, winners: Winners) -> Column:
+    """`trident.state.values.stand_before`."""
+    return (txids < txid) & (_won(txids, attempts, winners) | (attempts == UNKNOWN_ATTEMPT))
+
+
+def _won(txid: Column, attempt: Column, winners: Winners) -> Column:
+    from pyspark.sql import functions as sf
+
+    if winners is EVERYTHING_WON:
+        return sf.lit(True)
+    adopted = txid <= winners.adopted
+    if not winners.ranges:
+        return adopted
+    ranges = sf.array(
+        *(
+            sf.struct(sf.lit(t).cast("bigint").alias("t"), sf.lit(a).cast("bigint").alias("a"))
+            for t, a in winners.ranges
+        )
+    )
+    # The last range that starts at or before txid: structs compare by their first field first.
+    winner = sf.array_max(sf.filter(ranges, lambda one: one["t"] <= txid))["a"]
+    return sf.coalesce(winner == attempt, sf.lit(False)) | adopted

@@ -14,16 +14,19 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from operator import is_
 from typing import Any
+from urllib.parse import urlsplit
 
+from states.redis.cluster import Cluster
+from states.redis.cluster_layout import ClusterLayout
+from states.redis.connecting import arguments_of, link_of
 from states.redis.evictions import Evictions
 from states.redis.fence import Fence, fenced
 from states.redis.health import greeted
-from states.redis.layout import KeyGroup, default_prefix
+from states.redis.layout import KeyGroup, Layout, default_prefix
 from states.redis.listing import empty, key_pages
 from states.redis.options import RedisOptions
-from states.redis.places import place_of
 from states.redis.scripts import Command
-from states.redis.wire import Call, Wire
+from states.redis.wire import Call, Link, Server, Wire
 from trident.errors import StateLossDetected
 from trident.state.encoding.serializers import Serializer
 from trident.state.encoding.stored_values import Decode, StoredValues
@@ -249,3 +252,16 @@ class RedisBackingMap:
 
 def _as_stored(_keys: Sequence[Key], values: Sequence[Any]) -> list[Any]:
     return list(values)
+
+
+# Where a state is: on one server, or on the nodes of a cluster.
+
+
+def place_of(options: RedisOptions, prefix: str, greet: Callable[[Link], None]) -> tuple[Layout, Server]:
+    """Return the names of the keys, and their servers. Nothing is connected yet."""
+    hashed, expires = options.hash_key is not None, options.ttl_s is not None
+    if options.clustered:
+        layout = ClusterLayout(prefix, options.buckets, hashed, expires)
+        return layout, Cluster(options, layout.stems, greet)
+    one = link_of(arguments_of(options, urlsplit(options.url).netloc), greet)
+    return Layout([prefix.encode()], hashed, expires), Server(one)

@@ -33,7 +33,7 @@ from trident.coordination.records import (
     TopologyRecord,
     record_from_data,
 )
-from trident.coordination.segment import SegmentWriter
+from trident.coordination.transaction_log import SegmentWriter
 from trident.errors import CorruptValueError
 from trident.state import (
     CodecSerializer,

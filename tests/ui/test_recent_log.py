@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trident.ui.recent_log import TAIL_BYTES, RecentLog, page_of_log
-from trident.ui.recent_rate import RecentRate
+from trident.ui.storm_pages import RecentRate
 
 
 @given(st.text(), st.integers(0, 50))

@@ -16,10 +16,11 @@ from trident.errors import TopologyError, TridentError
 from trident.statistics.reported_errors import ReportedError
 from trident.storm.execution.deaths import DeathWatch
 from trident.storm.execution.executor import Setting, TaskError
+from trident.storm.execution.inbox import Inbox
+from trident.storm.execution.messages import Body
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import Worker
-from trident.storm.execution.task_layout import lay_out
-from trident.storm.local_mail import LocalMail, inboxes_of
+from trident.storm.execution.task_layout import Layout, lay_out
 from trident.storm.statistics.local_observer import LocalObserver
 from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.storm_config import StormConfig
@@ -247,3 +248,35 @@ class LocalCluster:
             if error is None:
                 raise
             logger.error("%s", ended)  # the error of the block is the one to raise
+
+
+# How deliveries get to executors of this process.
+
+
+class LocalMail:
+    """What one worker's executors send with, to all inboxes of this process."""
+
+    def __init__(self, inboxes: Mapping[int, Inbox]) -> None:
+        self._inboxes = inboxes
+        self.worker: Worker | None = None
+
+    def send(self, task: int, body: Body) -> None:
+        """Hand over; never waits."""
+        self._inboxes[task].put((task, body))
+
+    def is_open(self, task: int) -> bool:
+        """Whether the queue in front of a task has room."""
+        return self._inboxes[task].is_open
+
+    def wait_until_open(self, task: int) -> None:
+        """Return when it has, or when the worker stops."""
+        while not (self.worker and self.worker.stopping) and not self._inboxes[task].wait_until_open(0.05):
+            pass
+
+
+def inboxes_of(layout: Layout, capacity: int) -> dict[int, Inbox]:
+    """Return an inbox for each executor, by its tasks."""
+    found: dict[int, Inbox] = {}
+    for each in layout.executors:
+        found |= dict.fromkeys(each.tasks, Inbox(capacity))
+    return found

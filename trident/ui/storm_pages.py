@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from trident.ability import Ability
@@ -11,15 +13,15 @@ from trident.errors import TridentError, UnsupportedOperation, describe
 from trident.redaction import shown_configuration
 from trident.statistics.reported_errors import ReportedError
 from trident.statistics.verdict import verdict
+from trident.storm.groupings import Grouping
+from trident.storm.statistics.statistics_figures import WindowStatistics
 from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ending import end_later
-from trident.ui.recent_rate import RecentRate
-from trident.ui.storm_picture import storm_picture
 
-__all__ = ["StormPages"]
+__all__ = ["RecentRate", "StormPages"]
 
 
 class _Running(Protocol):
@@ -163,3 +165,99 @@ def _error(error: ReportedError) -> Page:
         "errorTime": int(error.time),
         "errorLapsedSecs": max(0, int(time.time() - error.time)),
     }
+
+
+# `RecentRate`: how fast a total grows, from what it was when it was last asked for.
+
+_SPAN_S = 10.0
+_APART_S = 1.0
+_STALE_S = 60.0
+
+
+class RecentRate:
+    """The growth of a total by second, over about the last ten seconds. Any number of readers may ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._guard = clock, threading.Lock()
+        self._notes: deque[tuple[float, float]] = deque()
+
+    def of(self, total: float) -> float | None:
+        """Return the rate; None if the total was not asked for within the last minute."""
+        now = self._clock()
+        with self._guard:
+            notes = self._notes
+            while notes and (now - notes[0][0] > _STALE_S or (len(notes) > 1 and now - notes[1][0] >= _SPAN_S)):
+                notes.popleft()
+            rate = None
+            if notes and now > notes[0][0]:
+                rate = max(0.0, total - notes[0][1]) / (now - notes[0][0])
+            if not notes or now - notes[-1][0] >= _APART_S:
+                notes.append((now, total))
+            return rate
+
+
+# `storm_picture`: spouts and bolts as nodes, the streams that bolts read as edges with their groupings and rates.
+
+_SHORTEST_S = 1e-3
+
+
+def storm_picture(topology: StormTopology, window: WindowStatistics) -> Page:
+    """Return nodes and edges, with the rates of one window."""
+    seconds = max(window.seconds, _SHORTEST_S)
+    return {
+        "stages": [],
+        "nodes": [_node(topology, component, window, seconds) for component in topology.components],
+        "edges": [
+            _edge(topology, bolt.id, each.component, each.stream, each.grouping, window, seconds)
+            for bolt in topology.bolts.values()
+            for each in bolt.inputs
+        ],
+    }
+
+
+def _node(topology: StormTopology, component: str, window: WindowStatistics, seconds: float) -> Page:
+    found = window.components[component]
+    declared: Any = topology.components[component]
+    spout = component in topology.spouts
+    made = declared.spout if spout else declared.bolt
+    figures = found.figures
+    return {
+        "id": component,
+        "label": component,
+        "kind": "spout" if spout else "bolt",
+        "detail": type(made).__name__,
+        "stage": None,
+        "executors": len(found.executors),
+        "tasks": found.tasks,
+        "capacity": figures.capacity,
+        "latencyMs": figures.complete_latency_ms if spout else figures.process_latency_ms,
+        "perSecond": (figures.emitted if spout else figures.executed) / seconds,
+        "unit": "tuples",
+    }
+
+
+def _edge(
+    topology: StormTopology,
+    bolt: str,
+    component: str,
+    stream: str,
+    grouping: Grouping,
+    window: WindowStatistics,
+    seconds: float,
+) -> Page:
+    inputs = window.components[bolt].inputs
+    executed = sum(each.figures.executed for each in inputs if (each.component, each.stream) == (component, stream))
+    return {
+        "source": component,
+        "target": bolt,
+        "stream": stream,
+        "grouping": _text(grouping),
+        "kind": "tuples",
+        "tuplesPerSecond": executed / seconds,
+        "unit": "tuples",
+    }
+
+
+def _text(grouping: Grouping) -> str:
+    kind = grouping.kind.replace("_", " ")
+    return f"{kind} ({', '.join(grouping.fields)})" if grouping.fields else kind

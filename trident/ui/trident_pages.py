@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from trident.errors import FencedError, TridentError, describe
 from trident.explain import describe as explain_states
 from trident.graph import JoinWithinNode, StateNode, WindowNode
+from trident.monitoring.events import AttemptFailed
+from trident.monitoring.listener import TopologyListener
 from trident.redaction import shown_configuration
 from trident.runtime.reading.written_keys import parse_key
 from trident.statistics.storm_shape import pretty_seconds
@@ -18,8 +22,6 @@ from trident.statistics.verdict import verdict
 from trident.ui.batch_figures import BatchFigures
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ending import end_later
-from trident.ui.lag_trend import LagTrend
-from trident.ui.recent_errors import RecentErrors
 from trident.ui.trident_picture import Picture, with_counts
 from trident.ui.trident_states import states_of
 
@@ -192,3 +194,89 @@ def _typed(node: StateNode, key: Sequence[Any]) -> tuple[Any, ...]:
     if fields and len(texts) not in (1, len(fields)):
         raise ValueError(f"state {node.name!r}: expected {len(fields)} parts of a key ({', '.join(fields.names)})")
     return parse_key(texts[0] if len(texts) == 1 else json.dumps(texts), fields, node.name)
+
+
+# `RecentErrors`: the last failed attempts of a topology, for its page.
+
+_KEPT = 50
+
+
+class RecentErrors(TopologyListener):
+    """Keeps the last 50 failed attempts, with the names of Storm UI's errors."""
+
+    def __init__(self) -> None:
+        self._kept: deque[AttemptFailed] = deque(maxlen=_KEPT)
+        self._guard = threading.Lock()
+        self._host = socket.gethostname()
+
+    def on_attempt_failed(self, event: AttemptFailed) -> None:
+        """Keep it."""
+        with self._guard:
+            self._kept.append(event)
+
+    def entries(self) -> list[Page]:
+        """Return them, oldest first."""
+        with self._guard:
+            kept = list(self._kept)
+        return [self._entry(event) for event in kept]
+
+    def _entry(self, event: AttemptFailed) -> Page:
+        at_s = event.timestamp_ms / 1000
+        return {
+            "component": event.step,
+            "error": event.details or event.cause,
+            "cause": event.cause,
+            "row": event.row,
+            "txid": event.txid,
+            "attempt": event.attempt,
+            "willRetry": event.will_retry,
+            "errorHost": self._host,
+            "errorTime": int(at_s),
+            "errorLapsedSecs": max(0, int(time.time() - at_s)),
+        }
+
+
+# `LagTrend`: whether sources get further ahead, from what their lag was in the last minutes.
+
+Trend = Literal["grows", "shrinks", "steady"]
+
+_SPAN_S = 180.0
+_APART_S = 2.0
+_FEWEST = 10
+_SHARE, _AMOUNT = 0.2, 100  # by which it must have changed, so that it is no accident
+
+
+class LagTrend:
+    """Notes the lag whenever it is asked for, at most every two seconds. Any number of readers may ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._guard = clock, threading.Lock()
+        self._notes: deque[tuple[float, int]] = deque()
+
+    def of(self, sources: Sequence[Mapping[str, Any]]) -> Trend | None:
+        """Return how the lag of all sources has changed; None where one does not say its lag, or for too short a time.
+
+        Parameters
+        ----------
+        sources
+            As of `RunningTopology.status`.
+        """
+        now, amounts = self._clock(), [each["lag"]["amount"] if each["lag"] else None for each in sources]
+        with self._guard:
+            if not amounts or None in amounts:  # what is not known is not 0
+                self._notes.clear()
+                return None
+            self._note(now, sum(filter(None, amounts)))
+            if len(self._notes) < _FEWEST:
+                return None
+            first, last = self._notes[0][1], self._notes[-1][1]
+        if last > first * (1 + _SHARE) + _AMOUNT:
+            return "grows"
+        return "shrinks" if last < first * (1 - _SHARE) - _AMOUNT else "steady"
+
+    def _note(self, now: float, amount: int) -> None:
+        notes = self._notes
+        while notes and now - notes[0][0] > _SPAN_S:
+            notes.popleft()
+        if not notes or now - notes[-1][0] >= _APART_S:
+            notes.append((now, amount))

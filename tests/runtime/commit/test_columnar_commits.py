@@ -8,7 +8,7 @@ import pytest
 
 from spouts import FixedBatchSpout
 from states.memory import MemoryData, MemoryMapState
-from states.memory.registry import kept_data
+from states.memory.state import kept_data
 from trident import TridentTopology
 from trident.operations import Count, Max, Min, Sum
 

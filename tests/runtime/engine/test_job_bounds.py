@@ -16,7 +16,7 @@ import pytest
 
 from tests.harness.topology_runs import RowsSpout, keep, run_all
 from trident import BatchFailedError, TridentTopology
-from trident.runtime.engine.job_bounds import bound_reached, way_out
+from trident.runtime.engine.job_errors import bound_reached, way_out
 from trident.runtime.engine.spark_resources import most_per_task
 from trident.runtime.steps.failures import failure_of
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts import RateSpout
-from spouts.rate.schedule import Schedule
+from spouts.rate.spout import Schedule
 from states.memory import MemoryMapState
 from tests.spouts.killed_driver import run_killed
 from tests.spouts.reading import definitions, is_plain, opened, rows_of

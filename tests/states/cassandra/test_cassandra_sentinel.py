@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from states.cassandra.fence import RECORD
-from states.cassandra.map import CassandraBackingMap
+from states.cassandra.map import RECORD, CassandraBackingMap
 from tests.harness.servers import start_cassandra
 from tests.harness.store_commits import update
 from tests.states.cassandra.cassandra_states import EPOCH, Home, Log, claim, commit

@@ -31,7 +31,7 @@ def soon_deleted_and_always_columns() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("trident.state.removals.REMOVAL_LAG", 2)
         patched.setattr("trident.state.columns.kept_values._FEW_KEYS", 0)
-        patched.setattr("trident.state.columns.text_index._MANY_KEYS", 1)
+        patched.setattr("trident.state.columns.number_table._MANY_KEYS", 1)
         yield
 
 

@@ -167,7 +167,7 @@ def test_a_full_queue_holds_up_its_senders_and_not_the_news(pair: tuple[LinkedMa
 def test_a_mark_that_is_not_repeated_is_forgotten(
     pair: tuple[LinkedMail, LinkedMail], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trident.storm.links.peers._MARK_S", 0.3)
+    monkeypatch.setattr("trident.storm.links.linked_mail._MARK_S", 0.3)
     monkeypatch.setattr("trident.storm.links.linked_mail._REPEATED_S", 1000.0)
     spouts, sinks = pair
     for number in range(CAPACITY):
@@ -193,8 +193,8 @@ SINK_WORKER = LAYOUT.worker_of[SINK]
 
 
 def test_what_is_sent_to_a_process_that_does_not_read_is_bounded(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trident.storm.links.peers._QUEUED", 10)
-    monkeypatch.setattr("trident.storm.links.peers._OVERFLOW", 20)
+    monkeypatch.setattr("trident.storm.links.linked_mail._QUEUED", 10)
+    monkeypatch.setattr("trident.storm.links.linked_mail._OVERFLOW", 20)
     mail = LinkedMail(LAYOUT.worker_of[SPOUT], TOPOLOGY, LAYOUT, keys, CAPACITY, "127.0.0.1")
     mail.set_peers({SINK_WORKER: ("127.0.0.1:1", 1)})  # nothing listens there
     for _ in range(100):

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from trident.cluster.cluster_errors import ClusterError, NoLeader, NotAllowed
+from trident import __version__
+from trident.cluster.cluster_errors import ClusterError, NoLeader, NoSuchTopology, NotAllowed
 from trident.cluster.code.unpacked_code import CodeCache
 from trident.cluster.machine.driver_slot import ReadyCode
-from trident.cluster.machine.machine_folder import MachineFolder
-from trident.cluster.machine.machine_pages import MachinePages
+from trident.cluster.machine.machine_folder import MachineFolder, read_log
 from trident.cluster.machine.machine_supervisor import MachineSupervisor, SupervisorSettings
 from trident.cluster.nimbus.leadership import hosts_of, leader_of
 from trident.cluster.state.cluster_address import folder_of, is_embedded, open_cluster_state
 from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.tokens import TOKEN_VARIABLE
+from trident.ui.cluster_pages import Page, TopologyPages
 from trident.ui.ui_server import UIServer
 
 __all__ = ["SupervisorDaemon"]
@@ -125,3 +126,42 @@ class _Fetch:
         if answer.status_code != 200:
             raise ClusterError(f"Nimbus at {url} answered {answer.status_code} for the package {code_hash}")
         return answer.content
+
+
+# What a supervisor serves: the logs of its drivers, in the shape of the pages of a cluster.
+
+
+class MachinePages:
+    """`ClusterPages` of one machine: it knows logs, and nothing of topologies."""
+
+    read_only = True
+
+    def __init__(self, folder: MachineFolder) -> None:
+        self._folder = folder
+
+    def cluster_summary(self) -> Page:
+        """Return the version."""
+        return {"stormVersion": __version__}
+
+    def nimbus_summary(self) -> Page:
+        """Return nothing."""
+        return {"nimbuses": []}
+
+    def supervisor_summary(self) -> Page:
+        """Return the id."""
+        return {"supervisors": [{"id": self._folder.id}]}
+
+    def topology_summary(self) -> Page:
+        """Return nothing."""
+        return {"topologies": []}
+
+    def of_topology(self, topology_id: str) -> TopologyPages:
+        """Refuse: drivers serve these."""
+        raise NoSuchTopology(f"a supervisor serves logs only; ask Nimbus for {topology_id!r}")
+
+    def log(self, topology_id: str, offset: int | None = None) -> Page:
+        """Return a part of a topology's log; what its process printed while it started is before it, until it logs."""
+        file = self._folder.log_file(Path(topology_id).name)
+        if not file.exists():
+            file = self._folder.output_file(Path(topology_id).name)
+        return dict(read_log(file, offset))

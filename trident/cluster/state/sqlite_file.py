@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -12,9 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
-from trident.cluster.state.file_holders import holders_text
 
-__all__ = ["SqliteFile", "prepare"]
+__all__ = ["SqliteFile", "holders_text", "prepare", "writers_of"]
 
 _FORMAT = 1
 _APPLICATION = 0x54524944  # "TRID": another program's file of the same name is told from ours
@@ -202,3 +202,38 @@ def _clear(error: sqlite3.Error, path: Path, busy_s: float) -> ClusterError:
 def _named(error: sqlite3.Error) -> bool:
     # Errors of Python's own, such as of a closed connection, have no name of SQLite's.
     return "sqlite_errorname" in vars(error)
+
+
+# Which processes hold a file of SQLite's for writing, so that a message can name the one that is in the way.
+
+_LOCK = re.compile(r"POSIX\s+\S+\s+WRITE\s+(\d+)\s+[0-9a-f]+:[0-9a-f]+:(\d+)")
+
+
+def writers_of(file: Path) -> set[int]:
+    """Return the processes that hold a file, or what SQLite keeps beside it; none where the system does not tell."""
+    try:
+        files = {each.stat().st_ino for each in file.parent.glob(f"{file.name}*")}
+        # Not by opening the file: to close it again would give back the locks of this process.
+        locks = Path("/proc/locks").read_text(encoding="ascii")
+    except OSError:
+        return set()
+    return {int(pid) for pid, inode in _LOCK.findall(locks) if int(inode) in files}
+
+
+def holders_text(file: Path) -> str:
+    """Return a sentence on each process that holds the file now, "" if none is known."""
+    return "".join(f" {_sentence(pid)}." for pid in sorted(writers_of(file)))
+
+
+def _sentence(pid: int) -> str:
+    if _is_stopped(pid):
+        return f"Process {pid} holds it, and is stopped: let it go on (`kill -CONT {pid}`), or end it"
+    return f"Process {pid} holds it"
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] in "Tt"

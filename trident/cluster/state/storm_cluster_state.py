@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol, TypeVar
+from urllib.parse import quote, unquote
 
 from trident.cluster.cluster_errors import ClusterError
 from trident.cluster.state.beat_records import ErrorInfo, SupervisorInfo, WorkerHeartbeat
 from trident.cluster.state.cluster_records import Assignment, NodePort, StormBase
 from trident.cluster.state.cluster_state import ClusterState
-from trident.cluster.state.node_names import node_at, text_of
 from trident.cluster.state.once_callbacks import OnceCallbacks, Told
 
 __all__ = ["StormClusterState"]
@@ -255,3 +255,21 @@ def _newest_first(found: Mapping[str, ErrorInfo]) -> list[ErrorInfo]:
 
 def _beat(storm_id: str, node: str, port: int) -> str:
     return node_at(_WORKERBEATS, storm_id, f"{node}-{port}")
+
+
+# Ids and names of any kind as names of nodes, and back.
+
+
+def node_at(root: str, *texts: str) -> str:
+    """Return the path of a node below `root`: one name for each text, whatever characters it has."""
+    return "/".join((root, *map(_name, texts)))
+
+
+def text_of(name: str) -> str:
+    """Return the text that a name was made of."""
+    return unquote(name)
+
+
+def _name(text: str) -> str:
+    # `.` and `..` are no names, and are not escaped in addresses.
+    return text.replace(".", "%2E") if text in (".", "..") else quote(text, safe="")

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trident.errors import FailedException, ReportedFailedException
 from trident.fields import Fields
 from trident.storm.checks import is_basic
-from trident.storm.execution.basic_bolts import RichBoltOfBasic
-from trident.storm.execution.collectors import BoltCollector
+from trident.storm.context import TopologyContext
+from trident.storm.execution.collectors import BasicCollector, BoltCollector
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.messages import Delivery
 from trident.storm.execution.task_layout import ExecutorPlace
-from trident.storm.interfaces import IRichBolt
+from trident.storm.interfaces import IBasicBolt, IRichBolt
 from trident.storm.storm_tuples import Origin, Tuple
-from trident.storm.streams import SYSTEM, TICK_STREAM
+from trident.storm.streams import SYSTEM, TICK_STREAM, StreamDeclarer
 
 __all__ = ["BoltExecutor"]
 
@@ -153,3 +154,40 @@ class BoltExecutor:
 
     def _reporter(self, task: int) -> Any:
         return lambda error: self._setting.report(self.place.component, task, error)
+
+
+# Basic bolts run as rich ones: anchored to the tuple that is executed, which is answered when `execute` returns.
+
+
+class RichBoltOfBasic:
+    """The rich bolt that a basic bolt is."""
+
+    def __init__(self, bolt: IBasicBolt) -> None:
+        self._bolt = bolt
+
+    def prepare(self, conf: Mapping[str, Any], context: TopologyContext, collector: BoltCollector) -> None:
+        """Prepare the bolt."""
+        self._collector = collector
+        self._basic = BasicCollector(collector)
+        self._run = self._bolt.execute
+        self._bolt.prepare(conf, context)
+
+    def execute(self, tuple: Tuple) -> None:
+        """Execute, then ack; fail if the bolt says so."""
+        self._basic.anchor = tuple
+        try:
+            self._run(tuple, self._basic)
+        except FailedException as error:
+            if isinstance(error, ReportedFailedException):
+                self._collector.report_error(error)
+            self._collector.fail(tuple)
+        else:
+            self._collector.ack(tuple)
+
+    def cleanup(self) -> None:
+        """Clean up the bolt."""
+        self._bolt.cleanup()
+
+    def declare_output_fields(self, declarer: StreamDeclarer) -> None:
+        """Declare as the bolt does."""
+        self._bolt.declare_output_fields(declarer)

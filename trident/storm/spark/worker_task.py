@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import logging
 import os
 import socket
@@ -10,6 +11,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from random import Random, SystemRandom
 from time import monotonic
 from typing import Any
@@ -23,7 +25,6 @@ from trident.storm.execution.present_lines import lines_of
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.links.linked_mail import LinkedMail
 from trident.storm.spark.tickets import Launch, Ticket
-from trident.storm.spark.worker_garbage import seldom_collected
 from trident.storm.spark.worker_registry import Line, Orders
 from trident.storm.statistics import WorkerSnapshots
 
@@ -193,3 +194,22 @@ def _told(error: BaseException) -> dict[str, Any]:
         "text": "".join(traceback.format_exception(error))[-_SHOWN:],
         "final": type(error).__name__ == "EnvironmentProblem",
     }
+
+
+# How often Python looks for garbage in cycles while a worker runs.
+
+# Tuples on their way are no cycles, and Python would look through the young ones after every 700.
+_THRESHOLDS = (20_000, 20, 100)
+
+
+@contextmanager
+def seldom_collected() -> Iterator[None]:
+    """Collect cycles less often, and leave out what was imported before; as it was afterwards."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(*_THRESHOLDS)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
