@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spouts.kafka_messages.offset_notes import OffsetNotes
-from spouts.kafka_messages.offset_window import OffsetWindow
+from spouts.kafka_messages.partition_work import OffsetWindow
 
 _RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 8)))
 

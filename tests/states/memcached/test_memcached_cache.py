@@ -12,7 +12,7 @@ import pytest
 
 from states.delta import DeltaState
 from states.memcached import MemcachedOptions, MemcachedState
-from states.memcached.read_cache import MemcachedCache
+from states.memcached.state import MemcachedCache
 from tests.harness.proxy import Proxy
 from tests.harness.servers import Server, start_memcached
 from tests.harness.sqlite_map import SQLiteMap, sqlite_state
