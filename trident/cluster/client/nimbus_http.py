@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -154,4 +155,6 @@ def _client(token: str | None) -> httpx.Client:
             f"asking a cluster needs packages that are missing ({error}); pip install 'trident-spark[cluster]'"
         ) from error
     headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-    return httpx.Client(headers=headers, trust_env=False)  # a proxy of the user's is not for machines of the cluster
+    # A Nimbus speaks HTTP: reading the system's certificates would take as long as the rest of a command. A proxy of the user's
+    # is not for machines of the cluster.
+    return httpx.Client(headers=headers, trust_env=False, verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
