@@ -68,10 +68,10 @@ def test_each_key_is_a_string_under_the_prefix_and_the_sentinels_are_one_hash(op
         b"words/counts:sentinels": b"hash",
     }
     assert client.get(b"words/counts:\x01\x91\xa3the") == b"one"
-    begun, other = b'["inc",3,1048576,0,false,"words/counts"]', b'["inc",2,1048576,0,true,""]'
+    begun, other = b'["inc",3,1048576,0,false,"words/counts",""]', b'["inc",2,1048576,0,true,"",""]'
     assert client.hgetall("words/counts:sentinels") == {b"0": begun, b"0:calls": b"1", b"1": other}
     backing.move_sentinel(Sentinel("inc", 3, 1 << 20, "words/counts"))
-    sealed = b'["inc",3,1048576,0,true,"words/counts"]'
+    sealed = b'["inc",3,1048576,0,true,"words/counts",""]'
     assert client.hgetall("words/counts:sentinels") == {b"0": sealed, b"1": other}
 
 
@@ -82,21 +82,8 @@ def test_with_hash_key_keys_and_sentinels_are_fields_of_one_hash(open_map: Open,
     assert keys_of(backing) == [("the",)]
     backing.move_sentinel(Sentinel("inc", 1, 0))
     assert client.keys() == [b"tally"]
-    assert client.hgetall("tally") == {b"\x01\x91\xa3the": b"one", b"sentinel:7": b'["inc",1,0,0,true,""]'}
+    assert client.hgetall("tally") == {b"\x01\x91\xa3the": b"one", b"sentinel:7": b'["inc",1,0,0,true,"",""]'}
     assert keys_of(backing) == [("the",)]
-
-
-def test_a_sentinel_of_an_older_version_is_read_and_replaced(open_map: Open, client: Any) -> None:
-    client.hset("words/counts:sentinels", "0", '["inc",3,1048576,2]')
-    backing = open_map()
-    found = backing.read_sentinel()
-    assert found is not None
-    assert tuple(found) == ("inc", 3, 1 << 20, "", True, "")
-    begun = Sentinel("inc", 4, 1 << 20, "words/counts", sealed=False)
-    backing.move_sentinel(begun)
-    read = open_map().read_sentinel()
-    assert read is not None
-    assert tuple(read) == tuple(begun)
 
 
 def test_a_hash_that_was_deleted_has_no_sentinel_left(open_map: Open, client: Any) -> None:
