@@ -109,7 +109,7 @@ def test_what_is_stored_under_which_name(memcached_server: Server, client: Clien
     assert client.get("p%20q:the") == b"[1,1048576,null,3]"
     epoch = client.get("p%20q!epoch")
     assert int(epoch) % 65536 == 0
-    assert b'"sentinel":["contract-log",1,1048576,"tests/stored",true]' in client.get("p%20q!sentinel-0")
+    assert b'"sentinel":["contract-log",1,1048576,"tests/stored",true,""]' in client.get("p%20q!sentinel-0")
     assert f"VALUE p%20q:the {epoch.decode()} 18" in client.raw_command("get p%20q:the", "END\r\n").decode()
 
 

@@ -341,7 +341,7 @@ def test_the_record_of_the_sentinel_comes_back() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"[1]", b'{"sentinel":[1],"servers":{}}', b"\xff",
-                                  b'{"sentinel":["a",1,2],"servers":{"a":[1]}}'])  # fmt: skip
+                                  b'{"sentinel":["a",1,2,"p",true,""],"servers":{"a":[1]}}'])  # fmt: skip
 def test_a_record_of_another_program_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptValueError, match="read the sentinel of state p: .* another program wrote it"):
         BaselineCodec().decode(data, "state p")

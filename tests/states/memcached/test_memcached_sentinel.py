@@ -132,11 +132,11 @@ def test_a_commit_is_sealed_when_all_of_it_is_acknowledged(memcached_server: Ser
     txid = log.next()
     state.begin_commit(txid)
     add(state, {"a": 1})
-    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, False]
+    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, False, ""]
     begun = client.get(f"tests/{conf.state}!sentinel-0")
     state.commit(txid)
     log.record()
-    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, True]
+    assert record_of(client, conf)["sentinel"] == ["contract-log", 1, 1 << 20, conf.prefix, True, ""]
     client.set(f"tests/{conf.state}!sentinel-0", begun, noreply=False)
     with pytest.raises(StateMismatchError, match="whose last writes are missing"):
         opened(MemcachedState.opaque(memcached_server.address), conf).begin_commit(log.next())

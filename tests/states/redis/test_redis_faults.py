@@ -216,7 +216,7 @@ def test_what_a_broken_connection_delivers_late_is_refused(redis_server: Server,
     late = backing._fence.command(PUT, 0, [b"words/counts:\x01\x91\xa3the"], [b"late"])
     backing.multi_put(Interrupted(KEYS, 20, lambda: client.client_kill_filter(_type="normal")), [b"once"] * len(KEYS))
     backing.multi_put([("the",)], [b"later"])
-    assert client.execute_command(*eval_of(late)) == b'["inc",1,5,1,true,""]'
+    assert client.execute_command(*eval_of(late)) == b'["inc",1,5,1,true,"",""]'
     assert backing.multi_get([("the",), KEYS[-1]]) == [b"later", b"once"]
     assert backing.read_sentinel() == ATTEMPT
     backing.close()
