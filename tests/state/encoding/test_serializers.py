@@ -80,7 +80,7 @@ def test_the_layouts_stand() -> None:
     assert JSONOpaqueSerializer().serialize(OPAQUE) == b"[3,1048576,null,7]"
     assert JSONTransactionalSerializer().serialize(TRANSACTIONAL) == b"[3,[1.5]]"
     assert JSONNonTransactionalSerializer().serialize("ž") == '"ž"'.encode()
-    assert JSONOpaqueSerializer().serialize(SENTINEL) == b'["log",3,1048576]'
+    assert JSONOpaqueSerializer().serialize(SENTINEL) == b'["log",3,1048576,"",true,""]'
     assert CodecSerializer().serialize(OPAQUE).hex() == "019403ce00100000c007"
     assert CodecSerializer(StateType.TRANSACTIONAL).serialize(TransactionalValue(3, ())).hex() == "019203d40790"
 
@@ -338,7 +338,7 @@ READERS = [STORM, JSONOpaqueSerializer(compat="storm")]
 def test_storm_s_layout_is_written_by_its_name_only() -> None:
     assert STORM.serialize(OpaqueValue(3, A, prev=5, curr=12)) == b"[3,12,5]"
     assert JSONOpaqueSerializer(compat="storm").serialize(OpaqueValue(3, A, prev=5, curr=12)) == b"[3,1048576,5,12]"
-    assert STORM.serialize(SENTINEL) == b'["log",3,1048576]'
+    assert STORM.serialize(SENTINEL) == b'["log",3,1048576,"",true,""]'
     with pytest.raises(CorruptValueError, match="not OpaqueValue"):
         STORM.serialize(7)
 
@@ -351,7 +351,7 @@ def test_storm_s_layout_is_written_by_its_name_only() -> None:
         (b"[1,1,null]", OpaqueValue(1, UNKNOWN_ATTEMPT, None, 1)),
         (b"[null,1,null]", OpaqueValue(0, UNKNOWN_ATTEMPT, None, 1)),
         (b"[3,1048576,5,12]", OpaqueValue(3, A, 5, 12)),
-        (b'["log",3,1048576]', SENTINEL),
+        (b'["log",3,1048576,"",true,""]', SENTINEL),
     ],
 )
 def test_storm_s_lists_and_ours_are_read(serializer: Any, data: bytes, value: Any) -> None:

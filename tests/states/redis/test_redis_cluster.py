@@ -121,7 +121,7 @@ def test_a_move_that_was_broken_off_shows_the_old_sentinel_and_is_completed_by_t
     backing.move_sentinel(SENTINEL)
     moved = SENTINEL._replace(txid=2)
     one = redis.RedisCluster("127.0.0.1", cluster.nodes[0].port)
-    one.hset("{words/counts:0}:sentinels", "0", '["inc",2,5,0]')
+    one.hset("{words/counts:0}:sentinels", "0", '["inc",2,5,0,true,"",""]')
     assert backing.read_sentinel() == SENTINEL
     backing.move_sentinel(moved)
     assert backing.read_sentinel() == moved

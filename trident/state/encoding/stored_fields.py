@@ -58,7 +58,7 @@ def from_fields(fields: Any, kind: StateType) -> Any:
     if isinstance(fields, list):
         if len(fields) == form.width and are_ints(fields[: form.ints]):
             return form.stored(*fields)
-        if len(fields) in (3, 5, 6) and isinstance(fields[0], str) and are_ints(fields[1:3]):
+        if len(fields) == len(Sentinel._fields) and isinstance(fields[0], str) and are_ints(fields[1:3]):
             return Sentinel(*fields)
     raise _misfit(fields, form.text)
 
