@@ -59,11 +59,6 @@ def test_a_spout_is_a_description_that_can_be_pickled() -> None:
     assert list(spout.get_output_fields()) == ["key", "value"]
 
 
-def test_a_definition_of_an_earlier_version_is_read_without_the_epochs_of_its_starts() -> None:
-    earlier = {"topics": {"t": {"id": "x", "ranges": [0, 5, 9, 3, 1, 0, 0, 2]}}, "bytes": 0}
-    assert list(ranges_of(earlier)) == [Range(Spot("t", 0), "x", 5, 9, 3, -1), Range(Spot("t", 1), "x", 0, 0, 2, -1)]
-
-
 def test_a_part_from_the_middle_of_a_range_begins_under_the_epoch_of_the_range() -> None:
     whole = Range(Spot("t", 0), "x", 10, 30, epoch=4, since=2)
     definition = definition_of([whole], 4 << 20)
