@@ -138,8 +138,8 @@ class JournalWatches:
     def __init__(self, position: int) -> None:
         self.lock = threading.Lock()
         self.position = position
-        self._data: dict[str, int] = {}
-        self._children: dict[str, int] = {}
+        self._data: dict[str, list[int]] = {}
+        self._children: dict[str, list[int]] = {}
 
     def __bool__(self) -> bool:
         """Whether anything is watched."""
@@ -147,11 +147,11 @@ class JournalWatches:
 
     def watch_data(self, path: str, since: int) -> None:
         """Watch a node, or that it is created."""
-        self._data.setdefault(path, since)
+        self._add(self._data, path, since)
 
     def watch_children(self, path: str, since: int) -> None:
         """Watch which nodes are below a node, and whether it is there."""
-        self._children.setdefault(path, since)
+        self._add(self._children, path, since)
 
     def forget(self, position: int) -> None:
         """Drop all watches; read the journal from there."""
@@ -173,10 +173,20 @@ class JournalWatches:
                 events.append(ClusterEvent("children", above(path)))
         return events
 
+    def _add(self, watched: dict[str, list[int]], path: str, since: int) -> None:
+        # A watch that an entry has fired which is not read yet does not stand for one that is set after that entry.
+        ahead = [each for each in watched.get(path, ()) if each > self.position]
+        behind = [each for each in watched.get(path, ()) if each <= self.position][:1]  # all of these wait for the same
+        watched[path] = [*behind, *ahead, since] if since > self.position or not behind else [*behind, *ahead]
+
     @staticmethod
-    def _fires(watched: dict[str, int], path: str, seq: int) -> bool:
-        since = watched.get(path)
-        if since is None or since >= seq:
+    def _fires(watched: dict[str, list[int]], path: str, seq: int) -> bool:
+        waiting = watched.get(path, ())
+        later = [since for since in waiting if since >= seq]
+        if len(later) == len(waiting):
             return False
-        del watched[path]
+        if later:
+            watched[path] = later
+        else:
+            del watched[path]
         return True
