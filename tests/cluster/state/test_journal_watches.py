@@ -6,9 +6,13 @@ from typing import Any
 
 import pytest
 
+from trident.cluster.state.cluster_state import EventKind
 from trident.cluster.state.sqlite_session import JournalWatches
 
-CREATED, CHANGED, AGAIN = (1, "created", "/a"), (2, "changed", "/a"), (3, "changed", "/a")
+Entry = tuple[int, EventKind, str]
+CREATED: Entry = (1, "created", "/a")
+CHANGED: Entry = (2, "changed", "/a")
+AGAIN: Entry = (3, "changed", "/a")
 
 
 @pytest.mark.parametrize(
