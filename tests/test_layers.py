@@ -64,8 +64,7 @@ DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", 
 RUNTIME = (
     "cloudpickle",
     "msgpack",
-    "trident.monitoring",
-    "trident.statistics",
+    "trident.observe",
     "trident.arrow",
     "trident.coordination",
     "trident.planner",
@@ -100,20 +99,16 @@ LAYERS = (
     Layer(
         GRAPH,
         INTERFACES,
-        deferred=("trident.explain", "trident.monitoring", "trident.runtime.driver.running", "states.memory"),
+        deferred=("trident.explain", "trident.observe", "trident.runtime.driver.running", "states.memory"),
     ),
-    Layer(("trident.statistics",), ("trident.errors",)),
     Layer(("trident.serving.strangers",)),
-    Layer(
-        ("trident.monitoring",),
-        ("trident.serving.strangers", "trident.statistics", *INTERFACES),
-        deferred=("prometheus_client",),
-    ),
+    # Below the runtime: what a topology says of itself, as functions of values.
+    Layer(("trident.observe",), ("trident.serving.strangers", *INTERFACES), deferred=("prometheus_client",)),
     Layer(("trident.coordination",), ("msgpack", *INTERFACES), deferred=("kazoo",)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(
         ("trident.explain",),
-        ("trident.planner", "trident.statistics", *INTERFACES, *GRAPH),
+        ("trident.planner", "trident.observe", *INTERFACES, *GRAPH),
         deferred=("trident.runtime.steps.kernels",),
     ),
     Layer(("trident.arrow",), ("pyarrow", "trident.errors", "trident.fields")),
@@ -148,10 +143,10 @@ LAYERS = (
     Layer(("trident.cluster",), ("trident", "httpx", "psutil", "starlette", "cloudpickle")),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.
-    Layer(("trident.storm.execution",), ("cloudpickle", "trident.statistics", "trident.storm", *INTERFACES)),
+    Layer(("trident.storm.execution",), ("cloudpickle", "trident.observe", "trident.storm", *INTERFACES)),
     Layer(
         ("trident.storm.statistics",),
-        ("trident.storm", "trident.statistics", "trident.monitoring", *INTERFACES),
+        ("trident.storm", "trident.observe", *INTERFACES),
         deferred=("prometheus_client",),
     ),
     Layer(
@@ -165,7 +160,7 @@ LAYERS = (
             "pyspark",
             "py4j",
             "cloudpickle",
-            "trident.statistics",
+            "trident.observe",
             "trident.storm",
             *_rooms("engine"),
             *INTERFACES,
@@ -174,7 +169,7 @@ LAYERS = (
     # The bridge to Trident: a bolt that reads a state, when it is prepared. The door to Spark: TopologyBuilder.start().
     Layer(
         ("trident.storm",),
-        ("trident.statistics", *INTERFACES),
+        ("trident.observe", *INTERFACES),
         deferred=("trident.reading", "trident.runtime.reading.state_reader", "trident.storm.spark.running_storm"),
     ),
     Layer(("trident.spark",), ("trident.runtime.reading", "trident.errors")),

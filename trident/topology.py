@@ -20,7 +20,7 @@ from trident.stream import Stream, TridentState
 
 if TYPE_CHECKING:
     from trident.config import Config
-    from trident.monitoring.listener import TopologyListener
+    from trident.observe.listener import TopologyListener
     from trident.runtime.driver.running import RunningTopology
 
 __all__ = ["TridentTopology"]
@@ -183,7 +183,7 @@ class TridentTopology(Declaration):
         conf
             A `Config` or a mapping of its keys; `settings` override single keys. Unknown keys are refused.
         listeners
-            Are told what happens, from the start on; see `TopologyListener` (trident.monitoring).
+            Are told what happens, from the start on; see `TopologyListener` (trident.observe).
         active
             False: no batch begins before `activate()` is called on what this returns.
 

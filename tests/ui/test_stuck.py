@@ -23,8 +23,8 @@ from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.cluster_records import Assignment, NodePort, Status, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
-from trident.statistics import at_work
-from trident.statistics.heartbeats import heartbeat_of
+from trident.observe import at_work
+from trident.observe.heartbeats import heartbeat_of
 from trident.ui.cluster_pages import TopologyPages
 from trident.ui.one_topology import OneTopology
 from trident.ui.storm_pages import StormPages

@@ -16,8 +16,8 @@ from rich.logging import RichHandler
 from rich.table import Table
 
 from trident.errors import FencedError, TridentError
-from trident.monitoring.event_log import JsonFormatter, event_logger, event_of
-from trident.monitoring.events import AttemptFailed, TopologyTerminated
+from trident.observe.event_log import JsonFormatter, event_logger, event_of
+from trident.observe.events import AttemptFailed, TopologyTerminated
 
 __all__ = [
     "INTERRUPTED",

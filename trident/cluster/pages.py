@@ -15,7 +15,7 @@ from trident.cluster.state.beat_records import WorkerHeartbeat
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import Acting, ClusterTopologyPages, facts, uptime_text
-from trident.statistics.verdict import verdict
+from trident.observe.verdict import verdict
 from trident.ui.cluster_pages import Action, Page, TopologyPages
 from trident.ui.http_pages import HttpTopologyPages
 from trident.ui.one_topology import topology_row

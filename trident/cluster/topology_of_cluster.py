@@ -12,8 +12,8 @@ from trident.cluster.state.cluster_records import NodePort, StatusKind, StormBas
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.waiting import why_waiting
 from trident.errors import TridentError
+from trident.observe.verdict import verdict
 from trident.redaction import shown_configuration, shown_settings
-from trident.statistics.verdict import verdict
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.http_pages import HttpTopologyPages
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterator
 from trident.explain.labels import names_of, routing_text, what
 from trident.explain.stages import Stage, stages_of
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
+from trident.observe.operation_statistics import Edge, Operation, OperationKind
 from trident.planner import Fragment, Plan, Sink
 from trident.planner.fragments import is_entry
-from trident.statistics.operation_statistics import Edge, Operation, OperationKind
 
 __all__ = ["edges_of_plan", "operations_of_plan"]
 

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from trident.errors import TopologyError, TridentError
-from trident.statistics.reported_errors import ReportedError
+from trident.observe.reported_errors import ReportedError
 from trident.storm.execution.deaths import DeathWatch
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.inbox import Inbox

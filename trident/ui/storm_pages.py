@@ -10,9 +10,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from trident.ability import Ability
 from trident.errors import TridentError, UnsupportedOperation, describe
+from trident.observe.reported_errors import ReportedError
+from trident.observe.verdict import verdict
 from trident.redaction import shown_configuration
-from trident.statistics.reported_errors import ReportedError
-from trident.statistics.verdict import verdict
 from trident.storm.groupings import Grouping
 from trident.storm.statistics.statistics_figures import WindowStatistics
 from trident.storm.statistics.topology_status import TopologyStatus

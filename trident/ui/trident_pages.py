@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from trident.errors import FencedError, TridentError, describe
 from trident.explain import describe as explain_states
 from trident.graph import JoinWithinNode, StateNode, WindowNode
-from trident.monitoring.events import AttemptFailed
-from trident.monitoring.listener import TopologyListener
+from trident.observe.events import AttemptFailed
+from trident.observe.listener import TopologyListener
+from trident.observe.storm_shape import pretty_seconds
+from trident.observe.verdict import verdict
 from trident.redaction import shown_configuration
 from trident.runtime.reading.written_keys import parse_key
-from trident.statistics.storm_shape import pretty_seconds
-from trident.statistics.verdict import verdict
 from trident.ui.batch_figures import BatchFigures
 from trident.ui.cluster_pages import Action, Page
 from trident.ui.ending import end_later

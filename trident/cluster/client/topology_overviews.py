@@ -12,8 +12,8 @@ from trident.cluster.state.cluster_records import Assignment, StormBase
 from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.topology_of_cluster import facts
 from trident.cluster.waiting import why_waiting
+from trident.observe.verdict import verdict
 from trident.redaction import shown_settings
-from trident.statistics.verdict import verdict
 
 __all__ = ["TopologyOverview", "errors_of", "find_topology", "overview", "overviews"]
 
@@ -53,7 +53,7 @@ class TopologyOverview:
 
     @property
     def verdict(self) -> dict[str, Any]:
-        """Whether all is well with it, in the words of its page; see `trident.statistics.verdict`."""
+        """Whether all is well with it, in the words of its page; see `trident.observe.verdict`."""
         slot = None if self.assignment is None else self.assignment.slot
         beat = None if self.driver in ("none", "starting") else self.heartbeat
         told = facts(self.storm_id, self.base, slot, beat)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from trident.cluster.driver.upgrade_proof import epoch_before, has_committed_since
 from trident.cluster.state.cluster_records import StormBase
 from trident.config import Config
+from trident.observe.heartbeats import heartbeat_of
+from trident.observe.reported_errors import ErrorFeed
 from trident.planner import make_plan
 from trident.runtime.driver.capabilities import is_all_in_memory
 from trident.runtime.driver.running import RunningTopology
 from trident.setting_types import gathered
-from trident.statistics.heartbeats import heartbeat_of
-from trident.statistics.reported_errors import ErrorFeed
 from trident.storm import StormConfig, StormTopology
 from trident.storm.builder import start_on_spark
 from trident.topology import TridentTopology

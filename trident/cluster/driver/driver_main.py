@@ -27,8 +27,8 @@ from trident.cluster.state.storm_cluster_state import StormClusterState
 from trident.cluster.tokens import TOKEN_VARIABLE
 from trident.config import Config
 from trident.errors import FencedError, TridentError, can_heal
-from trident.monitoring.batch_committed import BatchCommitted
-from trident.monitoring.event_log import event_of
+from trident.observe.batch_committed import BatchCommitted
+from trident.observe.event_log import event_of
 from trident.ui.one_topology import OneTopology
 from trident.ui.ui_server import UIServer
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from trident.coordination.letter_records import LETTERS
-from trident.monitoring.batch_committed import Phases
+from trident.observe.batch_committed import Phases
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch_time import TIME
 from trident.runtime.engine.runners import Runner

@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Any, NamedTuple, TypeVar
 
 from trident.errors import BatchFailedError
+from trident.observe.at_work import place_of
 from trident.runtime.reading import views
 from trident.runtime.steps.failures import Failure, shown
 from trident.runtime.steps.user_calls import MARKED, calls_user_code
 from trident.spout.interfaces import TransactionAttempt
 from trident.state import values
-from trident.statistics.at_work import place_of
 
 __all__ = ["Asked", "Work"]
 

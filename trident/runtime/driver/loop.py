@@ -17,6 +17,7 @@ from functools import partial
 from trident.coordination.coordinator import AttemptStatus, MasterBatchCoordinator
 from trident.coordination.records import CommitRecord
 from trident.errors import BatchFailedError
+from trident.observe.at_work import RunningBatch
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.activity import Activation
 from trident.runtime.driver.attempts import Attempts, txids_of
@@ -38,7 +39,6 @@ from trident.runtime.steps.failures import Failure, StepFailed
 from trident.spout.interfaces import SpoutType, TransactionAttempt
 from trident.spout.rich import Activated
 from trident.state.txid import Txid
-from trident.statistics.at_work import RunningBatch
 
 __all__ = ["BatchLoop"]
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from trident.monitoring.batch_committed import Phases
-from trident.runtime.driver.figure_names import TOPOLOGY, Key
-from trident.runtime.driver.operation_totals import OperationTotals
-from trident.statistics.operation_statistics import (
+from trident.observe.batch_committed import Phases
+from trident.observe.operation_statistics import (
     BatchFigures,
     Edge,
     EdgeStatistics,
@@ -18,7 +16,9 @@ from trident.statistics.operation_statistics import (
     OperationStatistics,
     OperationWindow,
 )
-from trident.statistics.rolling_totals import ALL_TIME, WINDOWS_S, Difference
+from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference
+from trident.runtime.driver.figure_names import TOPOLOGY, Key
+from trident.runtime.driver.operation_totals import OperationTotals
 
 __all__ = ["read_statistics"]
 

@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from trident.graph import PersistNode
-from trident.monitoring.batch_committed import BatchCommitted, Phases
+from trident.observe.batch_committed import BatchCommitted, Phases
+from trident.observe.rolling_totals import Difference, Windows
 from trident.operations.metrics import add_counts
 from trident.planner import Fragment, Plan
 from trident.planner.placing import place
@@ -20,7 +21,6 @@ from trident.runtime.driver.figure_names import TOPOLOGY, Key, Meanings, meaning
 from trident.runtime.engine.step_figures import NS, Figures
 from trident.runtime.engine.task_output import TaskOutput
 from trident.runtime.steps.failures import Failure
-from trident.statistics.rolling_totals import Difference, Windows
 
 __all__ = ["OperationTotals"]
 

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 from trident.config import Config
 from trident.errors import ConfigError
 from trident.graph import QueryNode
-from trident.monitoring.batch_committed import Placement
+from trident.observe.batch_committed import Placement
 from trident.planner import Plan
 from trident.planner.placing import misplaced
 from trident.runtime.engine.environment import master_of

@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from trident.monitoring.batch_committed import BatchCommitted, Placement, Read
-from trident.monitoring.events import AttemptFailed, TopologyEvent
+from trident.observe.batch_committed import BatchCommitted, Placement, Read
+from trident.observe.events import AttemptFailed, TopologyEvent
+from trident.observe.reported_errors import LastErrors
 from trident.operations.metrics import add_counts
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.batch import Batch
@@ -19,7 +20,6 @@ from trident.runtime.driver.operation_totals import OperationTotals
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
 from trident.state.key_counts import NO_KEYS
-from trident.statistics.reported_errors import LastErrors
 
 __all__ = ["Outcome", "Progress"]
 

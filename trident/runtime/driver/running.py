@@ -16,10 +16,13 @@ from trident.coordination.log_state import LogState
 from trident.coordination.memory_log import MemoryLog
 from trident.errors import TridentError
 from trident.graph import Graph
-from trident.monitoring.batch_committed import Placement
-from trident.monitoring.events import TopologyStarted, TopologyTerminated
-from trident.monitoring.listener import TopologyListener
-from trident.monitoring.monitoring import Monitoring
+from trident.observe.at_work import AtWork
+from trident.observe.batch_committed import Placement
+from trident.observe.events import TopologyStarted, TopologyTerminated
+from trident.observe.listener import TopologyListener
+from trident.observe.monitoring import Monitoring
+from trident.observe.operation_statistics import OperationsStatistics
+from trident.observe.reported_errors import WHOLE_TOPOLOGY, ReportedError
 from trident.planner import make_plan
 from trident.runtime.driver.batch import Observer
 from trident.runtime.driver.clock import Clock
@@ -37,9 +40,6 @@ from trident.runtime.driver.watch import Watch
 from trident.runtime.letters.dead_letters import waiting
 from trident.runtime.reading.commit_gate import CommitGate
 from trident.runtime.reading.views import StateView
-from trident.statistics.at_work import AtWork
-from trident.statistics.operation_statistics import OperationsStatistics
-from trident.statistics.reported_errors import WHOLE_TOPOLOGY, ReportedError
 
 if TYPE_CHECKING:
     from trident.drpc.local import DRPCFunction, LocalDRPC

@@ -7,14 +7,14 @@ from functools import cached_property
 from typing import Any
 
 from trident.graph import Graph
+from trident.observe.operation_pages import OperationStatus, component_page, picture, topology_page
+from trident.observe.operation_statistics import Edge, Operation, OperationsStatistics
 from trident.runtime.driver.clock import Clock
 from trident.runtime.driver.opened_topology import OpenedTopology
 from trident.runtime.driver.operation_reading import read_statistics
 from trident.runtime.driver.operation_totals import OperationTotals
 from trident.runtime.driver.placements import executors_of
 from trident.runtime.driver.progress import Progress
-from trident.statistics.operation_pages import OperationStatus, component_page, picture, topology_page
-from trident.statistics.operation_statistics import Edge, Operation, OperationsStatistics
 
 __all__ = ["TopologyFigures"]
 

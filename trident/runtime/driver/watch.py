@@ -11,8 +11,8 @@ import weakref
 from collections.abc import Callable
 
 from trident.errors import TridentError
+from trident.observe.at_work import AtWork, StallLog
 from trident.runtime.driver.loop import BatchLoop
-from trident.statistics.at_work import AtWork, StallLog
 
 __all__ = ["Watch"]
 

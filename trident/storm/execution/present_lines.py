@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from types import FrameType
 
-from trident.statistics.at_work import place_of
+from trident.observe.at_work import place_of
 
 __all__ = ["line_of", "lines_of"]
 

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from trident.errors import EnvironmentProblem
-from trident.statistics.reported_errors import ReportedError
+from trident.observe.reported_errors import ReportedError
 from trident.storm.execution.deaths import DeathWatch
 from trident.storm.spark.crew import Crew
 from trident.storm.spark.slot import Slot

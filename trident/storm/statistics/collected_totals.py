@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from trident.statistics.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
+from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
 from trident.storm.execution.task_layout import ExecutorPlace, Layout
 from trident.storm.statistics.statistics_figures import (
     ComponentStatistics,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from trident.statistics.reported_errors import ReportedError
+from trident.observe.reported_errors import ReportedError
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.execution.task_layout import Layout
 from trident.storm.statistics.topology_monitor import TopologyMonitor

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from trident.statistics.rolling_totals import ALL_TIME, window_over
+from trident.observe.rolling_totals import ALL_TIME, window_over
 
 __all__ = [
     "ComponentStatistics",

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from trident.statistics.at_work import STALLED, is_stalled
-from trident.statistics.rolling_totals import ALL_TIME, WINDOWS_S
+from trident.observe.at_work import STALLED, is_stalled
+from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
 from trident.storm.statistics.statistics_figures import ComponentStatistics
 from trident.storm.statistics.topology_status import TopologyStatus
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from trident.statistics.at_work import AtWork
-from trident.statistics.reported_errors import ReportedError
-from trident.statistics.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
+from trident.observe.at_work import AtWork
+from trident.observe.reported_errors import ReportedError
+from trident.observe.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
 from trident.storm.statistics.statistics_figures import (
     ComponentStatistics,
     ExecutorStatistics,

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from trident.monitoring.metrics_server import MetricsServer
-from trident.statistics.at_work import AtWork, RunningCall, StallLog
-from trident.statistics.reported_errors import ReportedError
+from trident.observe.at_work import AtWork, RunningCall, StallLog
+from trident.observe.metrics_server import MetricsServer
+from trident.observe.reported_errors import ReportedError
 from trident.storm.execution.task_layout import Layout
 from trident.storm.statistics.collected_totals import Collected
 from trident.storm.statistics.statistics_figures import TopologyStatistics, WorkerStatus

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trident.statistics.at_work import AtWork
-from trident.statistics.reported_errors import ReportedError
+from trident.observe.at_work import AtWork
+from trident.observe.reported_errors import ReportedError
 from trident.storm.statistics.statistics_figures import TopologyStatistics, WorkerStatus
 from trident.storm.statistics.storm_ui import component_page, topology_page
 

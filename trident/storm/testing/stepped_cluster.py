@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.statistics.reported_errors import ReportedError
+from trident.observe.reported_errors import ReportedError
 from trident.storm.execution.executor import Executor, Setting, TaskError
 from trident.storm.execution.messages import Body
 from trident.storm.execution.pickles import pickled_components

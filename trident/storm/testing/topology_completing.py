@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trident.errors import TopologyError
-from trident.statistics.reported_errors import ReportedError
+from trident.observe.reported_errors import ReportedError
 from trident.storm.execution.messages import Body
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import SpoutSpec, StormTopology

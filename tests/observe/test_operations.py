@@ -15,10 +15,10 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import FailTimes, keep, run_all, start
 from trident import BatchFailedError, FailedException, TridentTopology, TridentTuple
+from trident.observe.heartbeats import HEARTBEAT_BYTES, heartbeat_of
+from trident.observe.operation_statistics import OperationFigures, OperationWindow
+from trident.observe.reported_errors import WHOLE_TOPOLOGY, ErrorFeed
 from trident.operations import BaseFilter, Count, Split
-from trident.statistics.heartbeats import HEARTBEAT_BYTES, heartbeat_of
-from trident.statistics.operation_statistics import OperationFigures, OperationWindow
-from trident.statistics.reported_errors import WHOLE_TOPOLOGY, ErrorFeed
 
 SENTENCES = ["the cow jumped over the moon", "the man went", "", "four score and seven years ago"]
 WORDS = [word for sentence in SENTENCES for word in sentence.split(" ") if word]

@@ -18,17 +18,17 @@ from prometheus_client.openmetrics import parser as openmetrics_parser
 from spouts import FeederBatchSpout, FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import WAIT_S, FailTimes, keep
-from tests.monitoring.watching import started, threads_of, word_topology
+from tests.observe.watching import started, threads_of, word_topology
 from trident import BatchFailedError, TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
-from trident.monitoring.batch_committed import BatchCommitted, Phases, Read
-from trident.monitoring.open_metrics import BOUNDS_S, OTHER, Metrics
+from trident.observe.at_work import AtWork
+from trident.observe.batch_committed import BatchCommitted, Phases, Read
+from trident.observe.open_metrics import BOUNDS_S, OTHER, Metrics
+from trident.observe.operation_statistics import BatchFigures, OperationsStatistics, OperationWindow
+from trident.observe.rolling_totals import WINDOWS_S
 from trident.operations import Count, Function
 from trident.runtime.driver.running import RunningTopology
 from trident.state.key_counts import KeyCounts
-from trident.statistics.at_work import AtWork
-from trident.statistics.operation_statistics import BatchFigures, OperationsStatistics, OperationWindow
-from trident.statistics.rolling_totals import WINDOWS_S
 from trident.tuples import TridentCollector, TridentTuple
 
 openmetrics: Any = openmetrics_parser.text_string_to_metric_families

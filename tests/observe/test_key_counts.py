@@ -11,7 +11,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.crashing_stores import DictMap
 from tests.harness.topology_runs import dict_state, keep
-from tests.monitoring.watching import Kept, started, word_topology
+from tests.observe.watching import Kept, started, word_topology
 from trident import TridentTopology
 from trident.operations import Count, MapGet
 from trident.operations.interfaces import ReducerAggregator

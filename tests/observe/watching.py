@@ -9,7 +9,7 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from tests.harness.topology_runs import QUICK
 from trident import TridentTopology
-from trident.monitoring import (
+from trident.observe import (
     AttemptFailed,
     BatchCommitted,
     TopologyEvent,

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from trident.statistics.reported_errors import ReportedError
-from trident.statistics.rolling_totals import ALL_TIME
+from trident.observe.reported_errors import ReportedError
+from trident.observe.rolling_totals import ALL_TIME
 
 __all__ = ["error_entry", "last_error", "number_text", "pretty_seconds", "window_names"]
 

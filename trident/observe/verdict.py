@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from trident.statistics.at_work import AtWork, Stall, Tone, duration, stalls, visible
+from trident.observe.at_work import AtWork, Stall, Tone, duration, stalls, visible
 
 __all__ = ["verdict"]
 

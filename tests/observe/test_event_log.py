@@ -17,10 +17,10 @@ from spouts import FixedBatchSpout
 from tests.harness.commands import COUNTS, last_txid, trident, until, write_module
 from tests.harness.commands import started as command
 from tests.harness.topology_runs import WAIT_S, FailTimes, keep
-from tests.monitoring.watching import started, word_topology
+from tests.observe.watching import started, word_topology
 from trident import BatchFailedError, TridentTopology
-from trident.monitoring import AttemptFailed, BatchCommitted, JsonFormatter, TopologyStarted, TopologyTerminated
-from trident.monitoring.event_log import event_logger, event_of
+from trident.observe import AttemptFailed, BatchCommitted, JsonFormatter, TopologyStarted, TopologyTerminated
+from trident.observe.event_log import event_logger, event_of
 
 ONE = ("--conf", "max_spout_pending=1")
 IN_PROCESS = ("--engine", "in_process", "--log-format", "json")

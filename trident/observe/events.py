@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from trident.monitoring.batch_committed import BatchCommitted, Placement, event_head
+from trident.observe.batch_committed import BatchCommitted, Placement, event_head
 from trident.spout.interfaces import TransactionAttempt
 
 __all__ = ["AttemptFailed", "TopologyEvent", "TopologyStarted", "TopologyTerminated"]

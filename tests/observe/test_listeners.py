@@ -10,9 +10,9 @@ import pytest
 
 from spouts import FeederBatchSpout, FixedBatchSpout
 from tests.harness.topology_runs import GATES, WAIT_S, FailTimes, keep
-from tests.monitoring.watching import Kept, started, threads_of, word_topology
+from tests.observe.watching import Kept, started, threads_of, word_topology
 from trident import BatchFailedError, TridentTopology
-from trident.monitoring import (
+from trident.observe import (
     AttemptFailed,
     BatchCommitted,
     TopologyListener,
@@ -23,7 +23,7 @@ from trident.monitoring import (
 )
 from trident.runtime.driver.running import RunningTopology
 
-DELIVERY = "trident.monitoring.delivery"
+DELIVERY = "trident.observe.delivery"
 
 
 def failing(folder: Path, times: int) -> TridentTopology:
@@ -220,7 +220,7 @@ def test_no_thread_of_a_listener_is_left() -> None:
 def test_what_is_no_listener_is_refused_before_anything_starts() -> None:
     topology = word_topology("refused", 1, "a")
     for wrong in (Kept, print):
-        with pytest.raises(TypeError, match="is no listener: subclass trident.monitoring.TopologyListener"):
+        with pytest.raises(TypeError, match="is no listener: subclass trident.observe.TopologyListener"):
             started(topology, Kept(), wrong)  # type: ignore[arg-type]
     assert threads_of("refused") == []
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from trident.monitoring.batch_committed import BatchCommitted
-from trident.monitoring.events import AttemptFailed, TopologyEvent
-from trident.statistics.at_work import STALLED, AtWork, is_stalled
-from trident.statistics.operation_statistics import OperationFigures, OperationsStatistics
-from trident.statistics.rolling_totals import WINDOWS_S
+from trident.observe.at_work import STALLED, AtWork, is_stalled
+from trident.observe.batch_committed import BatchCommitted
+from trident.observe.events import AttemptFailed, TopologyEvent
+from trident.observe.operation_statistics import OperationFigures, OperationsStatistics
+from trident.observe.rolling_totals import WINDOWS_S
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trident.statistics.at_work import AtWork, RunningBatch, RunningCall, StallLog, duration, is_stalled, stalls
-from trident.statistics.heartbeats import heartbeat_of
-from trident.statistics.verdict import verdict
+from trident.observe.at_work import AtWork, RunningBatch, RunningCall, StallLog, duration, is_stalled, stalls
+from trident.observe.heartbeats import heartbeat_of
+from trident.observe.verdict import verdict
 
 CALL = RunningCall("count", (4,), 0, 40.0, "execute (bolts.py, line 9): wait()")
 BATCH = RunningBatch(31, "process", 91.0, 1, "words/each", "execute (steps.py, line 3): wait()")

@@ -10,14 +10,14 @@ from spouts import FixedBatchSpout
 from states.memory import MemoryMapState
 from trident import TridentTopology
 from trident.explain.operation_list import edges_of_plan, operations_of_plan
-from trident.monitoring.batch_committed import BatchCommitted, Phases, Read
+from trident.observe.batch_committed import BatchCommitted, Phases, Read
+from trident.observe.rolling_totals import BUCKETS, WINDOWS_S
 from trident.operations import Count, Split
 from trident.planner import make_plan
 from trident.runtime.commit.committed import Committed
 from trident.runtime.driver.operation_reading import read_statistics
 from trident.runtime.driver.operation_totals import OperationTotals
 from trident.runtime.engine.task_output import TaskOutput
-from trident.statistics.rolling_totals import BUCKETS, WINDOWS_S
 
 PHASES = Phases(0.001, 0.002, 0.003, 0.004, 0.005)
 MS = 1_000_000

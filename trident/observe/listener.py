@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trident.monitoring.batch_committed import BatchCommitted
-from trident.monitoring.events import AttemptFailed, TopologyStarted, TopologyTerminated
+from trident.observe.batch_committed import BatchCommitted
+from trident.observe.events import AttemptFailed, TopologyStarted, TopologyTerminated
 
 __all__ = ["TopologyListener"]
 
@@ -21,7 +21,7 @@ class TopologyListener:
     >>> from spouts import FixedBatchSpout
     >>> from states.memory import MemoryMapState
     >>> from trident import TridentTopology
-    >>> from trident.monitoring import BatchCommitted, TopologyListener
+    >>> from trident.observe import BatchCommitted, TopologyListener
     >>> from trident.operations import Count
     >>> class Totals(TopologyListener):
     ...     tuples = 0

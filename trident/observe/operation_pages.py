@@ -9,15 +9,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trident.statistics.operation_statistics import (
+from trident.observe.operation_statistics import (
     EdgeStatistics,
     OperationFigures,
     OperationsStatistics,
     OperationStatistics,
     OperationWindow,
 )
-from trident.statistics.reported_errors import ReportedError
-from trident.statistics.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
+from trident.observe.reported_errors import ReportedError
+from trident.observe.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
 
 __all__ = ["OperationStatus", "component_page", "picture", "topology_page"]
 

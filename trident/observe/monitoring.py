@@ -8,14 +8,14 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trident.monitoring.delivery import Delivery
-from trident.monitoring.event_log import log_event
-from trident.monitoring.events import TopologyEvent
-from trident.monitoring.listener import TopologyListener
-from trident.monitoring.metrics_server import MetricsServer
-from trident.monitoring.open_metrics import Metrics
-from trident.statistics.at_work import AtWork
-from trident.statistics.operation_statistics import OperationsStatistics
+from trident.observe.at_work import AtWork
+from trident.observe.delivery import Delivery
+from trident.observe.event_log import log_event
+from trident.observe.events import TopologyEvent
+from trident.observe.listener import TopologyListener
+from trident.observe.metrics_server import MetricsServer
+from trident.observe.open_metrics import Metrics
+from trident.observe.operation_statistics import OperationsStatistics
 
 __all__ = ["Monitoring"]
 
@@ -86,7 +86,7 @@ class Monitoring:
         """Tell a listener of what happens from now on."""
         if not isinstance(listener, TopologyListener):
             raise TypeError(
-                f"{listener!r} is no listener: subclass trident.monitoring.TopologyListener, and give an instance"
+                f"{listener!r} is no listener: subclass trident.observe.TopologyListener, and give an instance"
             )
         with self._lock:
             if not self._closed:

@@ -10,8 +10,8 @@ import json
 import logging
 from datetime import UTC, datetime
 
-from trident.monitoring.batch_committed import BatchCommitted
-from trident.monitoring.events import AttemptFailed, TopologyEvent, TopologyStarted, TopologyTerminated
+from trident.observe.batch_committed import BatchCommitted
+from trident.observe.events import AttemptFailed, TopologyEvent, TopologyStarted, TopologyTerminated
 
 __all__ = ["JsonFormatter", "event_logger", "event_of", "log_event"]
 

@@ -8,9 +8,9 @@ import time
 from collections import deque
 from typing import Any
 
-from trident.monitoring.batch_committed import BatchCommitted
-from trident.monitoring.events import AttemptFailed, TopologyEvent, TopologyStarted, TopologyTerminated
-from trident.monitoring.listener import TopologyListener
+from trident.observe.batch_committed import BatchCommitted
+from trident.observe.events import AttemptFailed, TopologyEvent, TopologyStarted, TopologyTerminated
+from trident.observe.listener import TopologyListener
 
 __all__ = ["MOST_WAITING", "Delivery"]
 

@@ -1,0 +1,26 @@
+"""What a topology says of itself: events, listeners, log records, statistics, pages and metrics, as functions of values.
+
+Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log (`event_log.py`), to the metrics
+(`open_metrics.py`, served by `metrics_server.py`), to each listener (`listener.py`) through a queue (`delivery.py`). What
+components did in windows (`rolling_totals.py`) is in `operation_statistics.py`; `verdict.py` judges it.
+"""
+
+from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read
+from trident.observe.event_log import JsonFormatter
+from trident.observe.events import AttemptFailed, TopologyEvent, TopologyStarted, TopologyTerminated
+from trident.observe.listener import TopologyListener
+from trident.state.key_counts import KeyCounts
+
+__all__ = [
+    "AttemptFailed",
+    "BatchCommitted",
+    "JsonFormatter",
+    "KeyCounts",
+    "Phases",
+    "Placement",
+    "Read",
+    "TopologyEvent",
+    "TopologyListener",
+    "TopologyStarted",
+    "TopologyTerminated",
+]
