@@ -32,13 +32,14 @@ class Layer:
 VALUES = (
     "trident.ability",
     "trident.errors",
+    "trident.extras",
     "trident.fields",
     "trident.naming",
     "trident.object_stores",
     "trident.redaction",
     "trident.setting_types",
+    "trident.servers.zookeeper_address",
     "trident.tuples",
-    "trident.zookeeper_address",
 )
 INTERFACES = (*VALUES, "trident.state", "trident.spout")
 GRAPH = (
@@ -59,7 +60,18 @@ FOR_STORES = (
     "trident.arrow",
 )
 ENGINES = ("pyspark", "py4j", "pyarrow", "pandas", "numpy")
-DRIVERS = ("redis", "hiredis", "pymemcache", "cassandra", "deltalake", "delta", "confluent_kafka", "pika", "psycopg")
+DRIVERS = (
+    "redis",
+    "hiredis",
+    "pymemcache",
+    "cassandra",
+    "deltalake",
+    "delta",
+    "confluent_kafka",
+    "pika",
+    "psycopg",
+    "kazoo",
+)
 
 RUNTIME = (
     "cloudpickle",
@@ -81,8 +93,9 @@ def _rooms(*names: str) -> tuple[str, ...]:
 # The first layer that has a module decides.
 LAYERS = (
     Layer(("trident.ability", "trident.errors")),
-    Layer(("trident.zookeeper_address",), ("trident.errors",)),
     Layer(("trident.redaction",)),
+    Layer(("trident.extras",), ("trident.errors",)),
+    Layer(("trident.servers",), ("trident.errors", "trident.extras", "trident.redaction"), deferred=DRIVERS),
     Layer(("trident.setting_types",), ("trident.errors",)),
     Layer(("trident.fields", "trident.tuples"), ("trident.errors",)),
     Layer(
@@ -104,7 +117,7 @@ LAYERS = (
     Layer(("trident.serving.strangers",)),
     # Below the runtime: what a topology says of itself, as functions of values.
     Layer(("trident.observe",), ("trident.serving.strangers", *INTERFACES), deferred=("prometheus_client",)),
-    Layer(("trident.coordination",), ("msgpack", *INTERFACES), deferred=("kazoo",)),
+    Layer(("trident.coordination",), ("msgpack", "trident.servers", *INTERFACES), deferred=("kazoo",)),
     Layer(("trident.planner",), (*INTERFACES, *GRAPH)),
     Layer(
         ("trident.explain",),
@@ -139,7 +152,11 @@ LAYERS = (
     # The page and the REST interface: what is served is asked of `ClusterPages`.
     Layer(("trident.ui",), ("starlette", "uvicorn", "trident", "httpx")),
     Layer(("trident.cluster.cluster_errors",), ("trident.errors",)),
-    Layer(("trident.cluster.state",), ("trident.cluster.cluster_errors", *VALUES), deferred=("kazoo",)),
+    Layer(
+        ("trident.cluster.state",),
+        ("trident.cluster.cluster_errors", "trident.servers", *VALUES),
+        deferred=("kazoo",),
+    ),
     Layer(("trident.cluster",), ("trident", "httpx", "psutil", "starlette", "cloudpickle")),
     Layer(("trident.cli",), ("trident", "typer", "rich"), deferred=("click", "examples", "spouts", "states")),
     # Spouts and bolts, from the bottom up: what is declared, what runs it, what tests it. None imports Trident's graph.

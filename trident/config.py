@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from trident.errors import ConfigError
 from trident.redaction import Redacted
+from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
 from trident.setting_types import check_types, read_settings
-from trident.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
 __all__ = ["NO_URL", "Config", "is_url"]
 

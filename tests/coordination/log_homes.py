@@ -16,7 +16,7 @@ from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.zookeeper_nodes import LogNodes
 from trident.coordination.zookeeper_reader import ZooKeeperReader
-from trident.zookeeper_address import ZooKeeperAddress
+from trident.servers.zookeeper_address import ZooKeeperAddress
 
 __all__ = ["FileHome", "Home", "ZooKeeperHome", "reopened"]
 

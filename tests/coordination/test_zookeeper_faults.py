@@ -37,7 +37,7 @@ from trident.errors import (
     LogError,
     LogHeldError,
 )
-from trident.zookeeper_address import ZooKeeperAddress
+from trident.servers.zookeeper_address import ZooKeeperAddress
 
 WAIT_S = 30
 
@@ -289,8 +289,7 @@ def gone() -> Iterator[str]:
 def test_a_machine_of_the_ensemble_that_is_gone_does_not_keep_the_log_from_being_opened(
     home: ZooKeeperHome, gone: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("SESSION_S", "CONNECT_S"):
-        monkeypatch.setattr(zookeeper_connection, name, 2.0)
+    monkeypatch.setattr(zookeeper_connection, "SESSION_S", 2.0)
     hosts = home.address.removeprefix("zookeeper://").removesuffix(home.path)
     for txid in range(1, 7):  # which one is asked first is drawn
         with closing(open_log(f"zookeeper://{gone},{hosts}{home.path}", TOPOLOGY)) as log:
@@ -323,7 +322,7 @@ def test_a_server_that_takes_a_connection_and_never_answers_is_asked_again_soon(
 
 def end_session(log: ZooKeeperLog) -> None:
     """Have ZooKeeper end the session of a log, as it does when it hears nothing of it for too long."""
-    before = log._connection.session
+    before = log._connection.id
     identity = log._connection._client.client_id
 
     def renewed() -> bool:
@@ -334,7 +333,7 @@ def end_session(log: ZooKeeperLog) -> None:
         other.stop()
         other.close()
         seconds = threading.Event()
-        return any(log._connection.session not in (0, before) or seconds.wait(0.1) for _ in range(20))
+        return any(log._connection.id not in (0, before) or seconds.wait(0.1) for _ in range(20))
 
     until(renewed)
 
@@ -352,7 +351,7 @@ def test_a_claim_outlasts_its_session_and_the_log_is_still_held(home: ZooKeeperH
         log.check_owner()
         until(lambda: alive(home) == before)
         owner = home.client.get(f"{home.path}/alive/{before[0]}")[1].ephemeralOwner
-        assert owner == log._connection.session
+        assert owner == log._connection.id
         with pytest.raises(LogHeldError):
             home.open()
         assert read(home).txid == 2
@@ -540,7 +539,7 @@ def connections() -> int:
 
 
 def test_without_a_server_the_start_ends_soon_and_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zookeeper_connection, "CONNECT_S", 0.3)
+    monkeypatch.setattr(zookeeper_connection, "SESSION_S", 0.3)
     before = connections()
     for open_it in (lambda at: open_log(at, TOPOLOGY), open_reader):
         with pytest.raises(LogError, match=r"no ZooKeeper answers at 127.0.0.1:1 \(waited 0.3 seconds .* Start it, or"):

@@ -11,7 +11,7 @@ import typer
 
 from trident.config import NO_URL, Config, is_url
 from trident.errors import ConfigError
-from trident.zookeeper_address import is_zookeeper
+from trident.servers.zookeeper_address import is_zookeeper
 
 __all__ = [
     "AsJson",

@@ -17,8 +17,8 @@ from trident.cli.signals import Signals, ending_signals
 from trident.config import Config
 from trident.errors import StoreAwayError
 from trident.naming import counted
+from trident.servers.zookeeper_address import is_zookeeper
 from trident.topology import TridentTopology
-from trident.zookeeper_address import is_zookeeper
 
 if TYPE_CHECKING:
     from trident.runtime.driver.running import RunningTopology

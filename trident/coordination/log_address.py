@@ -15,7 +15,7 @@ from trident.coordination.memory_log import TransactionLog, TransactionLogReader
 from trident.coordination.transaction_log import FileLog
 from trident.coordination.zookeeper_log import ZooKeeperLog
 from trident.coordination.zookeeper_reader import ZooKeeperReader
-from trident.zookeeper_address import ZooKeeperAddress, is_zookeeper
+from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
 __all__ = ["open_log", "open_reader"]
 

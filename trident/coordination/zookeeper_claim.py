@@ -18,12 +18,12 @@ import socket
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from trident.coordination.zookeeper_connection import SESSION_S, ZooKeeperConnection
 from trident.coordination.zookeeper_nodes import ClaimName, LogNodes, claim_of, segment_of
 from trident.errors import AlreadyRunningError, FencedError, LogError, LogHeldError
+from trident.servers import local_processes
 
 __all__ = ["ZooKeeperClaim", "held_by"]
 
@@ -102,9 +102,11 @@ class ZooKeeperClaim:
         _held_here.discard(self.name.id)
 
     def _is_there(self) -> bool:
+        from kazoo.exceptions import NoNodeError
+
         # A server may be behind the others, unless it is told to catch up first.
-        _, found = self._connection.ask_all(
-            [lambda client: client.sync_async(self.path), lambda client: client.exists_async(self.path)]
+        _, found = self._connection.call_each(
+            lambda client: (client.sync_async(self.path), client.exists_async(self.path)), NoNodeError
         )
         return found is not None and not isinstance(found, Exception)
 
@@ -114,8 +116,8 @@ class ZooKeeperClaim:
 
         alive = self._alive
         try:
-            found = self._connection.ask(lambda client: client.exists_async(alive)).value
-            if self._released or (found is not None and found.ephemeralOwner == self._connection.session):
+            found = self._connection.call(lambda client: client.exists_async(alive)).value
+            if self._released or (found is not None and found.ephemeralOwner == self._connection.id):
                 return
 
             def fill(transaction: Any) -> None:
@@ -138,7 +140,7 @@ def held_by(connection: ZooKeeperConnection, nodes: LogNodes) -> str | None:
 def _holder(connection: ZooKeeperConnection, nodes: LogNodes, claim: ClaimName, wait: bool) -> str | None:
     """Say who holds a claim; None if its holder has ended. With `wait`, wait for the end of a session that may be dead."""
     alive, gone = f"{nodes.alive}/{claim.node}", threading.Event()
-    found = connection.ask(lambda client: client.exists_async(alive, watch=lambda event: gone.set())).value
+    found = connection.call(lambda client: client.exists_async(alive, watch=lambda event: gone.set())).value
     if found is None:
         return None
     told = _told(connection, nodes, claim)
@@ -159,7 +161,7 @@ def _claims(connection: ZooKeeperConnection, nodes: LogNodes) -> tuple[list[Clai
     from kazoo.exceptions import NoNodeError
 
     try:
-        children, stat = connection.ask(lambda client: client.get_children_async(nodes.claim, include_data=True)).value
+        children, stat = connection.call(lambda client: client.get_children_async(nodes.claim, include_data=True)).value
     except NoNodeError:
         return [], -1
     return sorted(claim for each in children if (claim := claim_of(each)) is not None), stat.version
@@ -169,7 +171,7 @@ def _data(connection: ZooKeeperConnection, path: str) -> bytes:
     from kazoo.exceptions import NoNodeError
 
     try:
-        return bytes(connection.ask(lambda client: client.get_async(path)).value[0])
+        return bytes(connection.call(lambda client: client.get_async(path)).value[0])
     except NoNodeError:
         return b""
 
@@ -195,31 +197,18 @@ def _about(epoch: int, clock: Callable[[], float]) -> dict[str, Any]:
     """Return what a claim says of its holder."""
     since = datetime.fromtimestamp(clock(), UTC).isoformat(timespec="seconds")
     about = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "epoch": epoch}
-    return {**about, "machine": _machine(), "started": _started(os.getpid())}
+    return {**about, "machine": local_processes.machine(), "started": _started(os.getpid())}
 
 
 def _is_running(told: dict[str, Any]) -> bool | None:
     """Whether the process that a claim tells of is running; None if it is one of another machine."""
-    if told.get("machine") is None or told.get("machine") != _machine():
+    if told.get("machine") is None or told.get("machine") != local_processes.machine():
         return None
     started = _started(told["pid"])
     return started is not None and started == told["started"] and told["pid"] != os.getpid()  # ours would be known here
 
 
-def _machine() -> str | None:
-    """Return what differs for each machine, its boots and its containers."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return None
-
-
 def _started(pid: int) -> str | None:
     """Return the time at which a process of this machine began, None if there is none."""
-    try:
-        # The name of the program, in brackets, may hold anything; the 20th field after it is the time.
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] == "Z" else fields[19]
+    stat = local_processes.stat_of(pid)
+    return None if stat is None or stat[0] == "Z" else stat[19]

@@ -22,7 +22,7 @@ from trident.coordination.zookeeper_nodes import LogNodes
 from trident.coordination.zookeeper_reader import ZooKeeperReader
 from trident.coordination.zookeeper_segment import ZooKeeperSegments
 from trident.errors import FencedError, LogError
-from trident.zookeeper_address import ZooKeeperAddress
+from trident.servers.zookeeper_address import ZooKeeperAddress
 
 __all__ = ["ZooKeeperLog"]
 
@@ -100,7 +100,7 @@ class ZooKeeperLog(DurableLog):
         # Before the claim, because a refused open must not fence the rightful writer.
         check_topology(address, topology, reader.refresh() if reader.is_there() else None)
         for path in (nodes.claim, nodes.alive, nodes.segments):
-            connection.ask(lambda client, path=path: client.ensure_path_async(path))  # type: ignore[misc]
+            connection.call(lambda client, path=path: client.ensure_path_async(path))  # type: ignore[misc]
         claim = ZooKeeperClaim.take(connection, nodes, takeover, clock)
         try:
             # After the claim, because no later append of another driver is valid, so this is all of the log.

@@ -15,7 +15,7 @@ from trident.coordination.zookeeper_claim import held_by
 from trident.coordination.zookeeper_connection import ZooKeeperConnection
 from trident.coordination.zookeeper_nodes import LogNodes, part_of, segment_of
 from trident.errors import CorruptLogError, LogError
-from trident.zookeeper_address import ZooKeeperAddress
+from trident.servers.zookeeper_address import ZooKeeperAddress
 
 __all__ = ["ZooKeeperReader"]
 
@@ -98,15 +98,18 @@ class ZooKeeperReader:
 
     def _look(self) -> tuple[SegmentName | None, int | None]:
         """Return the newest segment, None if there is no log; and how many nodes the segment that is being read has."""
+        from kazoo.exceptions import NoNodeError
+
         nodes, known = self._nodes, self._segment
         path = nodes.segments if known is None else nodes.segment(known)
         # A server may be behind the others, unless it is told to catch up first.
-        _, named, stat = self._connection.ask_all(
-            [
-                lambda client: client.sync_async(nodes.segments),
-                lambda client: client.get_async(nodes.segments),
-                lambda client: client.exists_async(path),
-            ]
+        _, named, stat = self._connection.call_each(
+            lambda client: (
+                client.sync_async(nodes.segments),
+                client.get_async(nodes.segments),
+                client.exists_async(path),
+            ),
+            NoNodeError,
         )
         if isinstance(named, Exception):
             return None, None
@@ -134,8 +137,10 @@ class ZooKeeperReader:
         return True
 
     def _get(self, segment: SegmentName, numbers: Sequence[int]) -> list[Any]:
+        from kazoo.exceptions import NoNodeError
+
         paths = [self._nodes.record(segment, number) for number in numbers]
-        return self._connection.ask_all([lambda client, path=path: client.get_async(path) for path in paths])  # type: ignore[misc]
+        return self._connection.call_each(lambda client: map(client.get_async, paths), NoNodeError)
 
     def _fold(self, segment: SegmentName, number: int, data: bytes) -> None:
         try:

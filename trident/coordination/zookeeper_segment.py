@@ -102,7 +102,7 @@ class ZooKeeperSegments:
             if also is not None:
                 also(transaction)
 
-        results, repeated = self._connection.transaction(fill)
+        results, _, repeated = self._connection.transaction(fill)
         wrong = [result for result in results if isinstance(result, Exception)]
         if not wrong:
             return
@@ -117,7 +117,7 @@ class ZooKeeperSegments:
         raise LogError(f"{(causes or wrong)[0]!r}")
 
     def _is_ours(self, node: _Node) -> bool:
-        found = self._connection.ask(lambda client: client.get_async(node.path)).value
+        found = self._connection.call(lambda client: client.get_async(node.path)).value
         return bool(found[0] == node.data)
 
     def _sweep(self, keep: SegmentName) -> None:
@@ -125,7 +125,7 @@ class ZooKeeperSegments:
         from kazoo.exceptions import KazooException
 
         try:
-            names = self._connection.ask(lambda client: client.get_children_async(self._nodes.segments)).value
+            names = self._connection.call(lambda client: client.get_children_async(self._nodes.segments)).value
             for old in sorted(each for name in names if (each := segment_of(name)) is not None and each < keep):
                 self._remove(self._nodes.segment(old))
         except (KazooException, LogError) as error:
@@ -134,7 +134,7 @@ class ZooKeeperSegments:
     def _remove(self, segment: str) -> None:
         from kazoo.exceptions import NoNodeError
 
-        records = self._connection.ask(lambda client: client.get_children_async(segment)).value
+        records = self._connection.call(lambda client: client.get_children_async(segment)).value
         paths = [*(f"{segment}/{record}" for record in sorted(records, reverse=True)), segment]
         for at in range(0, len(paths), _OPERATIONS):
             some = paths[at : at + _OPERATIONS]

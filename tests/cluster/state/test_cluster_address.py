@@ -90,7 +90,9 @@ def test_a_timeout_is_more_than_nothing(tmp_path: Path) -> None:
 
 def test_without_kazoo_the_error_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "kazoo.client", None)
-    with pytest.raises(EnvironmentProblem, match=r"kazoo; install it with: pip install 'trident-spark\[zookeeper\]'"):
+    with pytest.raises(
+        EnvironmentProblem, match=r"needs the package kazoo .* pip install 'trident-spark\[zookeeper\]'"
+    ):
         open_cluster_state("zookeeper://localhost")
 
 

@@ -21,6 +21,7 @@ from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
 from trident.cluster.state import sqlite_leases
 from trident.cluster.state.cluster_address import open_cluster_state
 from trident.cluster.state.sqlite_state import SqliteClusterState
+from trident.servers.local_processes import machine
 
 
 @pytest.fixture
@@ -136,7 +137,8 @@ def test_sessions_of_an_earlier_start_of_the_machine_are_over(folder: Path) -> N
     ],
 )
 def test_when_a_session_is_over(tmp_path: Path, boot: str, pid: str, expires: float, over: bool) -> None:
-    here = sqlite_leases._boot()
+    here = machine()
+    assert here is not None
     boots = {"here": here, "other container": f"{here.partition(' ')[0]} pid:[1]", "other start": "x pid:[1]"}
     pids = {"mine": os.getpid(), "gone": max(psutil.pids()) + 100_000}
     with contextlib.closing(sqlite3.connect(":memory:")) as db:

@@ -10,7 +10,7 @@ from trident.cluster.state.cluster_state import ClusterState
 from trident.cluster.state.sqlite_state import SqliteClusterState
 from trident.cluster.state.zookeeper_state import ZooKeeperClusterState
 from trident.errors import ConfigError
-from trident.zookeeper_address import ZooKeeperAddress, is_zookeeper
+from trident.servers.zookeeper_address import ZooKeeperAddress, is_zookeeper
 
 __all__ = ["STATE_FILE", "default_address", "folder_of", "is_embedded", "open_cluster_state", "with_root"]
 

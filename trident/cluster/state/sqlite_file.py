@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Literal
 
 from trident.cluster.cluster_errors import ClusterError, ClusterUnreachable
+from trident.servers.local_processes import stat_of
 
 __all__ = ["SqliteFile", "holders_text", "prepare", "writers_of"]
 
@@ -232,8 +233,5 @@ def _sentence(pid: int) -> str:
 
 
 def _is_stopped(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
-    except OSError:
-        return False
-    return stat.rpartition(")")[2].split()[0] in "Tt"
+    stat = stat_of(pid)
+    return stat is not None and stat[0] in "Tt"

@@ -8,15 +8,14 @@ awake itself. So after a time in which no process could write, all sessions go o
 
 from __future__ import annotations
 
-import functools
 import os
 import sqlite3
 import time
 import uuid
-from pathlib import Path
 from typing import NamedTuple
 
 from trident.cluster.state import sqlite_nodes
+from trident.servers.local_processes import machine
 
 __all__ = ["Lease", "end", "is_open", "lapsed", "open_lease", "renew", "trim_journal"]
 
@@ -34,7 +33,8 @@ class Lease(NamedTuple):
 def open_lease(db: sqlite3.Connection, timeout_s: float) -> str:
     """Begin a session of this process; returns its id."""
     session = uuid.uuid4().hex
-    row = (session, _boot(), os.getpid(), timeout_s, time.monotonic() + timeout_s, sqlite_nodes.journal_end(db))
+    here, expires = machine() or "unknown", time.monotonic() + timeout_s
+    row = (session, here, os.getpid(), timeout_s, expires, sqlite_nodes.journal_end(db))
     db.execute("INSERT INTO session VALUES (?, ?, ?, ?, ?, ?)", row)
     return session
 
@@ -68,7 +68,7 @@ def end(db: sqlite3.Connection, session: str) -> None:
 
 
 def _is_over(lease: Lease, awake_since: float) -> bool:
-    here, there = _boot(), lease.boot
+    here, there = machine() or "unknown", lease.boot
     if here != there:
         if here.partition(" ")[0] != there.partition(" ")[0]:
             return True
@@ -89,13 +89,3 @@ def _runs(pid: int) -> bool:
     except PermissionError:
         return True  # another user's
     return True
-
-
-@functools.cache
-def _boot() -> str:
-    """Return which start of the machine this is, and by whose numbers processes are known: those of a container or all."""
-    try:
-        start = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{start} {Path('/proc/self/ns/pid').readlink()}"
-    except OSError:
-        return "unknown"

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trident.cluster.cluster_errors import ClusterError
-from trident.cluster.state import zookeeper_requests
 from trident.cluster.state.cluster_state import Callback, ClusterEvent, Versioned
 from trident.cluster.state.event_teller import EventTeller
 from trident.cluster.state.node_paths import checked_data, checked_path, checked_way
-from trident.cluster.state.zookeeper_session import Result, SessionChange, ZooKeeperSession
+from trident.cluster.state.zookeeper_requests import ClusterSession
 from trident.cluster.state.zookeeper_watches import ZooKeeperWatches
+from trident.servers.zookeeper_session import Result, SessionChange
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -51,7 +51,7 @@ class ZooKeeperClusterState:
         self._teller = EventTeller("cluster")
         self._watches = ZooKeeperWatches(root, self._teller)
         try:
-            self._session = ZooKeeperSession(hosts, session_timeout_s, self._changed)
+            self._session = ClusterSession(hosts, session_timeout_s, self._changed)
         except BaseException:
             self._teller.close()
             raise
@@ -66,32 +66,32 @@ class ZooKeeperClusterState:
     def set_ephemeral_node(self, path: str, data: bytes) -> None:
         """Set a node that vanishes with this session."""
         at = self._written(path, data)
-        while not zookeeper_requests.replace(self._session, at, data):
+        while not self._session.replace(at, data):
             pass
 
     def create_ephemeral_node(self, path: str, data: bytes) -> bool:
         """Create such a node if there is none."""
-        return zookeeper_requests.create(self._session, self._written(path, data), data, ephemeral=True)
+        return self._session.create(self._written(path, data), data, ephemeral=True)
 
     def create_sequential(self, path: str, data: bytes) -> str:
         """Create a node whose name ends with a number that only grows."""
         at = self._written(f"{path}0", data)[:-1]
-        return zookeeper_requests.create_sequential(self._session, at, data)[len(self._root) :]
+        return self._session.create_sequential(at, data)[len(self._root) :]
 
     def set_data(self, path: str, data: bytes) -> None:
         """Set a node's data."""
-        zookeeper_requests.put(self._session, self._written(path, data), data)
+        self._session.put(self._written(path, data), data)
 
     def compare_and_set(self, path: str, data: bytes, version: int | None) -> bool:
         """Set a node's data if it has this version."""
         at = self._written(path, data)
         if version is None:
-            return zookeeper_requests.create(self._session, at, data)
-        return zookeeper_requests.compare_and_set(self._session, at, data, version)
+            return self._session.create(at, data)
+        return self._session.compare_and_set(at, data, version)
 
     def delete_node(self, path: str) -> None:
         """Delete a node and all below it."""
-        zookeeper_requests.delete(self._session, self._written(path))
+        self._session.delete(self._written(path))
 
     def mkdirs(self, path: str) -> None:
         """Create a node without data and those above it."""
@@ -114,7 +114,7 @@ class ZooKeeperClusterState:
 
     def get_data_each(self, paths: Sequence[str]) -> list[bytes | None]:
         """Return the data of each node."""
-        return zookeeper_requests.data_of_each(self._session, [self._at(path) for path in paths])
+        return self._session.data_of_each([self._at(path) for path in paths])
 
     def get_versioned(self, path: str) -> Versioned | None:
         """Return a node's data and version."""
@@ -137,10 +137,10 @@ class ZooKeeperClusterState:
     def get_data_below_each(self, paths: Sequence[str]) -> dict[str, dict[str, bytes]]:
         """Return the data of all nodes directly below each path."""
         found: dict[str, dict[str, bytes]] = {path: {} for path in paths}
-        names = zookeeper_requests.children_of_each(self._session, [self._at(path) for path in found])
+        names = self._session.children_of_each([self._at(path) for path in found])
         wanted = [(path, name) for path, below in zip(found, names, strict=True) for name in sorted(below)]
         ways = [f"{self._root}{path.rstrip('/')}/{name}" for path, name in wanted]
-        for (path, name), data in zip(wanted, zookeeper_requests.data_of_each(self._session, ways), strict=True):
+        for (path, name), data in zip(wanted, self._session.data_of_each(ways), strict=True):
             if data is not None:
                 found[path][name] = data
         return found

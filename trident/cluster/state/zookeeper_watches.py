@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trident.cluster.state.cluster_state import ClusterEvent, EventKind
 from trident.cluster.state.event_teller import EventTeller
-from trident.cluster.state.zookeeper_session import Result, ZooKeeperSession, together
+from trident.servers.zookeeper_session import Result, ZooKeeperSession
 
 if TYPE_CHECKING:
     from kazoo.client import KazooClient
@@ -81,17 +81,16 @@ class ZooKeeperWatches:
                 for watched in (self._data, self._children)
             )
 
-        def ask(client: KazooClient) -> Result:
+        def ask(client: KazooClient) -> list[Result]:
             paths = [self._at(path) for path, _ in children]
-            return together(
-                [client.exists_async(self._at(path), self.fire) for path, _ in data]
+            return [
+                *(client.exists_async(self._at(path), self.fire) for path, _ in data),
                 # Of a node that is not there only its creation can be watched, which is the business of `exists`.
-                + [client.exists_async(path, self.fire) for path in paths]
-                + [client.get_children_async(path, self.fire, include_data=True) for path in paths],
-                NoNodeError,
-            )
+                *(client.exists_async(path, self.fire) for path in paths),
+                *(client.get_children_async(path, self.fire, include_data=True) for path in paths),
+            ]
 
-        found = session.call(ask).value
+        found = session.call_each(ask, NoNodeError)
         now = [_ABSENT if stat is None else stat.mzxid for stat in found[: len(data)]]
         missed = [_missed("changed", *was, seen) for was, seen in zip(data, now, strict=True)]
         lists = found[len(data) + len(children) :]

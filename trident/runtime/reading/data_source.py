@@ -23,10 +23,10 @@ from trident.runtime.reading.state_frames import columns_of, table_of_state
 from trident.runtime.reading.store_check import StoreCheck
 from trident.runtime.reading.targets import load_topology
 from trident.runtime.reading.views import StateView
+from trident.servers.zookeeper_address import is_zookeeper
 from trident.state.abilities import TimeTravelling
 from trident.state.txid import Snapshot
 from trident.state.winners import Winners
-from trident.zookeeper_address import is_zookeeper
 
 if TYPE_CHECKING:
     import pyarrow as pa
