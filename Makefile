@@ -22,7 +22,7 @@ export UV_HTTP_TIMEOUT ?= $(or $(PIP_DEFAULT_TIMEOUT),300)
 export UV_PYTHON_DOWNLOADS := never
 export PIP_ROOT_USER_ACTION := ignore
 
-.PHONY: help demo reach words ledger docs screenshots test quick compat check lint format types bench soak servers lock clean install java
+.PHONY: help demo reach words ledger docs screenshots test full quick compat check lint format types bench soak servers lock clean install java
 
 help: ## show this list
 	@echo "make TARGET, where TARGET is one of"
@@ -44,6 +44,9 @@ ledger: install java build/services/kafka ## balances from a topic, exact althou
 test: install java servers build/spark.jsa ## run the test suite (ARGS="-k name" for a part of it, in one process)
 	@$(BIN)/python -m pytest $(if $(strip $(ARGS)),$(ARGS),-n auto)
 
+full: install java servers build/spark.jsa ## run the test suite with all cases of each test: about an hour on two cores
+	@$(BIN)/python -m pytest -m "not soak" $(if $(strip $(ARGS)),$(ARGS),-n auto)
+
 quick: install ## run the tests that need neither Java nor a server
 	@$(BIN)/python -m pytest -m quick $(if $(strip $(ARGS)),$(ARGS),-n auto)
 
@@ -63,8 +66,9 @@ types: install ## check the types
 docs: install ## write the list of modules, docs/modules.md, from their first lines
 	@$(BIN)/python -m tests.module_list
 
-screenshots: install servers ## take pictures of the page, in build/screenshots
+screenshots: install servers ## take pictures of the page, in build/screenshots, and those of the README, in docs/images
 	@$(BIN)/python -m tests.ui.screenshots $(ARGS)
+	@$(BIN)/python -m tests.ui.readme_pictures
 
 bench: install java servers ## measure the word count, the stores' commits and DRPC (ARGS, COMMITS, DRPC: their options)
 	@$(BIN)/python -m tests.benchmarks.wordcount $(ARGS)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import settings
 
-from tests.harness import quick, quick_java, workers
+from tests.harness import quick, quick_java, sampling, workers
 from tests.harness.servers import Server, start_cassandra, start_memcached, start_postgres, start_redis
 from trident.runtime.engine.environment import pin_worker_python
 
@@ -39,10 +39,27 @@ settings.load_profile("trident")
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(quick.Watch())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_FailuresAtOnce(config))
+
+
+class _FailuresAtOnce:
+    """Names each failed test when it fails: a run that is cut off has no summary."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if report.failed and terminal is not None:
+            reason = str(getattr(getattr(report.longrepr, "reprcrash", None), "message", "")).partition("\n")[0]
+            terminal.ensure_newline()
+            terminal.write_line(f"FAILED {report.nodeid} ({report.when}, {report.duration:.0f} s): {reason}"[:300])
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    sampling.mark(items)
     quick.mark(items)
     if hasattr(config, "workerinput"):
         workers.longest_first(items)

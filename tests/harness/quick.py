@@ -18,7 +18,7 @@ import pytest
 
 __all__ = ["Watch", "mark", "refuse_in_quick_tests"]
 
-_OTHERS = ("spark", "server", "slow", "soak")
+_OTHERS = ("spark", "server", "slow", "long", "soak")
 _NAME = "TRIDENT_QUICK_TEST"
 _JAVA = """#!/bin/sh
 echo "java $*" >>"${0%/*}/../started"
