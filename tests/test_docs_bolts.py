@@ -71,7 +71,7 @@ def _texts() -> str:
     """All texts of the code: those that are split over lines are one, and a value is `…`."""
     found = []
     package = Path(trident.__file__).parent
-    for path in sorted(path for room in ("storm", "statistics") for path in (package / room).rglob("*.py")):
+    for path in sorted(path for room in ("storm", "observe") for path in (package / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.JoinedStr):
                 found.append("".join(part.value if isinstance(part, ast.Constant) else "…" for part in node.values))  # type: ignore[misc]
@@ -96,7 +96,8 @@ def test_every_grouping_is_explained() -> None:
 
 def test_every_figure_is_explained() -> None:
     said = " ".join(row[0] for row in rows(text_of(PAGE), "| figure | |"))
-    figures = lookup("trident.storm.statistics", "Figures")
+    said += text_of(PAGE.with_name("monitoring.md"))
+    figures = lookup("trident.observe.component_statistics", "Figures")
     assert [field.name for field in dataclasses.fields(figures) if f"`{field.name}`" not in said] == []
 
 

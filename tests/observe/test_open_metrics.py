@@ -23,9 +23,10 @@ from trident import BatchFailedError, TridentTopology
 from trident.errors import ConfigError, EnvironmentProblem
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import BatchCommitted, Phases, Read
+from trident.observe.component_statistics import Figures, TopologyStatistics, WindowStatistics
 from trident.observe.open_metrics import BOUNDS_S, OTHER, Metrics
-from trident.observe.operation_statistics import BatchFigures, OperationsStatistics, OperationWindow
 from trident.observe.rolling_totals import WINDOWS_S
+from trident.observe.topology_status import TopologyStatus
 from trident.operations import Count, Function
 from trident.runtime.driver.running import RunningTopology
 from trident.state.key_counts import KeyCounts
@@ -135,10 +136,10 @@ def test_the_page_explains_every_metric() -> None:
     explained = dict(re.findall(r"^\| `(trident_\w+)` \| (\w+) \|", page, re.MULTILINE))
     metrics = Metrics("t", lambda: [{"name": "L", "dropped": 1, "errors": 0}])
     metrics.take(batch(1, 0.1, {}))
-    metrics.at_work = AtWork
-    metrics.operations = lambda: OperationsStatistics(
-        tuple(OperationWindow(window_s, 1.0, BatchFigures(), {}, ()) for window_s in (*WINDOWS_S, 0))
+    statistics = TopologyStatistics(
+        tuple(WindowStatistics(window_s, 1.0, Figures(), {}) for window_s in (*WINDOWS_S, 0))
     )
+    metrics.status = lambda: TopologyStatus("t", "trident", "ACTIVE", 1.0, 30.0, 0, 0, AtWork(), (), statistics)
     there = {family.name + ("_total" if family.type == "counter" else ""): family.type for family in metrics.collect()}
     assert explained == there
 

@@ -70,7 +70,7 @@ def check(totals: OperationTotals, happened: list[tuple[float, int, int]], now: 
         figures = window.figures
         assert (figures.batches, figures.tuples) == (batches, rows)
         assert figures.retries == figures.failed == sum(each[2] - 1 for each in within)
-        source, step, state = (each.figures for each in window.operations.values())
+        source, step, state = (each.figures for each in window.components.values())
         assert (source.emitted, step.executed, step.emitted, state.executed) == (rows, rows, 2 * rows, 2 * rows)
         assert (state.keys, state.commits) == (rows, batches)
         assert [each.busy_s for each in (source, step, state)] == pytest.approx(
@@ -82,5 +82,5 @@ def check(totals: OperationTotals, happened: list[tuple[float, int, int]], now: 
             assert figures.complete_latency_ms == pytest.approx(15)
             assert state.commit_latency_ms == pytest.approx(4)
     latest = statistics.over(600)
-    busy = latest.operations["s/Split"].figures
+    busy = latest.components["s/Split"].figures
     assert busy.capacity == pytest.approx(busy.busy_s / max(latest.seconds, 1e-9), rel=1e-6)

@@ -15,8 +15,8 @@ from states.redis import RedisState
 from tests.harness.servers import Server
 from tests.harness.topology_runs import FailTimes, keep, run_all, start
 from trident import BatchFailedError, FailedException, TridentTopology, TridentTuple
+from trident.observe.component_statistics import Figures, WindowStatistics
 from trident.observe.heartbeats import HEARTBEAT_BYTES, heartbeat_of
-from trident.observe.operation_statistics import OperationFigures, OperationWindow
 from trident.observe.reported_errors import WHOLE_TOPOLOGY, ErrorFeed
 from trident.operations import BaseFilter, Count, Split
 
@@ -33,11 +33,11 @@ def sentences(per_batch: int = 2) -> FixedBatchSpout:
     return FixedBatchSpout("sentence: string", per_batch, *([sentence] for sentence in SENTENCES))
 
 
-def figures(window: OperationWindow) -> dict[str, OperationFigures]:
-    return {each.operation.label: each.figures for each in window.operations.values()}
+def figures(window: WindowStatistics) -> dict[str, Figures]:
+    return {each.described.label: each.figures for each in window.components.values()}
 
 
-def rows_along(window: OperationWindow) -> dict[tuple[str, str], int]:
+def rows_along(window: WindowStatistics) -> dict[tuple[str, str], int]:
     return {
         (each.edge.source.rpartition("/")[2], each.edge.target.rpartition("/")[2]): each.tuples for each in window.edges
     }
@@ -79,9 +79,9 @@ def test_an_exchange_counts_what_arrives_and_what_it_gives(engine: str) -> None:
         MemoryMapState(), Count(), "count"
     )
     window = run_all(topology, engine).statistics.over()
-    exchange = next(each for each in window.operations.values() if each.operation.kind == "exchange")
+    exchange = next(each for each in window.components.values() if each.described.kind == "exchange")
     assert (exchange.figures.executed, exchange.figures.emitted) == (len(WORDS), len(WORDS))
-    assert (exchange.operation.tasks, exchange.operation.stage) == (3, 2)
+    assert (exchange.described.tasks, exchange.described.stage) == (3, 2)
     assert [each.tuples for each in exchange.inputs] == [len(WORDS)]
     assert [each.edge.grouping for each in exchange.inputs] == ["by word"]
     assert figures(window)["NotThe"].executed == len(WORDS)
@@ -93,7 +93,7 @@ def test_branches_and_merges_count_each_way(engine: str) -> None:
     merged = topology.merge(words.each("word", NotThe()), words)
     keep(merged)
     window = run_all(topology, engine).statistics.over()
-    merge = next(each for each in window.operations.values() if "merge" in each.operation.label)
+    merge = next(each for each in window.components.values() if "merge" in each.described.label)
     both = len(WORDS) + len([word for word in WORDS if word != "the"])
     assert (merge.figures.executed, merge.figures.emitted) == (both, both)
     assert sum(each.tuples for each in merge.inputs) == both
@@ -128,10 +128,10 @@ def test_states_that_executors_commit_count_the_same(spark: Any, redis_server: S
         assert [entry["engine"] for entry in running.recent_progress] == ["in_process", "spark"] * 2
         window = running.statistics.over()
         assert running.pages.topology()["states"][0]["placement"] == "executors"
-    found = window.operations["s/NotThe/Count@n"].figures
-    assert (window.operations["s/NotThe"].figures.executed, found.executed) == (7007, 7003)
+    found = window.components["s/NotThe/Count@n"].figures
+    assert (window.components["s/NotThe"].figures.executed, found.executed) == (7007, 7003)
     assert (found.emitted, found.commits) == (1 + 7 + 2 + 7, 4)
-    assert window.operations["s/NotThe/Count@n/NotThe"].figures.executed == 17
+    assert window.components["s/NotThe/Count@n/NotThe"].figures.executed == 17
     assert found.commit_latency_ms is not None
     assert found.commit_latency_ms > 0
 
@@ -189,7 +189,7 @@ def test_ten_errors_of_a_component_are_kept(tmp_path: Path) -> None:
     running = run_all(topology, "in_process", max_batch_attempts=15, retry_backoff_max_ms=1)
     assert len(running.errors) == 10
     assert len(running.pages.component("s/FailTimes")["componentErrors"]) == 10
-    assert running.statistics.over().operations["s/FailTimes"].figures.failed == 14
+    assert running.statistics.over().components["s/FailTimes"].figures.failed == 14
 
 
 # ---- pages -------------------------------------------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_the_page_of_an_operation_has_its_inputs_and_outputs(counted: Any) -> No
     assert [each["window"] for each in page["boltStats"]] == ["600", "10800", "86400", ":all-time"]
     assert [(each["component"], each["transferred"]) for each in page["inputStats"]] == [("s", 4)]
     assert counted.pages.component("s")["componentType"] == "spout"
-    with pytest.raises(KeyError, match=r"no component 'x'; it has \['s', 's/Split', 's/Split/Count@count'\]"):
+    with pytest.raises(KeyError, match="no component 'x'; it has s, s/Split, s/Split/Count@count, state count"):
         counted.pages.component("x")
     with pytest.raises(KeyError, match="no window of 7 seconds"):
         counted.pages.topology(7)
@@ -238,7 +238,7 @@ def test_the_page_of_an_operation_has_its_inputs_and_outputs(counted: Any) -> No
 
 def test_the_picture_joins_operations_by_edges(counted: Any) -> None:
     drawn = counted.pages.visualization()
-    assert [node["id"] for node in drawn["nodes"]] == ["s", "s/Split", "s/Split/Count@count"]
+    assert [node["id"] for node in drawn["nodes"]] == ["s", "s/Split", "s/Split/Count@count", "state count"]
     edges = {(edge["source"], edge["target"]): (edge["tuples"], edge["grouping"]) for edge in drawn["edges"]}
     assert edges["s", "s/Split"] == (4, "same task")
     assert edges["s/Split", "s/Split/Count@count"][1] == "by word"
@@ -286,9 +286,9 @@ def test_statistics_are_read_while_batches_run() -> None:
             feeder.feed_nowait([["the cow"]])
         seen = 0
         while seen < 300:
-            now = running.statistics.over().operations["s/Split"].figures
+            now = running.statistics.over().components["s/Split"].figures
             assert (now.emitted, now.executed >= seen) == (2 * now.executed, True)
             seen = now.executed
             if running.txid == 300:
                 running.process_all_available()
-    assert running.statistics.over().operations["s/Split"].figures.executed == 300
+    assert running.statistics.over().components["s/Split"].figures.executed == 300

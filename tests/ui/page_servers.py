@@ -66,7 +66,7 @@ def storm_server(
     declared = topology or bolts_word_count()
     with LocalCluster() as cluster:
         running = cluster.submit_topology(name, {**conf}, declared)
-        pages = OneTopology(name, StormPages(running, declared))
+        pages = OneTopology(name, StormPages(running))
         with UIServer(pages, port=0, token=token) as server:
             yield running, server
 

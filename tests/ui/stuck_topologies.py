@@ -16,7 +16,6 @@ from trident.operations import Count, Function
 from trident.runtime.driver.running import RunningTopology
 from trident.storm import BaseRichBolt, LocalCluster, OutputCollector, StormTopology, TopologyBuilder, Tuple
 from trident.storm.local_cluster import LocalTopology
-from trident.storm.storm_topology import StormTopology as Declared
 from trident.storm.testing import MockedSpout
 from trident.tuples import TridentTuple
 
@@ -70,13 +69,12 @@ def sticking_batches() -> TridentTopology:
 
 
 @contextmanager
-def stuck_bolts(**conf: Any) -> Iterator[tuple[LocalTopology, Declared]]:
+def stuck_bolts(**conf: Any) -> Iterator[LocalTopology]:
     """A topology of spouts and bolts that is stuck soon; it is let go at the end."""
     Sticks.let_go.clear()
-    declared = sticking_bolts()
     with LocalCluster() as cluster:
         try:
-            yield cluster.submit_topology("bolts", {"message_timeout_s": 600.0, **conf}, declared), declared
+            yield cluster.submit_topology("bolts", {"message_timeout_s": 600.0, **conf}, sticking_bolts())
         finally:
             Sticks.let_go.set()
 

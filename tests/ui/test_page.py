@@ -165,8 +165,8 @@ def test_a_batch_can_be_chosen_and_the_last_followed_again(browser: Browser, ord
 def test_a_stuck_bolt_is_said_in_the_first_lines(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(at_work, "_LONG_S", 1.5)
     with (
-        stuck_bolts() as (running, declared),
-        UIServer(OneTopology("bolts", StormPages(running, declared)), port=0) as server,
+        stuck_bolts() as running,
+        UIServer(OneTopology("bolts", StormPages(running)), port=0) as server,
         opened(browser, server.url) as page,
     ):
         verdict = page.get_by_label("How it does")

@@ -114,8 +114,8 @@ def test_operations_have_their_figures(trident: tuple[RunningTopology, UIServer]
     assert [each["spoutId"] for each in page["spouts"]] == ["lines"]
     assert {each["boltId"]: each["executed"] for each in page["bolts"]} == {
         id_: each.figures.executed
-        for id_, each in running.statistics.over(600).operations.items()
-        if each.operation.kind != "spout"
+        for id_, each in running.statistics.over(600).components.items()
+        if each.described.kind != "spout"
     }
     assert page["topologyStats"][-1]["tuples"] == 3
     assert page["states"][0]["commits"] == running.status["batches"]
@@ -169,7 +169,7 @@ def test_workers_and_executors_say_where_they_run() -> None:
     with LocalCluster() as cluster:
         declared = word_count()
         running = cluster.submit_topology("words", {"user": {"db_password": "s3cret", "size": 3}}, declared)
-        pages = StormPages(running, declared, "words-1")
+        pages = StormPages(running, "words-1")
         page = pages.topology()
         (worker,) = page["workers"]
         assert (worker["topologyId"], worker["topologyName"]) == ("words-1", "words")

@@ -62,9 +62,9 @@ def stuck(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     monkeypatch.setattr(at_work, "_TOLD_S", 0.5)
     with ExitStack() as stack:
         if request.param == "bolts":
-            running, declared = stack.enter_context(stuck_bolts(metrics_port=0))
+            running = stack.enter_context(stuck_bolts(metrics_port=0))
             found = Stuck(
-                "bolts", StormPages(running, declared), str(running.metrics_url), (IN_CALL, UNANSWERED),
+                "bolts", StormPages(running), str(running.metrics_url), (IN_CALL, UNANSWERED),
                 "trident_storm_stalled",
             )  # fmt: skip
         else:
@@ -111,8 +111,8 @@ def test_the_metrics_of_a_stuck_topology_say_so(stuck: Stuck) -> None:
 
 
 def test_a_call_that_runs_counts_for_the_capacity(monkeypatch: pytest.MonkeyPatch) -> None:
-    with stuck_bolts() as (running, declared):
-        pages = StormPages(running, declared)
+    with stuck_bolts() as running:
+        pages = StormPages(running)
 
         def capacity() -> float:
             (count,) = (each for each in pages.topology(600)["bolts"] if each["boltId"] == "count")

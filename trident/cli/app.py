@@ -165,9 +165,7 @@ def run_command(
             )
             served = {"master": master, "metrics_port": metrics_port, "metrics_host": metrics_host}
             config_of_bolts = storm_settings(target, conf or [], served)
-            raise typer.Exit(
-                run_storm(topology, config_of_bolts, as_json, None if page is None else page.of_storm(topology))
-            )
+            raise typer.Exit(run_storm(topology, config_of_bolts, as_json, None if page is None else page.of_storm))
         config = settings(conf or [], given)
         beside = [] if page is None else [page.of_trident]
         if drpc_port is not None:

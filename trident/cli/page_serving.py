@@ -14,7 +14,6 @@ from trident.cli.console import problems, say
 from trident.cli.signals import ending_signals
 from trident.cluster.cluster_errors import NoLeader
 from trident.serving.strangers import is_loopback
-from trident.storm import StormTopology
 from trident.ui.cluster_pages import Action, ClusterPages, Page, TopologyPages
 from trident.ui.one_topology import OneTopology
 from trident.ui.recent_log import RecentLog
@@ -37,19 +36,17 @@ class PageServing:
     port: int
     token: str | None
 
-    @contextmanager
-    def of_trident(self, running: RunningTopology) -> Iterator[None]:
+    def of_trident(self, running: RunningTopology) -> AbstractContextManager[None]:
         """Serve the page of a running topology while the context lasts."""
         from trident.ui.trident_pages import TridentPages
 
-        with self._of(running.name, TridentPages(running)):
-            yield
+        return self._of(running.name, TridentPages(running))
 
-    def of_storm(self, topology: StormTopology) -> Callable[[RunningStormTopology], AbstractContextManager[None]]:
-        """Return what serves the page of a running topology of spouts and bolts."""
+    def of_storm(self, running: RunningStormTopology) -> AbstractContextManager[None]:
+        """Serve the page of a running topology of spouts and bolts while the context lasts."""
         from trident.ui.storm_pages import StormPages
 
-        return lambda running: self._of(running.name, StormPages(running, topology))
+        return self._of(running.name, StormPages(running))
 
     @contextmanager
     def _of(self, name: str, pages: TopologyPages) -> Iterator[None]:

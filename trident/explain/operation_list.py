@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator
 from trident.explain.labels import names_of, routing_text, what
 from trident.explain.stages import Stage, stages_of
 from trident.graph import ExchangeNode, Graph, Node, PersistNode, QueryNode, SpoutNode
-from trident.observe.operation_statistics import Edge, Operation, OperationKind
+from trident.observe.component_statistics import ComponentDescription, ComponentKind, Edge
+from trident.observe.picture import state_node
 from trident.planner import Fragment, Plan, Sink
 from trident.planner.fragments import is_entry
 
@@ -18,7 +19,7 @@ _SAME_TASK = "same task"
 
 def operations_of_plan(
     graph: Graph, plan: Plan, in_executors: Collection[str] = (), parallelism: int = 1
-) -> dict[str, Operation]:
+) -> dict[str, ComponentDescription]:
     """Return the operations by id, stage by stage; one that runs in several stages belongs to the first.
 
     Parameters
@@ -28,7 +29,7 @@ def operations_of_plan(
     parallelism
         How many tasks run at once.
     """
-    found: dict[str, Operation] = {}
+    found: dict[str, ComponentDescription] = {}
     for number, stage in enumerate(stages_of(plan, in_executors), 1):
         for entry in stage.entries:
             tasks = _tasks(plan, graph.node(entry), stage, parallelism)
@@ -38,7 +39,9 @@ def operations_of_plan(
                 kind, state = _kind(graph, node)
                 found.setdefault(
                     id_,
-                    Operation(id_, kind, id_.rpartition("/")[2], what(node), number, stage.title, tasks, slots, state),
+                    ComponentDescription(
+                        id_, kind, id_.rpartition("/")[2], what(node), tasks, slots, number, stage.title, state
+                    ),
                 )
     return found
 
@@ -53,7 +56,7 @@ def _tasks(plan: Plan, entry: Node, stage: Stage, parallelism: int) -> int:
     return 1 if stage.driver or not isinstance(entry, QueryNode) else plan.partitions[entry.state]
 
 
-def _kind(graph: Graph, node: Node) -> tuple[OperationKind, str | None]:
+def _kind(graph: Graph, node: Node) -> tuple[ComponentKind, str | None]:
     if isinstance(node, SpoutNode):
         return "spout", None
     if isinstance(node, PersistNode):
@@ -66,12 +69,9 @@ def _kind(graph: Graph, node: Node) -> tuple[OperationKind, str | None]:
 def edges_of_plan(plan: Plan) -> list[Edge]:
     """Return the edges along which tuples go, then those along which queries read states."""
     edges = [edge for fragment in plan.fragments.values() for edge in _edges(plan, fragment)]
-    writers = {node.state: node.id for node in plan.commits if isinstance(node, PersistNode)}
     nodes = [*plan.commits, *(step.node for fragment in plan.fragments.values() for step in fragment.steps)]
     edges += [
-        Edge(writers.get(node.state, f"state {node.state}"), node.id, "reads", reads=True)
-        for node in nodes
-        if isinstance(node, QueryNode)
+        Edge(state_node(node.state), node.id, "reads", reads=True) for node in nodes if isinstance(node, QueryNode)
     ]
     return list(dict.fromkeys(edges))
 

@@ -2,7 +2,8 @@
 
 Begin with `events.py` and `batch_committed.py`. `monitoring.py` passes events on: to the log (`event_log.py`), to the metrics
 (`open_metrics.py`, served by `metrics_server.py`), to each listener (`listener.py`) through a queue (`delivery.py`). What
-components did in windows (`rolling_totals.py`) is in `operation_statistics.py`; `verdict.py` judges it.
+components did in windows (`rolling_totals.py`) is in `component_statistics.py`; `topology_status.py` makes pages of it, and
+`verdict.py` judges it.
 """
 
 from trident.observe.batch_committed import BatchCommitted, Phases, Placement, Read

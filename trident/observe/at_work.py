@@ -16,7 +16,6 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple, Self
 
 __all__ = [
-    "STALLED",
     "AtWork",
     "RunningBatch",
     "RunningCall",
@@ -157,10 +156,6 @@ class Stall(NamedTuple):
 def stalls(at_work: AtWork) -> list[Stall]:
     """Return what has not moved for long, the most likely cause first."""
     return [*_of_batch(at_work), *_of_calls(at_work), *_of_all(at_work)]
-
-
-STALLED = "Whether something has not moved for long, as the page says: 1 or 0."
-"""What the metrics of both kinds of topologies say of `is_stalled`."""
 
 
 def is_stalled(at_work: AtWork) -> bool:

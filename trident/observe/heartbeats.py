@@ -37,7 +37,7 @@ def heartbeat_of(page: Mapping[str, Any]) -> dict[str, Any]:
     left = room / 2
     for kind, components in (("spouts", page.get("spouts", ())), ("bolts", busiest)):
         for each in components:
-            entry = {key: _short(each[key]) for key in _OF_COMPONENT if key in each}
+            entry = {key: _short(each[key]) for key in _OF_COMPONENT if each.get(key) is not None}
             size = _size(entry) + 1
             if size > left:
                 told["omitted"] += 1

@@ -8,14 +8,13 @@ import uuid
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from trident.observe.at_work import AtWork
 from trident.observe.delivery import Delivery
 from trident.observe.event_log import log_event
 from trident.observe.events import TopologyEvent
 from trident.observe.listener import TopologyListener
 from trident.observe.metrics_server import MetricsServer
 from trident.observe.open_metrics import Metrics
-from trident.observe.operation_statistics import OperationsStatistics
+from trident.observe.topology_status import TopologyStatus
 
 __all__ = ["Monitoring"]
 
@@ -64,15 +63,10 @@ class Monitoring:
         """Where metrics are served, None if they are not."""
         return None if self._server is None else self._server.url
 
-    def count_operations(self, statistics: Callable[[], OperationsStatistics]) -> None:
-        """Serve what operations do, too."""
+    def watch(self, status: Callable[[], TopologyStatus]) -> None:
+        """Serve what operations do, and what the topology works on, too."""
         if self._metrics is not None:
-            self._metrics.operations = statistics
-
-    def watch_work(self, at_work: Callable[[], AtWork]) -> None:
-        """Serve what the topology works on, too."""
-        if self._metrics is not None:
-            self._metrics.at_work = at_work
+            self._metrics.status = status
 
     def publish(self, event: TopologyEvent) -> None:
         """Tell of an event."""

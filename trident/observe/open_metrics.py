@@ -1,48 +1,221 @@
-"""The figures of a topology for OpenMetrics: they are added up as events come, and named when a scrape asks for them."""
+"""The figures of a topology for OpenMetrics: tables of metrics, which are read when a scrape asks for them."""
 
 from __future__ import annotations
 
 import threading
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from trident.observe.at_work import STALLED, AtWork, is_stalled
+from trident.observe.at_work import is_stalled
 from trident.observe.batch_committed import BatchCommitted
+from trident.observe.component_statistics import Figures
 from trident.observe.events import AttemptFailed, TopologyEvent
-from trident.observe.operation_statistics import OperationFigures, OperationsStatistics
-from trident.observe.rolling_totals import WINDOWS_S
+from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S
+from trident.observe.topology_status import TopologyStatus
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
-__all__ = ["BOUNDS_S", "OTHER", "Metrics"]
+__all__ = ["BOUNDS_S", "OTHER", "Metrics", "StormMetrics"]
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 """The upper bounds of the buckets of `trident_batch_seconds`."""
 
 OTHER = "(other)"
 _MOST_COUNTERS = 200  # of operations; a name made of data must not fill the memory of what scrapes them
+_MS_PER_S = 1000
+
+Values = Mapping[Any, Any]
+"""By the values of a metric's labels, without that of the topology, which all have; of a histogram buckets and sum."""
 
 
-class _Times:
-    """The seconds of one phase, in buckets."""
+class _Family(NamedTuple):
+    """A metric: its name after `trident_`, how its values are read, and the names of its labels."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    name: str
+    text: str
+    values: Callable[[Any], Values]
+    labels: tuple[str, ...] = ()
+
+
+def _families(topology: str, table: Sequence[_Family], source: Any) -> Iterator[Metric]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    kinds = {"counter": CounterMetricFamily, "gauge": GaugeMetricFamily, "histogram": HistogramMetricFamily}
+    for each in table:
+        family: Any = kinds[each.kind](f"trident_{each.name}", each.text, labels=("topology", *each.labels))
+        for labels, value in each.values(source).items():
+            family.add_metric((topology, *labels), *(value if isinstance(value, tuple) else (value,)))
+        yield family
+
+
+# ---- topologies of Trident: counted as events come -------------------------------------------------------------------
+
+
+class _Counts:
+    """What was counted of batches."""
 
     def __init__(self) -> None:
-        self.buckets, self.total = [0] * (len(BOUNDS_S) + 1), 0.0
+        self.totals: Counter[str] = Counter()
+        self.rows: Counter[tuple[str]] = Counter()
+        self.keys: Counter[tuple[str, str]] = Counter()
+        self.counters: Counter[tuple[str]] = Counter()
+        self.buckets: dict[str, list[int]] = {}
+        self.seconds: dict[str, float] = defaultdict(float)
+        self.txid = 0
+        self.last: BatchCommitted | None = None
 
-    def add(self, seconds: float) -> None:
-        self.buckets[bisect_left(BOUNDS_S, seconds)] += 1
-        self.total += seconds
+    def add(self, event: BatchCommitted) -> None:
+        self.totals["batches"] += 1
+        self.totals["dead_letters"] += event.dead_letters
+        self.totals["shuffled"] += event.bytes_shuffled
+        self.totals["collected"] += event.bytes_collected
+        for source in event.read.lags:
+            self.rows[source,] += event.read.rows.get(source, 0)
+        for state, counts in event.key_counts.items():
+            for op, count in zip(counts._fields, counts, strict=True):
+                self.keys[state, op] += count
+        for name, count in event.counters.items():
+            known = (name,) in self.counters or len(self.counters) < _MOST_COUNTERS
+            self.counters[name if known else OTHER,] += count
+        phases = event.phases
+        for phase, seconds in (*zip(phases._fields, phases, strict=True), ("total", phases.total)):
+            buckets = self.buckets.setdefault(phase, [0] * (len(BOUNDS_S) + 1))
+            buckets[bisect_left(BOUNDS_S, seconds)] += 1
+            self.seconds[phase] += seconds
+        self.last = event
 
-    def told(self) -> tuple[list[tuple[str, float]], float]:
+    def total(self, name: str) -> Values:
+        return {(): self.totals[name]}
+
+    def times(self) -> Values:
         names = [*map(str, BOUNDS_S), "+Inf"]
-        return list(zip(names, map(float, accumulate(self.buckets)), strict=True)), self.total
+        return {
+            (phase,): (list(zip(names, map(float, accumulate(buckets)), strict=True)), self.seconds[phase])
+            for phase, buckets in self.buckets.items()
+        }
+
+
+def _of_last(values: Callable[[BatchCommitted], Values]) -> Callable[[_Counts], Values]:
+    """Return what reads values of the last batch; there are none before the first."""
+    return lambda counts: {} if counts.last is None else values(counts.last)
+
+
+def _lags(batch: BatchCommitted) -> Values:
+    return {(source, lag.unit): lag.amount for source, lag in batch.read.lags.items() if lag is not None}
+
+
+def _rates(batch: BatchCommitted) -> Values:
+    rows = batch.read.rows
+    return {(name,): batch.rates(rows.get(name, 0))["inputRowsPerSecond"] for name in batch.read.lags}
+
+
+_OF_BATCHES: Sequence[_Family] = (
+    _Family("counter", "batches_committed", "Batches that were committed.", lambda of: of.total("batches")),
+    _Family("counter", "attempts_failed", "Attempts at batches that failed.", lambda of: of.total("failures")),
+    _Family(
+        "counter", "dead_letters", "Tuples that were left out as dead letters.", lambda of: of.total("dead_letters"),
+    ),
+    _Family(
+        "histogram", "batch_seconds", "How long the phases of a batch took; phase=total: all of it.", _Counts.times,
+        ("phase",),
+    ),
+    _Family("counter", "tuples", "Tuples that a source gave.", lambda of: of.rows, ("source",)),
+    _Family(
+        "counter", "state_keys", "Keys that were read from a store, found in a memory, written.", lambda of: of.keys,
+        ("state", "op"),
+    ),
+    _Family("counter", "shuffled_bytes", "Bytes that Spark's tasks sent each other.", lambda of: of.total("shuffled")),
+    _Family(
+        "counter", "collected_bytes", "Bytes that Spark's tasks returned to the driver.",
+        lambda of: of.total("collected"),
+    ),
+    _Family("counter", "operation_count", "Counters of operations.", lambda of: of.counters, ("counter",)),
+    _Family("gauge", "last_txid", "The last committed batch.", lambda of: {(): of.txid}),
+    _Family(
+        "gauge", "last_commit_timestamp_seconds", "When the last batch was committed, since 1970.",
+        _of_last(lambda last: {(): last.timestamp_ms / 1000}),
+    ),
+    _Family(
+        "gauge", "throttle_ratio", "How much of their limits the sources may read, 1: all.",
+        _of_last(lambda last: {(): last.share}),
+    ),
+    _Family("gauge", "source_lag", "What a source had beyond the last batch.", _of_last(_lags), ("source", "unit")),
+    _Family(
+        "gauge", "source_tuples_per_second", "At which rate the last batch came in.", _of_last(_rates), ("source",),
+    ),
+    _Family(
+        "gauge", "state_placement", "Where a state commits: 1.",
+        _of_last(lambda last: dict.fromkeys(last.placements.items(), 1)), ("state", "placement"),
+    ),
+)  # fmt: skip
+
+
+def _of_listeners(figure: str) -> Callable[[Sequence[Mapping[str, Any]]], Values]:
+    def values(told: Sequence[Mapping[str, Any]]) -> Values:
+        sums: Counter[tuple[str]] = Counter()
+        for each in told:  # two listeners may be of one class
+            sums[each["name"],] += each[figure]
+        return sums
+
+    return values
+
+
+_OF_LISTENERS: Sequence[_Family] = (
+    _Family(
+        "counter",
+        "listener_dropped",
+        "Events that a listener was not told.",
+        _of_listeners("dropped"),
+        ("listener",),
+    ),
+    _Family("counter", "listener_errors", "Errors of a listener.", _of_listeners("errors"), ("listener",)),
+)
+
+
+def _by_component(
+    of: Callable[[Figures], float | None], window_s: int = ALL_TIME
+) -> Callable[[TopologyStatus], Values]:
+    def values(status: TopologyStatus) -> Values:
+        figures = {(name,): of(each.figures) for name, each in status.statistics.over(window_s).components.items()}
+        return {labels: value for labels, value in figures.items() if value is not None}
+
+    return values
+
+
+def _stalled(status: TopologyStatus) -> Values:
+    return {(): float(is_stalled(status.at_work))}
+
+
+_STALLED = "Whether something has not moved for long, as the page says: 1 or 0."
+_OF_OPERATIONS: Sequence[_Family] = (
+    _Family(
+        "gauge", "running_batch_seconds", "For how long the batch has run that is next, 0: none runs.",
+        lambda of: {(): 0.0 if of.at_work.batch is None else of.at_work.batch.seconds},
+    ),
+    _Family("gauge", "stalled", _STALLED, _stalled),
+    *(
+        _Family("counter", f"operation_{name}", text, _by_component(of), ("operation",))
+        for name, text, of in (
+            ("executed", "Tuples that an operation was given.", lambda figures: figures.executed),
+            ("emitted", "Tuples that an operation gave.", lambda figures: figures.emitted),
+            ("failed", "Attempts at batches that ended in an operation.", lambda figures: figures.failed),
+            ("busy_seconds", "Seconds that an operation worked, in all tasks.", lambda figures: figures.busy_s),
+        )
+    ),
+    _Family(
+        "gauge", "operation_capacity_ratio", "Share of ten minutes in which an operation was busy.",
+        _by_component(lambda figures: figures.capacity, WINDOWS_S[0]), ("operation",),
+    ),
+)  # fmt: skip
 
 
 class Metrics:
-    """What is counted of one topology. `take` is called by the topology's thread, `collect` by that of a scrape.
+    """What is counted of a topology of Trident. `take` is called by its thread, `collect` by that of a scrape.
 
     Parameters
     ----------
@@ -53,171 +226,112 @@ class Metrics:
 
     Attributes
     ----------
-    operations
-        Returns the statistics of the operations; None before the topology is open.
-    at_work
-        Returns what the topology works on; None before it runs.
+    status
+        Returns what the topology says of itself; None before it runs.
     """
 
     def __init__(self, topology: str, listeners: Callable[[], Sequence[Mapping[str, Any]]] = list) -> None:
         self._topology, self._listeners = topology, listeners
         self._lock = threading.Lock()
-        self._totals = dict.fromkeys(("batches", "failures", "dead_letters", "shuffled", "collected"), 0)
-        self._rows: dict[str, int] = {}
-        self._keys: dict[tuple[str, str], int] = {}
-        self._counters: dict[str, int] = {}
-        self._times: dict[str, _Times] = {}
-        self.operations: Callable[[], OperationsStatistics] | None = None
-        self.at_work: Callable[[], AtWork] | None = None
-        self._txid = 0
-        self._last: BatchCommitted | None = None
+        self._counts = _Counts()
+        self.status: Callable[[], TopologyStatus] | None = None
 
     def take(self, event: TopologyEvent) -> None:
         """Add an event to the figures."""
         with self._lock:
+            if isinstance(event, AttemptFailed):
+                self._counts.totals["failures"] += 1
+                return
+            self._counts.txid = event.txid
             if isinstance(event, BatchCommitted):
-                self._committed(event)
-            elif isinstance(event, AttemptFailed):
-                self._totals["failures"] += 1
-            self._txid = event.txid if not isinstance(event, AttemptFailed) else self._txid
-
-    def _committed(self, event: BatchCommitted) -> None:
-        totals = self._totals
-        totals["batches"] += 1
-        totals["dead_letters"] += event.dead_letters
-        totals["shuffled"] += event.bytes_shuffled
-        totals["collected"] += event.bytes_collected
-        for source in event.read.lags:
-            self._rows[source] = self._rows.get(source, 0) + event.read.rows.get(source, 0)
-        for state, counts in event.key_counts.items():
-            for op, count in zip(counts._fields, counts, strict=True):
-                self._keys[state, op] = self._keys.get((state, op), 0) + count
-        for name, count in event.counters.items():
-            name = name if name in self._counters or len(self._counters) < _MOST_COUNTERS else OTHER
-            self._counters[name] = self._counters.get(name, 0) + count
-        phases = event.phases
-        for phase, seconds in (*zip(phases._fields, phases, strict=True), ("total", phases.total)):
-            if phase not in self._times:
-                self._times[phase] = _Times()
-            self._times[phase].add(seconds)
-        self._last = event
+                self._counts.add(event)
 
     def collect(self) -> Iterator[Metric]:
         """Iterate over the metrics, as `prometheus_client` asks for them."""
         with self._lock:
-            families = [*self._of_batches(), *self._of_data(), *self._of_now()]
-        yield from (*families, *self._of_listeners())
-        if self.at_work is not None:
-            yield from self._of_work(self.at_work())
-        if self.operations is not None:
-            yield from operation_metrics(self._topology, self.operations())
+            families = list(_families(self._topology, _OF_BATCHES, self._counts))
+        yield from (*families, *_families(self._topology, _OF_LISTENERS, self._listeners()))
+        if self.status is not None:
+            yield from _families(self._topology, _OF_OPERATIONS, self.status())
 
-    def _of_batches(self) -> Iterator[Metric]:
-        totals = self._totals
-        yield self._counter("batches_committed", "Batches that were committed.", {(): totals["batches"]})
-        yield self._counter("attempts_failed", "Attempts at batches that failed.", {(): totals["failures"]})
-        yield self._counter("dead_letters", "Tuples that were left out as dead letters.", {(): totals["dead_letters"]})
-        yield self._histogram()
 
-    def _of_data(self) -> Iterator[Metric]:
-        rows = {(source,): count for source, count in self._rows.items()}
-        yield self._counter("tuples", "Tuples that a source gave.", rows, "source")
-        yield self._counter(
-            "state_keys", "Keys that were read from a store, found in a memory, written.", self._keys, "state", "op"
+# ---- topologies of spouts and bolts ----------------------------------------------------------------------------------
+
+
+def _by_stream(measure: str) -> Callable[[TopologyStatus], Values]:
+    of_outputs = measure in ("emitted", "transferred")
+
+    def values(status: TopologyStatus) -> Values:
+        return {
+            (name, edge.component, edge.stream): getattr(edge.figures, measure)
+            for name, each in status.statistics.over().components.items()
+            if each.described.kind != "spout" or measure != "executed"
+            for edge in (each.outputs if of_outputs or each.described.kind == "spout" else each.inputs)
+        }
+
+    return values
+
+
+def _seconds(latency: str) -> Callable[[TopologyStatus], Values]:
+    def of(figures: Figures) -> float | None:
+        latency_ms: float | None = getattr(figures, f"{latency}_latency_ms")
+        return None if latency_ms is None else latency_ms / _MS_PER_S
+
+    return _by_component(of, WINDOWS_S[0])
+
+
+def _running_calls(status: TopologyStatus) -> Values:
+    calls: dict[tuple[str], float] = {}
+    for call in status.at_work.calls:
+        calls[call.component,] = max(calls.get((call.component,), 0.0), call.seconds)
+    return calls
+
+
+_OF_BOLTS: Sequence[_Family] = (
+    *(
+        _Family("counter", f"storm_{measure}", text, _by_stream(measure), ("component", "source", "stream"))
+        for measure, text in (
+            ("emitted", "Tuples that a component emitted, by stream."),
+            ("transferred", "Copies of tuples that were sent to tasks, by stream."),
+            ("executed", "Tuples that a bolt was given."),
+            ("acked", "Tuples that a bolt, or messages that a spout, was told of as processed."),
+            ("failed", "Tuples that a bolt failed; messages of a spout that failed or timed out."),
         )
-        shuffled, collected = self._totals["shuffled"], self._totals["collected"]
-        yield self._counter("shuffled_bytes", "Bytes that Spark's tasks sent each other.", {(): shuffled})
-        yield self._counter("collected_bytes", "Bytes that Spark's tasks returned to the driver.", {(): collected})
-        counters = {(name,): count for name, count in self._counters.items()}
-        yield self._counter("operation_count", "Counters of operations.", counters, "counter")
-
-    def _of_now(self) -> Iterator[Metric]:
-        yield self._gauge("last_txid", "The last committed batch.", {(): self._txid})
-        last = self._last
-        if last is None:
-            return
-        at = {(): last.timestamp_ms / 1000}
-        yield self._gauge("last_commit_timestamp_seconds", "When the last batch was committed, since 1970.", at)
-        yield self._gauge("throttle_ratio", "How much of their limits the sources may read, 1: all.", {(): last.share})
-        lags = {(source, lag.unit): lag.amount for source, lag in last.read.lags.items() if lag is not None}
-        yield self._gauge("source_lag", "What a source had beyond the last batch.", lags, "source", "unit")
-        rates = {(source,): self._rate(last, source) for source in last.read.lags}
-        yield self._gauge("source_tuples_per_second", "At which rate the last batch came in.", rates, "source")
-        where = dict.fromkeys(last.placements.items(), 1)
-        yield self._gauge("state_placement", "Where a state commits: 1.", where, "state", "placement")
-
-    def _of_work(self, at_work: AtWork) -> Iterator[Metric]:
-        running = 0.0 if at_work.batch is None else at_work.batch.seconds
-        yield self._gauge(
-            "running_batch_seconds", "For how long the batch has run that is next, 0: none runs.", {(): running}
+    ),
+    *(
+        _Family("gauge", f"storm_{latency}_seconds", f"Mean time {text}, over ten minutes.", _seconds(latency), ("component",))
+        for latency, text in (
+            ("execute", "within execute"),
+            ("process", "from the call of execute to the ack"),
+            ("complete", "from a spout's emit to the ack of its whole tree"),
         )
-        yield self._gauge("stalled", STALLED, {(): float(is_stalled(at_work))})
-
-    def _of_listeners(self) -> Iterator[Metric]:
-        told = self._listeners()
-        for figure, text in (("dropped", "Events that a listener was not told."), ("errors", "Errors of a listener.")):
-            sums: dict[tuple[str, ...], int] = {}
-            for one in told:  # two listeners may be of one class
-                sums[one["name"],] = sums.get((one["name"],), 0) + one[figure]
-            yield self._counter(f"listener_{figure}", text, sums, "listener")
-
-    @staticmethod
-    def _rate(batch: BatchCommitted, source: str) -> float:
-        return batch.rates(batch.read.rows.get(source, 0))["inputRowsPerSecond"]
-
-    # A value is told by the values of its labels, without that of the topology, which all have.
-
-    def _counter(self, name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
-        from prometheus_client.core import CounterMetricFamily
-
-        family = CounterMetricFamily(f"trident_{name}", text, labels=("topology", *labels))
-        for key, value in values.items():
-            family.add_metric((self._topology, *key), value)
-        return family
-
-    def _gauge(self, name: str, text: str, values: Mapping[Any, float], *labels: str) -> Metric:
-        from prometheus_client.core import GaugeMetricFamily
-
-        family = GaugeMetricFamily(f"trident_{name}", text, labels=("topology", *labels))
-        for key, value in values.items():
-            family.add_metric((self._topology, *key), value)
-        return family
-
-    def _histogram(self) -> Metric:
-        from prometheus_client.core import HistogramMetricFamily
-
-        text = "How long the phases of a batch took; phase=total: all of it."
-        family = HistogramMetricFamily("trident_batch_seconds", text, labels=("topology", "phase"))
-        for phase, times in self._times.items():
-            buckets, total = times.told()
-            family.add_metric((self._topology, phase), buckets, total)
-        return family
+    ),
+    _Family(
+        "gauge", "storm_capacity_ratio", "Share of ten minutes in which the busiest executor was busy.",
+        _by_component(lambda figures: figures.capacity, WINDOWS_S[0]), ("component",),
+    ),
+    _Family(
+        "gauge", "storm_running_call_seconds", "For how long a call of a component has run, if a second or more.",
+        _running_calls, ("component",),
+    ),
+    _Family("gauge", "storm_stalled", _STALLED, _stalled),
+    _Family(
+        "gauge", "storm_unanswered_seconds", "Seconds since a message was acknowledged, 0: nothing is pending.",
+        lambda of: {(): of.at_work.moved_s if of.at_work.left else 0.0},
+    ),
+    _Family("gauge", "storm_pending_messages", "Messages of spouts that are not answered.", lambda of: {(): of.pending}),
+    _Family("gauge", "storm_workers", "Workers that have been heard of.", lambda of: {(): len(of.workers)}),
+    _Family("gauge", "storm_uptime_seconds", "Seconds since the start.", lambda of: {(): of.uptime_s}),
+)  # fmt: skip
 
 
-# The figures of a topology's operations for OpenMetrics, made when a scrape asks for them.
+class StormMetrics:
+    """The figures of a topology of spouts and bolts; `status` returns its status of now."""
 
-_COUNTED: Mapping[str, tuple[str, Callable[[OperationFigures], float]]] = {
-    "executed": ("Tuples that an operation was given.", lambda figures: figures.executed),
-    "emitted": ("Tuples that an operation gave.", lambda figures: figures.emitted),
-    "failed": ("Attempts at batches that ended in an operation.", lambda figures: figures.failed),
-    "busy_seconds": ("Seconds that an operation worked, in all tasks.", lambda figures: figures.busy_s),
-}
+    def __init__(self, status: Callable[[], TopologyStatus]) -> None:
+        self._status = status
 
-
-def operation_metrics(topology: str, statistics: OperationsStatistics) -> Iterator[Metric]:
-    """Iterate over the metrics: totals of this run, and the capacities."""
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    labels = ("topology", "operation")
-    operations = statistics.over().operations
-    for name, (text, value_of) in _COUNTED.items():
-        counter = CounterMetricFamily(f"trident_operation_{name}", text, labels=labels)
-        for id_, each in operations.items():
-            counter.add_metric((topology, id_), value_of(each.figures))
-        yield counter
-    capacity = GaugeMetricFamily(
-        "trident_operation_capacity_ratio", "Share of ten minutes in which an operation was busy.", labels=labels
-    )
-    for id_, each in statistics.over(WINDOWS_S[0]).operations.items():
-        capacity.add_metric((topology, id_), each.figures.capacity)
-    yield capacity
+    def collect(self) -> Iterator[Metric]:
+        """Iterate over the metrics, as `prometheus_client` asks for them."""
+        status = self._status()
+        yield from _families(status.name, _OF_BOLTS, status)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from trident.observe.events import AttemptFailed
+
 __all__ = ["WHOLE_TOPOLOGY", "ErrorFeed", "HasErrors", "LastErrors", "ReportedError"]
 
 WHOLE_TOPOLOGY = "__topology"
@@ -32,6 +34,8 @@ class ReportedError:
         Seconds since 1970.
     text
         The exception with its traceback.
+    attempt
+        The attempt at a batch that it ended, if it did.
     """
 
     component: str
@@ -39,6 +43,7 @@ class ReportedError:
     host: str
     time: float
     text: str
+    attempt: AttemptFailed | None = None
 
     @classmethod
     def of(cls, component: str, task: int, error: BaseException) -> Self:
@@ -54,13 +59,13 @@ class LastErrors:
         self._host = socket.gethostname()
         self._lock = threading.Lock()
 
-    def add(self, component: str, text: str, at: float) -> None:
+    def add(self, component: str, text: str, at: float, attempt: AttemptFailed | None = None) -> None:
         """Add an error of this host."""
         with self._lock:
             if component not in self._errors and len(self._errors) < _MOST_COMPONENTS:
                 self._errors[component] = deque(maxlen=_KEPT)
             if component in self._errors:
-                self._errors[component].append(ReportedError(component, 0, self._host, at, text))
+                self._errors[component].append(ReportedError(component, 0, self._host, at, text, attempt))
 
     def all(self) -> list[ReportedError]:
         """Return all of them, oldest first."""

@@ -15,6 +15,9 @@ from trident.observe.rolling_totals import ALL_TIME
 __all__ = ["error_entry", "last_error", "number_text", "pretty_seconds", "window_names"]
 
 
+_OF_LAST = ("errorTask", "errorHost", "errorTime", "errorLapsedSecs")
+
+
 def pretty_seconds(seconds: float) -> str:
     """Return a duration as Storm UI writes it: "1d 2h 3m 4s", without the leading units that are 0."""
     minutes, s = divmod(int(seconds), 60)
@@ -45,15 +48,20 @@ def last_error(component: str, errors: Iterable[ReportedError]) -> dict[str, Any
         last = each if each.component == component else last
     if last is None:
         return {"lastError": "", "errorHost": "", "errorTime": None, "errorLapsedSecs": None}
-    error = error_entry(last)
-    return {"lastError": error.pop("error"), **error}
+    return {"lastError": last.text, **{key: value for key, value in error_entry(last).items() if key in _OF_LAST}}
 
 
 def error_entry(error: ReportedError) -> dict[str, Any]:
     """Return an error as an entry of a page."""
+    attempt, found = error.attempt, {}
+    if attempt is not None:
+        found = {"row": attempt.row, "txid": attempt.txid, "attempt": attempt.attempt, "willRetry": attempt.will_retry}
     return {
+        "component": error.component,
         "error": error.text,
-        "errorTask": error.task,
+        "cause": error.text.rstrip().rpartition("\n")[2] if attempt is None else attempt.cause,
+        **found,
+        "errorTask": error.task or None,
         "errorHost": error.host,
         "errorTime": int(error.time),
         "errorLapsedSecs": max(0, int(time.time() - error.time)),

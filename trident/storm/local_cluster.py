@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from trident.errors import TopologyError, TridentError
 from trident.observe.reported_errors import ReportedError
+from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.deaths import DeathWatch
 from trident.storm.execution.executor import Setting, TaskError
 from trident.storm.execution.inbox import Inbox
@@ -22,7 +23,6 @@ from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.execution.task_layout import Layout, lay_out
 from trident.storm.statistics.local_observer import LocalObserver
-from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 
 from tests.harness.commands import until
 from tests.storm.spark.journaled import Journal, pids, settings, word_count
+from trident.observe.component_statistics import Figures
 from trident.storm.spark.running_storm import RunningStormTopology
-from trident.storm.statistics import Figures
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

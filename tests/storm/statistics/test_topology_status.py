@@ -20,6 +20,7 @@ from prometheus_client.openmetrics import parser
 from tests.storm.components import SENTENCES, Count, word_count
 from trident.errors import ConfigError
 from trident.observe.storm_shape import pretty_seconds
+from trident.observe.topology_status import TopologyStatus
 from trident.storm import (
     BaseBasicBolt,
     BaseRichSpout,
@@ -32,7 +33,7 @@ from trident.storm import (
     TopologyBuilder,
     Tuple,
 )
-from trident.storm.statistics import TopologyMonitor, TopologyStatus, WorkerSnapshots
+from trident.storm.statistics import TopologyMonitor, WorkerSnapshots
 from trident.storm.testing import MockedSpout, SteppedCluster
 
 parsed: Callable[[str], Any] = parser.text_string_to_metric_families

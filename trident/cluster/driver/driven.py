@@ -43,7 +43,6 @@ class TopologyHandle:
     def __init__(
         self,
         running: RunningTopology | RunningStormTopology,
-        topology: TridentTopology | StormTopology,
         storm_id: str,
         numbers: tuple[int, Mapping[str, int]],
         epoch_before: int,
@@ -54,8 +53,7 @@ class TopologyHandle:
         if isinstance(running, RunningTopology):
             self._pages = TridentPages(running, storm_id)
         else:
-            assert isinstance(topology, StormTopology), "what runs is of the kind that was declared"
-            self._pages = StormPages(running, topology, storm_id)
+            self._pages = StormPages(running, storm_id)
         self._numbers, self._epoch_before = numbers, epoch_before
 
     @property
@@ -142,7 +140,7 @@ def start_driven(
     else:
         assert isinstance(config, Config), "settings are of the kind of their topology"
         running = topology.start(config, active=active)
-    return TopologyHandle(running, topology, storm_id, numbers, epoch_before(base))
+    return TopologyHandle(running, storm_id, numbers, epoch_before(base))
 
 
 def config_of(topology: TridentTopology | StormTopology, base: StormBase, log_address: str) -> Config | StormConfig:

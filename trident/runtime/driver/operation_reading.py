@@ -6,15 +6,14 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from trident.observe.batch_committed import Phases
-from trident.observe.operation_statistics import (
-    BatchFigures,
+from trident.observe.component_statistics import (
+    ComponentDescription,
+    ComponentStatistics,
     Edge,
     EdgeStatistics,
-    Operation,
-    OperationFigures,
-    OperationsStatistics,
-    OperationStatistics,
-    OperationWindow,
+    Figures,
+    TopologyStatistics,
+    WindowStatistics,
 )
 from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference
 from trident.runtime.driver.figure_names import TOPOLOGY, Key
@@ -30,8 +29,8 @@ Sums = Mapping[str, float]
 
 
 def read_statistics(
-    totals: OperationTotals, operations: Mapping[str, Operation], edges: Sequence[Edge], now: float
-) -> OperationsStatistics:
+    totals: OperationTotals, operations: Mapping[str, ComponentDescription], edges: Sequence[Edge], now: float
+) -> TopologyStatistics:
     """Return the statistics of all windows as of a time of the monotonic clock."""
     differences = totals.over((*WINDOWS_S, ALL_TIME), now)
     latest = differences[WINDOWS_S[0]]
@@ -39,7 +38,7 @@ def read_statistics(
         id_: latest.added.get(Key(id_, "busy_ns"), 0.0) / _NS_PER_S / max(latest.seconds, 1e-9) / operation.slots
         for id_, operation in operations.items()
     }
-    return OperationsStatistics(
+    return TopologyStatistics(
         tuple(_window(window, difference, operations, edges, capacities) for window, difference in differences.items())
     )
 
@@ -47,10 +46,10 @@ def read_statistics(
 def _window(
     window_s: int,
     difference: Difference[Key],
-    operations: Mapping[str, Operation],
+    operations: Mapping[str, ComponentDescription],
     edges: Sequence[Edge],
     capacities: Mapping[str, float],
-) -> OperationWindow:
+) -> WindowStatistics:
     sums: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     sent: dict[tuple[str, str], int] = defaultdict(int)
     for (operation, measure, to), amount in difference.added.items():
@@ -58,55 +57,67 @@ def _window(
             sent[operation, to] += int(amount)
         else:
             sums[operation][measure] += amount
-    along = tuple(EdgeStatistics(edge, 0 if edge.reads else sent[edge.source, edge.target]) for edge in edges)
     into, out = defaultdict(list), defaultdict(list)
-    for each in along:
-        if not each.edge.reads:
-            into[each.edge.target].append(each)
-            out[each.edge.source].append(each)
-    batches = sums[TOPOLOGY]["batches"]
+    for edge in edges:
+        rows = 0 if edge.reads else sent[edge.source, edge.target]
+        along = EdgeStatistics(edge, Figures(rows, rows, rows, rows))
+        into[edge.target].append(along)
+        out[edge.source].append(along)
+    whole = sums[TOPOLOGY]
     told = {
-        id_: OperationStatistics(
+        id_: ComponentStatistics(
             operation,
-            _figures(operation, sums[id_], sum(one.tuples for one in out[id_]), capacities[id_], batches),
+            _figures(operation, sums[id_], sum(each.tuples for each in out[id_]), capacities[id_], whole),
             tuple(into[id_]),
             tuple(out[id_]),
         )
         for id_, operation in operations.items()
     }
-    return OperationWindow(window_s, difference.seconds, _batches(sums[TOPOLOGY], told), told, along)
+    return WindowStatistics(window_s, difference.seconds, _of_topology(whole, told), told)
 
 
-def _figures(operation: Operation, sums: Sums, sent: int, capacity: float, batches: float) -> OperationFigures:
-    given = sums.get("emitted" if operation.kind == "spout" else "executed", 0)
-    busy_ns, is_state = sums.get("busy_ns", 0.0), operation.kind == "state"
-    return OperationFigures(
-        int(sums.get("emitted", 0)),
-        0 if operation.kind == "spout" else int(given),
-        sent,
-        int(sums.get("failed", 0)),
-        int(sums.get("dead_letters", 0)),
-        busy_ns / _NS_PER_S,
-        busy_ns / given / _NS_PER_MS if given else None,
-        capacity,
-        int(sums.get("keys", 0)),
-        int(batches) if is_state else 0,
-        sums.get("commit_ns", 0.0) / batches / _NS_PER_MS if is_state and batches else None,
+def _figures(operation: ComponentDescription, sums: Sums, sent: int, capacity: float, whole: Sums) -> Figures:
+    is_spout, is_state = operation.kind == "spout", operation.kind == "state"
+    emitted, executed = int(sums.get("emitted", 0)), int(sums.get("executed", 0))
+    given, busy_ns, batches = emitted if is_spout else executed, sums.get("busy_ns", 0.0), whole.get("batches", 0)
+    left_out = int(sums.get("dead_letters", 0))
+    latency_ms = busy_ns / given / _NS_PER_MS if given else None
+    phases_ms = _phases_ms(whole)
+    return Figures(
+        emitted=emitted,
+        transferred=sent,
+        executed=0 if is_spout else executed,
+        acked=emitted if is_spout else executed - left_out,  # only what is committed is counted
+        failed=int(sums.get("failed", 0)),
+        execute_latency_ms=latency_ms,
+        process_latency_ms=None if is_spout else latency_ms,
+        complete_latency_ms=sum(phases_ms.values()) if is_spout and phases_ms else None,
+        capacity=capacity,
+        busy_s=busy_ns / _NS_PER_S,
+        dead_letters=left_out,
+        keys=int(sums.get("keys", 0)),
+        commits=int(batches) if is_state else 0,
+        commit_latency_ms=sums.get("commit_ns", 0.0) / batches / _NS_PER_MS if is_state and batches else None,
     )
 
 
-def _batches(sums: Sums, operations: Mapping[str, OperationStatistics]) -> BatchFigures:
-    count = sums.get("batches", 0)
-    phases = {phase: sums.get(f"{phase}_s", 0.0) / count * _MS_PER_S for phase in Phases._fields} if count else None
-    figures = [each.figures for each in operations.values()]
-    return BatchFigures(
-        int(count),
-        sum(each.figures.emitted for each in operations.values() if each.operation.kind == "spout"),
-        sum(each.emitted for each in figures),
-        sum(each.transferred for each in figures),
-        int(sums.get("retries", 0)),
-        int(sums.get("failed", 0)),
-        sum(each.dead_letters for each in figures),
-        None if phases is None else sum(phases.values()),
-        phases,
+def _of_topology(sums: Sums, operations: Mapping[str, ComponentStatistics]) -> Figures:
+    phases_ms, figures = _phases_ms(sums), [each.figures for each in operations.values()]
+    tuples = sum(each.figures.emitted for each in operations.values() if each.described.kind == "spout")
+    return Figures(
+        emitted=sum(each.emitted for each in figures),
+        transferred=sum(each.transferred for each in figures),
+        acked=tuples,
+        failed=int(sums.get("failed", 0)),
+        complete_latency_ms=None if phases_ms is None else sum(phases_ms.values()),
+        dead_letters=sum(each.dead_letters for each in figures),
+        batches=int(sums.get("batches", 0)),
+        tuples=tuples,
+        retries=int(sums.get("retries", 0)),
+        phases_ms=phases_ms,
     )
+
+
+def _phases_ms(sums: Sums) -> dict[str, float] | None:
+    batches = sums.get("batches", 0)
+    return {phase: sums.get(f"{phase}_s", 0.0) / batches * _MS_PER_S for phase in Phases._fields} if batches else None

@@ -19,7 +19,6 @@ from trident.runtime.driver.batch import Batch
 from trident.runtime.driver.operation_totals import OperationTotals
 from trident.runtime.steps.failures import Failure
 from trident.spout.interfaces import Lag, TransactionAttempt
-from trident.state.key_counts import NO_KEYS
 
 __all__ = ["Outcome", "Progress"]
 
@@ -166,35 +165,22 @@ class Progress:
         if self._totals is not None:
             self._totals.failed(failure.step, now)
         on = "" if failure.row is None else f" on tuple {failure.row}"
-        self.errors.add(failure.step, f"attempt {attempt} failed{on}: {_text(failure)}", at_ms / _MS_PER_S)
         head = (self._name, self._run_id, at_ms, *attempt, tries)
-        self._publish(
-            AttemptFailed(*head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits)
-        )
+        event = AttemptFailed(*head, failure.step, failure.row, failure.cause, retry_in_s, failure.details, waits)
+        text = f"attempt {attempt} failed{on}: {_text(failure)}"
+        self.errors.add(failure.step, text, at_ms / _MS_PER_S, event)
+        self._publish(event)
 
-    def recent(self) -> list[dict[str, Any]]:
+    def events(self) -> list[BatchCommitted]:
         """Return the last batches, oldest first."""
         with self._lock:
-            recent = list(self._recent)
-        return [event.as_dict() for event in recent]
+            return list(self._recent)
 
     def last(self) -> dict[str, Any] | None:
         """Return the last batch, None before the first."""
         with self._lock:
             last = self._recent[-1] if self._recent else None
         return None if last is None else last.as_dict()
-
-    def last_commit_ms(self, state: str) -> int | None:
-        """Return when the last batch that is kept and changed a state was recorded, in milliseconds since 1970."""
-        with self._lock:
-            return next((each.timestamp_ms for each in reversed(self._recent) if each.keys_updated.get(state)), None)
-
-    def recent_keys(self, state: str) -> dict[str, int]:
-        """Return how many keys of a state the batches that are kept have read, found in a memory, and written."""
-        with self._lock:
-            counts = [each.key_counts.get(state, NO_KEYS) for each in self._recent]
-        read, cached, written = (sum(column) for column in zip(NO_KEYS, *counts, strict=True))
-        return {"keysRead": read, "keysCached": cached, "keysWritten": written}
 
     @property
     def tuples(self) -> int:
@@ -229,8 +215,7 @@ class Progress:
     @property
     def usual_s(self) -> float:
         """How long the batches that are kept took on average, in seconds; 0 before the first."""
-        with self._lock:
-            recent = list(self._recent)
+        recent = self.events()
         return sum(each.phases.total for each in recent) / len(recent) if recent else 0.0
 
     @property

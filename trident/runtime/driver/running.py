@@ -18,10 +18,10 @@ from trident.errors import TridentError
 from trident.graph import Graph
 from trident.observe.at_work import AtWork
 from trident.observe.batch_committed import Placement
+from trident.observe.component_statistics import TopologyStatistics
 from trident.observe.events import TopologyStarted, TopologyTerminated
 from trident.observe.listener import TopologyListener
 from trident.observe.monitoring import Monitoring
-from trident.observe.operation_statistics import OperationsStatistics
 from trident.observe.reported_errors import WHOLE_TOPOLOGY, ReportedError
 from trident.planner import make_plan
 from trident.runtime.driver.batch import Observer
@@ -71,9 +71,7 @@ class RunningTopology:
         self._totals = OperationTotals(opened.plan, executors_of(opened.placements), self._clock.monotonic())
         kept = self.config.progress_kept
         self._progress = Progress(self.name, kept, self.run_id, placements, monitoring.publish, self._totals)
-        self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self._state)
-        monitoring.count_operations(lambda: self.statistics)
-        monitoring.watch_work(lambda: self.at_work)
+        self.pages = TopologyFigures(graph, opened, self._totals, self._progress, self._clock, self.run_id, self._now)
         self._error: BaseException | None = None
         self._ended = threading.Event()
         self._drpc: LocalDRPC | None = None
@@ -82,6 +80,7 @@ class RunningTopology:
         self._watch = Watch(
             self.name, self.config.message_timeout_s, self._loop, self._ended, self._give_up, lambda: self.at_work
         )
+        monitoring.watch(self.pages.status)
         at_ms = self._clock.wall_ms()
         monitoring.publish(TopologyStarted(self.name, self.run_id, at_ms, self.txid, placements))
         threading.Thread(target=self._run, name=f"trident-{self.name}", daemon=True).start()
@@ -221,7 +220,7 @@ class RunningTopology:
         )
 
     @property
-    def statistics(self) -> OperationsStatistics:
+    def statistics(self) -> TopologyStatistics:
         """What each operation did in the committed batches of ten minutes, three hours, a day, and this run."""
         return self.pages.statistics
 
@@ -238,7 +237,7 @@ class RunningTopology:
     @property
     def recent_progress(self) -> list[dict[str, Any]]:
         """The last `progress_kept` committed batches, oldest first."""
-        return self._progress.recent()
+        return [event.as_dict() for event in self._progress.events()]
 
     def add_listener(self, listener: TopologyListener) -> None:
         """Tell a listener of what happens from now on; see `TopologyListener`."""
@@ -327,6 +326,9 @@ class RunningTopology:
         if self.is_active:
             return "inactive" if self.is_deactivated else "running"
         return "stopped" if self._error is None else "failed"
+
+    def _now(self) -> tuple[str, Mapping[str, Any], AtWork, BaseException | None]:
+        return self._state(), self.status, self.at_work, self._error
 
     def _message(self) -> str:
         if self._error is not None and not self.is_active:

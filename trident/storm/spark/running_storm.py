@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from trident.errors import EnvironmentProblem, TopologyError
 from trident.observe.reported_errors import ReportedError
+from trident.observe.topology_status import TopologyStatus
 from trident.runtime.engine.session import stop_session
 from trident.storm.execution.pickles import pickled_components
 from trident.storm.execution.task_layout import lay_out
@@ -19,7 +20,7 @@ from trident.storm.spark.slots import Slots
 from trident.storm.spark.spark_of_workers import addresses_of, open_spark, spark_is_on
 from trident.storm.spark.supervisor import Supervisor
 from trident.storm.spark.tickets import Launch
-from trident.storm.statistics import TopologyMonitor, TopologyStatus
+from trident.storm.statistics import TopologyMonitor
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
 

@@ -1,33 +1,11 @@
 """Statistics as Storm counts them, over ten minutes, three hours, a day and all time.
 
 A worker's executors keep totals (`trident/storm/execution/counts.py`). `worker_snapshots.py` reads them once a second,
-`collected_totals.py` puts those of all workers together with `rolling_totals.py`, and `topology_monitor.py` makes statuses, log
-lines and metrics of them; `local_observer.py` does all that for workers of this process.
+`collected_totals.py` puts those of all workers together, and `topology_monitor.py` makes statuses, log lines and metrics of
+them (`trident/observe/topology_status.py`); `local_observer.py` does all that for workers of this process.
 """
 
-from trident.storm.statistics.statistics_figures import (
-    ComponentStatistics,
-    ExecutorStatistics,
-    Figures,
-    StreamStatistics,
-    TopologyStatistics,
-    WindowStatistics,
-    WorkerStatus,
-)
 from trident.storm.statistics.topology_monitor import TopologyMonitor
-from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.statistics.worker_snapshots import Snapshot, WorkerSnapshots
 
-__all__ = [
-    "ComponentStatistics",
-    "ExecutorStatistics",
-    "Figures",
-    "Snapshot",
-    "StreamStatistics",
-    "TopologyMonitor",
-    "TopologyStatistics",
-    "TopologyStatus",
-    "WindowStatistics",
-    "WorkerSnapshots",
-    "WorkerStatus",
-]
+__all__ = ["Snapshot", "TopologyMonitor", "WorkerSnapshots"]

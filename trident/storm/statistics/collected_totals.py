@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
-from trident.storm.execution.task_layout import ExecutorPlace, Layout
-from trident.storm.statistics.statistics_figures import (
+from trident.observe.component_statistics import (
+    ComponentDescription,
     ComponentStatistics,
+    Edge,
+    EdgeStatistics,
     ExecutorStatistics,
     Figures,
-    Kind,
-    StreamStatistics,
     TopologyStatistics,
     WindowStatistics,
 )
+from trident.observe.rolling_totals import ALL_TIME, WINDOWS_S, Difference, Windows
+from trident.storm.execution.task_layout import ExecutorPlace, Layout
+from trident.storm.groupings import Grouping
 from trident.storm.statistics.worker_snapshots import Key, Snapshot
-from trident.storm.storm_topology import ACKER, StormTopology
+from trident.storm.storm_topology import StormTopology
 
 __all__ = ["Collected"]
 
@@ -131,23 +133,32 @@ class _Window:
         places = [place for place in self._layout.executors if place.component == component]
         capacity = max(self._capacities[place] for place in places)
         return ComponentStatistics(
-            component,
-            self._kind(component),
-            len(self._layout.tasks[component]),
+            self._described(component),
             _figures(self._components[component], capacity),
-            tuple(self._streams(component, self._inputs)),
             tuple(
-                StreamStatistics(component, stream, _figures(sums))
+                EdgeStatistics(edge, _figures(self._inputs[component, edge.source, edge.stream]))
+                for edge in self._edges(component)
+            ),
+            tuple(
+                EdgeStatistics(Edge(component, stream=stream), _figures(sums))
                 for (of, stream), sums in sorted(self._outputs.items())
                 if of == component
             ),
             tuple(self._executor(place) for place in places),
         )
 
-    def _streams(self, component: str, inputs: Mapping[tuple[str, str, str], Sums]) -> Iterator[StreamStatistics]:
-        for (reader, source, stream), sums in sorted(inputs.items()):
-            if reader == component:
-                yield StreamStatistics(source, stream, _figures(sums))
+    def _described(self, component: str) -> ComponentDescription:
+        spout, bolt = self._topology.spouts.get(component), self._topology.bolts.get(component)
+        tasks = len(self._layout.tasks[component])
+        if spout is not None:
+            return ComponentDescription(component, "spout", component, type(spout.spout).__name__, tasks)
+        detail = "" if bolt is None else type(bolt.bolt).__name__
+        return ComponentDescription(component, "acker" if bolt is None else "bolt", component, detail, tasks)
+
+    def _edges(self, component: str) -> list[Edge]:
+        bolt = self._topology.bolts.get(component)
+        inputs = () if bolt is None else bolt.inputs
+        return [Edge(each.component, component, _text(each.grouping), stream=each.stream) for each in inputs]
 
     def _executor(self, place: ExecutorPlace) -> ExecutorStatistics:
         sums: Sums = defaultdict(float)
@@ -156,13 +167,13 @@ class _Window:
                 sums[measure] += value
         return ExecutorStatistics(place.tasks, place.worker, _figures(sums, self._capacities[place]))
 
-    def _kind(self, component: str) -> Kind:
-        if component == ACKER:
-            return "acker"
-        return "spout" if component in self._topology.spouts else "bolt"
+
+def _text(grouping: Grouping) -> str:
+    kind = grouping.kind.replace("_", " ")
+    return f"{kind} ({', '.join(grouping.fields)})" if grouping.fields else kind
 
 
-def _figures(sums: Mapping[str, float], capacity: float | None = None) -> Figures:
+def _figures(sums: Mapping[str, float], capacity: float = 0.0) -> Figures:
     def mean(seconds: str, of: str) -> float | None:
         count = sums.get(of, 0)
         return sums.get(seconds, 0.0) / count * _MILLISECONDS if count else None

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 
 from trident.observe.reported_errors import ReportedError
+from trident.observe.topology_status import TopologyStatus
 from trident.storm.execution.storm_worker import Worker
 from trident.storm.execution.task_layout import Layout
 from trident.storm.statistics.topology_monitor import TopologyMonitor
-from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.statistics.worker_snapshots import WorkerSnapshots
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology

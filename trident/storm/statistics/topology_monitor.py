@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from trident.observe.at_work import AtWork, RunningCall, StallLog
+from trident.observe.component_statistics import TopologyStatistics
 from trident.observe.metrics_server import MetricsServer
+from trident.observe.open_metrics import StormMetrics
 from trident.observe.reported_errors import ReportedError
+from trident.observe.topology_status import TopologyStatus, WorkerStatus
 from trident.storm.execution.task_layout import Layout
 from trident.storm.statistics.collected_totals import Collected
-from trident.storm.statistics.statistics_figures import TopologyStatistics, WorkerStatus
-from trident.storm.statistics.storm_metrics import StormMetrics
-from trident.storm.statistics.topology_status import TopologyStatus
 from trident.storm.statistics.worker_snapshots import Calls, Snapshot
 from trident.storm.storm_config import StormConfig
 from trident.storm.storm_topology import StormTopology
@@ -112,18 +112,21 @@ class TopologyMonitor:
             for number, (heard, snapshot) in sorted(self._heard.copy().items())
             if number < layout.workers
         )
+        pending = sum(each.pending for each in workers)
         return TopologyStatus(
             self._conf.name,
-            self._active(),
+            "bolts",
+            "ACTIVE" if self._active() else "INACTIVE",
             now - self._began,
             self._conf.message_timeout_s,
-            workers,
             len(layout.executors),
             len(layout.component_of),
-            sum(each.pending for each in workers),
             self._at_work(layout, statistics, now),
             tuple(self._errors()),
             statistics,
+            workers,
+            pending,
+            more={"pending": pending},
         )
 
     def _pending(self) -> int:
@@ -165,7 +168,7 @@ def _line(status: TopologyStatus) -> str:
     window = status.statistics.over(_LOGGED_WINDOW_S)
     figures, seconds = window.figures, max(window.seconds, 1e-9)
     latency = "" if figures.complete_latency_ms is None else f" in {figures.complete_latency_ms:.1f} ms on average"
-    busy = sorted(((each.figures.capacity or 0.0, each.component) for each in window.components.values()), reverse=True)
+    busy = sorted(((each.figures.capacity, name) for name, each in window.components.items()), reverse=True)
     busiest = ", ".join(f"{component} {capacity:.0%}" for capacity, component in busy[:_BUSIEST])
     return (
         f"topology {status.name}: {figures.acked / seconds:.1f} messages/s acked{latency}, {figures.failed} failed, "

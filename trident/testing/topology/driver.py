@@ -239,7 +239,7 @@ class TopologyTestDriver:
             self._captures.commit(attempt)
 
     def _committed(self) -> BatchResult:
-        entry = self._progress.recent()[-1]
+        entry = self._progress.events()[-1].as_dict()
         txid = int(entry["batchId"])
         given = self._captures.committed[txid]
         values = {state: list(given[node]) for state, node in self._persists.items() if node in given}

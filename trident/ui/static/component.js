@@ -67,7 +67,7 @@ export function Component({ id, component }) {
   const tables = [["By window", windows, figures("Window")], ["What it reads", page.inputStats, figures("From", "Emitted")], ["What it emits", page.outputStats, figures("Stream", spout ? "Executed" : "Executed Latency Acknowledged Failed")],
     ["Edges", [...(page.inputs ?? []), ...(page.outputs ?? [])], EDGES], ["Executors", page.executorStats, EXECUTORS]];
   return html`
-    <div class="head"><div><h1>${page.label ?? component}</h1><p class="sub">${page.componentType}${page.detail && html`: <code>${page.detail}</code>`}</p></div></div>
+    <div class="head"><div><h1>${page.label ?? component}</h1><p class="sub">${page.kind ?? page.componentType}${page.detail && html`: <code>${page.detail}</code>`}</p></div></div>
     <${Problem} error=${error} />
     <dl class="tiles few">
       ${is(page.executors) && html`<${Tile} label="Runs in" value=${plural(typeof page.executors === "number" ? page.executors : page.executors.length, "executors")} note=${plural(page.tasks, "tasks")} />`}

@@ -10,6 +10,7 @@ const STEPS = new Set(["spout", "bolt", "exchange", "state", "query", "persist",
 const kindOf = (node) => (STEPS.has(node.kind) ? node.kind : "step");
 const MOST_LABELS = 300; // of a larger picture they are drawn when it is near, because there they can be read
 const NEAR = 0.9;
+const SAME_TASK = "same task"; // the usual grouping of a step, which says nothing in a picture
 
 export function Picture({ id, drawn }) {
   const [zoom, setZoom] = useState(null); // null: as wide as the card
@@ -46,7 +47,7 @@ export function Picture({ id, drawn }) {
         ${drawn.nodes.map((node) => html`<${Node} key=${node.id} id=${id} node=${node} at=${laid.places.get(node.id)} />`)}
       </svg>
     </div>
-    <p class="keys muted" id="after-picture" tabindex="-1">${kinds.map(([kind, name]) => html`<span key=${kind}><i class="key k-${kind}" aria-hidden="true"></i>${name}</span>`)}<span>arrows: tuples per second, of the window above${drawn.nodes.some((node) => node.kind === "state") ? "; to a state: keys per second, just now" : ""}</span></p>
+    <p class="keys muted" id="after-picture" tabindex="-1">${kinds.map(([kind, name]) => html`<span key=${kind}><i class="key k-${kind}" aria-hidden="true"></i>${name}</span>`)}<span>arrows: tuples per second, of the window above${drawn.nodes.some((node) => node.kind === "state") ? "; to a state: keys per second" : ""}</span></p>
   <//>`;
 }
 
@@ -67,7 +68,7 @@ function Edges({ drawn, laid, near }) {
     return html`<g key=${`${edge.index} ${edge.source} ${edge.target}`} class="edge ${told.kind === "reads" ? "reads" : ""} ${is(speed) && speed > 0 ? "flows" : ""}">
       <path d=${path} stroke-width=${width.toFixed(1)} marker-end="url(#arrow)" /><title>${text}</title>
       ${labels && (is(speed) ? html`<text class="rate" x=${label.x} y=${label.y - 5} text-anchor=${label.anchor}>${shortRate(speed)}</text>` : null)}
-      ${labels && told.grouping && told.kind !== "reads" && html`<text class="grouping" x=${label.x} y=${label.y + 12} text-anchor=${label.anchor}>${cut(stream + told.grouping, 15)}</text>`}</g>`;
+      ${labels && told.grouping && !["reads", SAME_TASK].includes(told.grouping) && html`<text class="grouping" x=${label.x} y=${label.y + 12} text-anchor=${label.anchor}>${cut(stream + told.grouping, 15)}</text>`}</g>`;
   });
 }
 

@@ -1,0 +1,225 @@
+"""What the components of a topology did, as typed values: for each window figures of the topology, its components and edges.
+
+A component is an operation of Trident, or a spout, a bolt or the ackers of a topology of spouts and bolts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from trident.observe.rolling_totals import ALL_TIME, window_over
+
+__all__ = [
+    "ComponentDescription",
+    "ComponentKind",
+    "ComponentStatistics",
+    "Edge",
+    "EdgeStatistics",
+    "ExecutorStatistics",
+    "Figures",
+    "TopologyStatistics",
+    "WindowStatistics",
+]
+
+ComponentKind = Literal["spout", "step", "exchange", "state", "query", "bolt", "acker"]
+
+_SHORTEST_S = 1e-3
+
+
+@dataclass(frozen=True)
+class ComponentDescription:
+    """A component as it was declared; an operation as `explain` names it.
+
+    Attributes
+    ----------
+    id, label, detail
+        Its id, the last part of that, and what it does.
+    tasks
+        In how many partitions or tasks it runs.
+    slots
+        How many of them can run at once.
+    stage
+        Of an operation, the number of the stage that it first runs in; `stage_title` says where that is.
+    state
+        The state that it updates or queries.
+    """
+
+    id: str
+    kind: ComponentKind
+    label: str
+    detail: str
+    tasks: int
+    slots: int = 1
+    stage: int | None = None
+    stage_title: str = ""
+    state: str | None = None
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A stream from one component to another; `grouping` says to which task. `reads`: a query reads a state instead.
+
+    An output stream of a bolt, whoever reads it, has no target.
+    """
+
+    source: str
+    target: str = ""
+    grouping: str = ""
+    reads: bool = False
+    stream: str = "default"
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What was counted within a window. A latency is None if nothing was measured; what cannot be counted is 0.
+
+    Attributes
+    ----------
+    emitted
+        Tuples that were emitted. By a state: the new values that steps behind it read.
+    transferred
+        What was sent on of them: copies to tasks, rows on the edges of an operation. A combiner sends partial sums, so these
+        are fewer.
+    executed
+        Tuples that it was given, ticks left out.
+    acked, failed
+        By a bolt: tuples that it answered. Of a spout: its messages; `failed` contains those that timed out. Of an operation:
+        what was committed, and attempts at batches that ended in it.
+    execute_latency_ms
+        The mean time for a tuple. What runs in one kernel is timed together.
+    process_latency_ms
+        The mean time from the call of `execute` to the ack, of one tuple in about twenty.
+    complete_latency_ms
+        The mean time from a spout's emit to the ack of the whole tree, or from the definition of a batch to its record.
+    capacity
+        The share of the last ten minutes in which an executor was busy, or the slots of an operation: near 1 it cannot do more.
+        Of a component it is that of its busiest executor.
+    busy_s
+        Seconds that an operation worked, those of all tasks together.
+    dead_letters
+        Tuples that an operation raised on and that were left out.
+    keys, commits, commit_latency_ms
+        Of a state: keys that were updated, commits, and how long one takes.
+    batches, tuples, retries, phases_ms
+        Of a topology of Trident: batches that were committed, tuples of all sources, attempts that these batches took beyond
+        the first, and the mean time of each phase.
+    """
+
+    emitted: int = 0
+    transferred: int = 0
+    executed: int = 0
+    acked: int = 0
+    failed: int = 0
+    execute_latency_ms: float | None = None
+    process_latency_ms: float | None = None
+    complete_latency_ms: float | None = None
+    capacity: float = 0.0
+    busy_s: float = 0.0
+    dead_letters: int = 0
+    keys: int = 0
+    commits: int = 0
+    commit_latency_ms: float | None = None
+    batches: int = 0
+    tuples: int = 0
+    retries: int = 0
+    phases_ms: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class EdgeStatistics:
+    """What went along an edge: as seen by its target, or of an output stream by its source."""
+
+    edge: Edge
+    figures: Figures
+
+    @property
+    def component(self) -> str:
+        """Where it comes from."""
+        return self.edge.source
+
+    @property
+    def stream(self) -> str:
+        """The name of its stream."""
+        return self.edge.stream
+
+    @property
+    def tuples(self) -> int:
+        """How many tuples went along it."""
+        return self.figures.executed or self.figures.emitted
+
+
+@dataclass(frozen=True)
+class ExecutorStatistics:
+    """The figures of one executor: the thread that runs these tasks."""
+
+    tasks: tuple[int, ...]
+    worker: int
+    figures: Figures
+
+    @property
+    def name(self) -> str:
+        """The first and the last task, as Storm names executors."""
+        return f"[{self.tasks[0]}-{self.tasks[-1]}]"
+
+
+@dataclass(frozen=True)
+class ComponentStatistics:
+    """The figures of a component, of the edges that lead to it, of what it sends, and of its executors.
+
+    `outputs` are the edges of an operation, the output streams of a spout or bolt. Executors are those of spouts and bolts.
+    """
+
+    described: ComponentDescription
+    figures: Figures
+    inputs: tuple[EdgeStatistics, ...] = ()
+    outputs: tuple[EdgeStatistics, ...] = ()
+    executors: tuple[ExecutorStatistics, ...] = ()
+
+    @property
+    def tasks(self) -> int:
+        """In how many tasks it runs."""
+        return self.described.tasks
+
+
+@dataclass(frozen=True)
+class WindowStatistics:
+    """The statistics over one window.
+
+    Attributes
+    ----------
+    window_s
+        Its length; 0 for the whole time of the topology.
+    seconds
+        What it really covers: less while the topology is younger, at most a twentieth more after that.
+    figures
+        Of the topology: `emitted` and `transferred` of all components, the rest of its spouts.
+    components
+        By id; the ackers are `__acker`.
+    """
+
+    window_s: int
+    seconds: float
+    figures: Figures
+    components: Mapping[str, ComponentStatistics]
+
+    @property
+    def edges(self) -> list[EdgeStatistics]:
+        """All edges between components."""
+        return [edge for each in self.components.values() for edge in each.inputs]
+
+    def per_second(self, amount: float) -> float:
+        """Return how much that is per second of the window."""
+        return amount / max(self.seconds, _SHORTEST_S)
+
+
+@dataclass(frozen=True)
+class TopologyStatistics:
+    """The statistics of a topology, over ten minutes, three hours, a day and all time."""
+
+    windows: tuple[WindowStatistics, ...]
+
+    def over(self, window_s: int = ALL_TIME) -> WindowStatistics:
+        """Return those of one window: 600, 10,800 or 86,400 seconds, or 0 for all time; `KeyError` if there is no such one."""
+        return window_over(self.windows, window_s)

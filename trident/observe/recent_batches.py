@@ -1,0 +1,155 @@
+"""`RecentBatches`: rates, phases and sources of the batches that a topology remembers; `LagTrend` and `RecentRate`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from trident.observe.batch_committed import BatchCommitted, Phases
+from trident.state.key_counts import NO_KEYS
+
+__all__ = ["LagTrend", "RecentBatches", "RecentRate", "Trend"]
+
+Entry = dict[str, Any]
+
+_RECENT_S = 10.0
+_SHORTEST_S = 1e-3
+
+
+class RecentBatches:
+    """Figures of the batches of the last ten seconds; where these are more than are remembered, of those.
+
+    Parameters
+    ----------
+    batches
+        Oldest first.
+    now
+        On the clock of `recorded_at`.
+    age_s
+        How long the topology has run.
+    """
+
+    def __init__(self, batches: Sequence[BatchCommitted], now: float, age_s: float) -> None:
+        self._all = batches
+        self._recent = [each for each in batches if each.recorded_at > now - _RECENT_S]
+        span = min(_RECENT_S, age_s)
+        if self._recent and len(self._recent) == len(batches):
+            span = now - batches[0].recorded_at + batches[0].phases.total
+        self._span_s = max(span, _SHORTEST_S)
+
+    @property
+    def tasks(self) -> int:
+        """Into how many parts the last batch was cut."""
+        return self._all[-1].read.tasks if self._all else 0
+
+    def rates(self) -> Entry:
+        """Return what is committed per second."""
+        return {
+            "tuplesPerSecond": sum(each.tuples for each in self._recent) / self._span_s,
+            "batchesPerSecond": len(self._recent) / self._span_s,
+            "overSeconds": self._span_s,
+        }
+
+    def phases(self) -> Entry:
+        """Return the mean milliseconds of each phase of the remembered batches."""
+        count = len(self._all)
+        means = [sum(column) / count * 1000 for column in zip(*(each.phases for each in self._all), strict=True)]
+        of_phases = dict(zip((*Phases._fields, "total"), (*means, sum(means)), strict=True)) if count else {}
+        return {"batches": count, "meanMs": {name: of_phases.get(name) for name in (*Phases._fields, "total")}}
+
+    def sources(self, told: Sequence[Mapping[str, Any]]) -> list[Entry]:
+        """Return the sources with rows and lag; `secondsBehind` is how long the lag takes at the rate of now."""
+        found = []
+        for each in told:
+            name, lag = each["description"], each["lag"]
+            rate = sum(batch.read.rows.get(name, 0) for batch in self._recent) / self._span_s
+            found.append(
+                {
+                    "source": name,
+                    "tuples": each["numInputRows"],
+                    "tuplesPerSecond": rate,
+                    "lag": lag,
+                    "secondsBehind": lag["amount"] / rate if lag and lag["unit"] == "records" and rate else None,
+                }
+            )
+        return found
+
+    def keys(self, state: str) -> Entry:
+        """Return how many keys of a state the remembered batches have read, found in a memory, and written."""
+        counts = [each.key_counts.get(state, NO_KEYS) for each in self._all]
+        read, cached, written = (sum(column) for column in zip(NO_KEYS, *counts, strict=True))
+        return {"keysRead": read, "keysCached": cached, "keysWritten": written}
+
+
+_RATE_SPAN_S = 10.0
+_RATE_APART_S = 1.0
+_STALE_S = 60.0
+
+
+class RecentRate:
+    """The growth of a total by second, over about the last ten seconds. Any number of readers may ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._guard = clock, threading.Lock()
+        self._notes: deque[tuple[float, float]] = deque()
+
+    def of(self, total: float) -> float | None:
+        """Return the rate; None if the total was not asked for within the last minute."""
+        now = self._clock()
+        with self._guard:
+            notes = self._notes
+            while notes and (now - notes[0][0] > _STALE_S or (len(notes) > 1 and now - notes[1][0] >= _RATE_SPAN_S)):
+                notes.popleft()
+            rate = None
+            if notes and now > notes[0][0]:
+                rate = max(0.0, total - notes[0][1]) / (now - notes[0][0])
+            if not notes or now - notes[-1][0] >= _RATE_APART_S:
+                notes.append((now, total))
+            return rate
+
+
+Trend = Literal["grows", "shrinks", "steady"]
+
+_TREND_SPAN_S = 180.0
+_TREND_APART_S = 2.0
+_FEWEST = 10
+_SHARE, _AMOUNT = 0.2, 100  # by which it must have changed, so that it is no accident
+
+
+class LagTrend:
+    """Notes the lag whenever it is asked for, at most every two seconds. Any number of readers may ask."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._guard = clock, threading.Lock()
+        self._notes: deque[tuple[float, int]] = deque()
+
+    def of(self, sources: Sequence[Mapping[str, Any]]) -> Trend | None:
+        """Return how the lag of all sources has changed; None where one does not say its lag, or for too short a time.
+
+        Parameters
+        ----------
+        sources
+            As of `RunningTopology.status`.
+        """
+        now, amounts = self._clock(), [each["lag"]["amount"] if each["lag"] else None for each in sources]
+        with self._guard:
+            if not amounts or None in amounts:  # what is not known is not 0
+                self._notes.clear()
+                return None
+            self._note(now, sum(filter(None, amounts)))
+            if len(self._notes) < _FEWEST:
+                return None
+            first, last = self._notes[0][1], self._notes[-1][1]
+        if last > first * (1 + _SHARE) + _AMOUNT:
+            return "grows"
+        return "shrinks" if last < first * (1 - _SHARE) - _AMOUNT else "steady"
+
+    def _note(self, now: float, amount: int) -> None:
+        notes = self._notes
+        while notes and now - notes[0][0] > _TREND_SPAN_S:
+            notes.popleft()
+        if not notes or now - notes[-1][0] >= _TREND_APART_S:
+            notes.append((now, amount))

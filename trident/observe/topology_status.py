@@ -1,0 +1,295 @@
+"""`TopologyStatus`: a topology at one moment, of either kind, and its pages in the shape of Storm UI's REST API.
+
+An operation of Trident is a bolt there, a source is a spout. Beside Storm's texts stand numbers: a tuple takes less than a
+thousandth of a millisecond here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trident.observe.at_work import AtWork
+from trident.observe.component_statistics import (
+    ComponentStatistics,
+    EdgeStatistics,
+    ExecutorStatistics,
+    Figures,
+    TopologyStatistics,
+    WindowStatistics,
+)
+from trident.observe.picture import picture
+from trident.observe.reported_errors import ReportedError
+from trident.observe.storm_shape import error_entry, last_error, number_text, pretty_seconds, window_names
+
+__all__ = ["TopologyStatus", "WorkerStatus"]
+
+Entry = dict[str, Any]
+_OF_HEAD = ("txid", "share", "engine", "deactivated")
+
+
+@dataclass(frozen=True)
+class WorkerStatus:
+    """One worker as it was last heard of.
+
+    Attributes
+    ----------
+    heard_s
+        Seconds since then.
+    pending
+        Tracked messages of its spouts that are not answered.
+    port
+        Where other workers send to; 0 for one of this process.
+    """
+
+    number: int
+    host: str
+    pid: int
+    uptime_s: float
+    heard_s: float
+    pending: int
+    port: int = 0
+
+
+@dataclass(frozen=True)
+class TopologyStatus:
+    """What a running topology says of itself.
+
+    Attributes
+    ----------
+    state
+        `ACTIVE`, `INACTIVE`, `STOPPED` or `FAILED`.
+    executors, tasks
+        How many there are, those of ackers included.
+    at_work
+        What it works on now, and since when nothing was acknowledged or committed.
+    errors
+        Those of the components that came last, oldest first.
+    workers
+        Of spouts and bolts.
+    pending
+        Tracked messages of all spouts that are not answered.
+    states
+        Of Trident: each state, without its figures.
+    more
+        What its page has beside.
+    """
+
+    name: str
+    kind: Literal["trident", "bolts"]
+    state: str
+    uptime_s: float
+    message_timeout_s: float
+    executors: int
+    tasks: int
+    at_work: AtWork
+    errors: Sequence[ReportedError]
+    statistics: TopologyStatistics
+    workers: tuple[WorkerStatus, ...] = ()
+    pending: int = 0
+    states: Sequence[Mapping[str, Any]] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def active(self) -> bool:
+        """Whether the spouts are asked for tuples."""
+        return self.state == "ACTIVE"
+
+    def as_mapping(self, window_s: int = 0, topology_id: str | None = None) -> Entry:
+        """Return it in the shape of Storm UI's `/api/v1/topology/<id>`, with the components' figures over one window."""
+        id_, window = topology_id or self.name, self.statistics.over(window_s)
+        components = window.components.values()
+        return {
+            **self._head(id_, window),
+            "tasksTotal": self.tasks,
+            "executorsTotal": self.executors,
+            "workersTotal": len(self.workers),
+            "atWork": self.at_work.as_mapping(),
+            "workers": [self._worker(id_, each) for each in self.workers],
+            "topologyStats": [self._window(each) for each in self.statistics.windows],
+            "spouts": [self._component(each) for each in components if each.described.kind == "spout"],
+            "bolts": [self._component(each) for each in components if each.described.kind not in ("spout", "acker")],
+            "states": self._states(window),
+            "errors": [error_entry(each) for each in self.errors],
+            **self.more,
+        }
+
+    def component_as_mapping(self, component: str, window_s: int = 0, topology_id: str | None = None) -> Entry:
+        """Return one component, or the node of a state, in the shape of `/api/v1/topology/<id>/component/<component>`.
+
+        Raises
+        ------
+        KeyError
+            There is no such component.
+        """
+        id_, window = topology_id or self.name, self.statistics.over(window_s)
+        drawn = picture(window, self._states(window))
+        nodes = {each["id"]: each for each in drawn["nodes"]}
+        if component not in nodes:
+            raise KeyError(f"topology {id_!r} has no component {component!r}; it has {', '.join(nodes)}")
+        counted = window.components.get(component)
+        return {
+            **self._head(id_, window),
+            **{key: self.more[key] for key in _OF_HEAD if key in self.more},
+            **(self._counted(window, counted) if counted is not None else {"componentType": "state"}),
+            **nodes[component],
+            "topologyId": id_,
+            "inputs": [each for each in drawn["edges"] if each["target"] == component],
+            "outputs": [each for each in drawn["edges"] if each["source"] == component],
+            "componentErrors": [error_entry(each) for each in self.errors if each.component == component],
+        }
+
+    def visualization(self, window_s: int = 0, topology_id: str | None = None) -> Entry:
+        """Return the picture: nodes, and edges with rates."""
+        window = self.statistics.over(window_s)
+        names = {"window": window_names(window_s)["window"], "windowSeconds": window.seconds}
+        return {"id": topology_id or self.name, **names, **picture(window, self._states(window))}
+
+    # ---- parts of pages ---------------------------------------------------------------------------------------------
+
+    def _head(self, id_: str, window: WindowStatistics) -> Entry:
+        names = window_names(window.window_s)
+        return {
+            "id": id_,
+            "name": self.name,
+            "kind": self.kind,
+            "status": self.state,
+            "uptime": pretty_seconds(self.uptime_s),
+            "uptimeSeconds": int(self.uptime_s),
+            "msgTimeout": self.message_timeout_s,
+            "window": names["window"],
+            "windowHint": names["windowPretty"],
+            "windowSeconds": window.seconds,
+        }
+
+    def _window(self, window: WindowStatistics) -> Entry:
+        figures = window.figures
+        entry = {
+            **window_names(window.window_s),
+            "emitted": figures.emitted,
+            "transferred": figures.transferred,
+            "completeLatency": number_text(figures.complete_latency_ms),
+            "acked": figures.acked,
+            "failed": figures.failed,
+        }
+        if self.kind == "bolts":
+            return entry
+        phases = dict(figures.phases_ms or {})
+        return {
+            **entry,
+            "batches": figures.batches,
+            "tuples": figures.tuples,
+            "retries": figures.retries,
+            "deadLetters": figures.dead_letters,
+            "tuplesPerSecond": window.per_second(figures.tuples),
+            "batchesPerSecond": window.per_second(figures.batches),
+            "phasesMs": {**phases, "total": sum(phases.values())},
+        }
+
+    def _component(self, found: ComponentStatistics) -> Entry:
+        described, is_spout = found.described, found.described.kind == "spout"
+        return {
+            "spoutId" if is_spout else "boltId": described.id,
+            "kind": described.kind,
+            "label": described.label,
+            "detail": described.detail,
+            "executors": len(found.executors) or found.tasks,
+            "tasks": found.tasks,
+            **_figures(found.figures, is_spout),
+            **({"lag": self._lag(described.id)} if is_spout else {"stage": described.stage, "state": described.state}),
+            **last_error(described.id, self.errors),
+        }
+
+    def _counted(self, window: WindowStatistics, found: ComponentStatistics) -> Entry:
+        id_, is_spout = found.described.id, found.described.kind == "spout"
+        return {
+            **self._component(found),
+            "componentType": "spout" if is_spout else "bolt",
+            "spoutSummary" if is_spout else "boltStats": [
+                window_names(each.window_s) | _figures(each.components[id_].figures, is_spout)
+                for each in self.statistics.windows
+            ],
+            "inputStats": [_along(window, each, each.edge.source) for each in found.inputs if not each.edge.reads],
+            "outputStats": [_along(window, each, each.edge.target, is_spout) for each in found.outputs],
+            "executorStats": [self._executor(each) | _figures(each.figures, is_spout) for each in found.executors],
+        }
+
+    def _lag(self, source: str) -> Mapping[str, Any] | None:
+        """Return how far a source is ahead; None if it does not say."""
+        return next((each["lag"] for each in self.more.get("sources", ()) if each["source"] == source), None)
+
+    def _states(self, window: WindowStatistics) -> list[Entry]:
+        writers = {each.described.state: each for each in window.components.values() if each.described.kind == "state"}
+        return [{**each, **_commits(writers.get(each["state"]))} for each in self.states]
+
+    def _worker(self, id_: str, worker: WorkerStatus) -> Entry:
+        executors = [
+            (each.described.id, len(executor.tasks))
+            for each in self.statistics.over().components.values()
+            for executor in each.executors
+            if executor.worker == worker.number
+        ]
+        tasks: dict[str, int] = {}
+        for component, count in executors:
+            tasks[component] = tasks.get(component, 0) + count
+        return {
+            "topologyId": id_,
+            "topologyName": self.name,
+            "worker": worker.number,
+            "pid": worker.pid,
+            **_place(worker),
+            "executorsTotal": len(executors),
+            "componentNumTasks": tasks,
+        }
+
+    def _executor(self, executor: ExecutorStatistics) -> Entry:
+        """Return an executor and where it runs; `port` is that of its worker, 0 for one of this process."""
+        worker = next((each for each in self.workers if each.number == executor.worker), None)
+        return {"id": executor.name, "worker": executor.worker, **_place(worker)}
+
+
+def _place(worker: WorkerStatus | None) -> Entry:
+    return {
+        "host": None if worker is None else worker.host,
+        "port": None if worker is None else worker.port,
+        "uptime": None if worker is None else pretty_seconds(worker.uptime_s),
+        "uptimeSeconds": None if worker is None else int(worker.uptime_s),
+    }
+
+
+def _figures(figures: Figures, is_spout: bool) -> Entry:
+    entry: Entry = {
+        "emitted": figures.emitted,
+        "transferred": figures.transferred,
+        "acked": figures.acked,
+        "failed": figures.failed,
+        "deadLetters": figures.dead_letters,
+        "executeLatency": number_text(figures.execute_latency_ms),
+        "executeLatencyMs": figures.execute_latency_ms,
+        "capacity": number_text(figures.capacity),
+    }
+    if is_spout:
+        return {**entry, "completeLatency": number_text(figures.complete_latency_ms)}
+    return {**entry, "executed": figures.executed, "processLatency": number_text(figures.process_latency_ms)}
+
+
+def _along(window: WindowStatistics, found: EdgeStatistics, other: str, is_spout: bool = False) -> Entry:
+    edge = found.edge
+    return {
+        "component": other,
+        "stream": edge.stream,
+        "grouping": edge.grouping,
+        "tuplesPerSecond": window.per_second(found.tuples),
+        **_figures(found.figures, is_spout),
+    }
+
+
+def _commits(writer: ComponentStatistics | None) -> Entry:
+    figures = Figures() if writer is None else writer.figures
+    return {
+        "component": None if writer is None else writer.described.id,
+        "keysUpdated": figures.keys,
+        "commits": figures.commits,
+        "commitLatencyMs": figures.commit_latency_ms,
+    }
