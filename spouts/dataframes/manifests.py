@@ -28,6 +28,7 @@ __all__ = [
     "write_manifest",
 ]
 
+_VERSION = 1
 _NAME = "manifest.json"
 _ROWS = "rows-"
 
@@ -94,6 +95,10 @@ def read_manifest(folder: str) -> Manifest | None:
     path = Path(folder, _NAME)
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if found["version"] != _VERSION:
+            raise ValueError(
+                f"it is of version {found['version']}; this version of the software reads version {_VERSION}"
+            )
         chunks = tuple(Chunk(*chunk) for chunk in found["chunks"])
         return Manifest(found["id"], tuple(found["fields"]), chunks, found["consumed"], found["owner"])
     except FileNotFoundError:
@@ -151,7 +156,7 @@ def remove_rows(folder: str, manifest: Manifest) -> None:
 def _written(folder: str, manifest: Manifest) -> Path:
     Path(folder).mkdir(parents=True, exist_ok=True)
     path = Path(folder, f".{_NAME}.{uuid.uuid4().hex}")
-    _write(path, json.dumps(vars(manifest)))
+    _write(path, json.dumps({"version": _VERSION, **vars(manifest)}))
     return path
 
 

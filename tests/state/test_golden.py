@@ -16,6 +16,10 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from spouts.dataframes.chunks import Chunk
+from spouts.dataframes.manifests import read_manifest, write_manifest
+from spouts.kafka_messages.offset_notes import OffsetNotes
+from states.delta.commit_notes import CommitNote
 from tests.harness.crashing_stores import DictMap
 from tests.state.samples import same
 from trident.coordination import framing, log_file
@@ -34,7 +38,10 @@ from trident.coordination.records import (
     record_from_data,
 )
 from trident.coordination.transaction_log import SegmentWriter
-from trident.errors import CorruptValueError
+from trident.errors import CorruptValueError, SpoutError
+from trident.fields import Fields
+from trident.runtime.letters.dead_letters import DeadLetter
+from trident.runtime.steps.failures import Failure, LeftOut
 from trident.state import (
     CodecSerializer,
     Key,
@@ -49,6 +56,7 @@ from trident.state import (
 from trident.state.encoding.codec import decode_keys, decode_many, encode_keys, encode_many
 from trident.state.encoding.serializers import Serializer, serializer_for
 from trident.state.values import UNKNOWN_ATTEMPT
+from trident.state.winners import Winners
 
 GOLDEN = Path(__file__).parent / "golden"
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -212,6 +220,37 @@ def test_the_transaction_log(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / file).write_bytes(found[segment])
         assert LogReader(folder).refresh() == state
+
+
+LETTER = DeadLetter(
+    3, A, 0, Failure("Price", "('ž',)", "KeyError: 'ž'", details="at", left_out=LeftOut({"n": 1}, 2, 0, 1, 4))
+)
+
+
+def test_records_of_json(tmp_path: Path) -> None:
+    manifest = write_manifest(str(tmp_path), "1f", Fields("n: long"), [Chunk("a", 1, 8, 90, 7)], "the stream 's'")
+    notes = OffsetNotes("topic-id", 3, [(12, 15)], {11: 2})
+    written = {
+        "dead-letter": LETTER.to_line().encode(),
+        "manifest": (tmp_path / "manifest.json").read_bytes(),
+        "offset-notes": notes.text(10).encode(),
+        "delta-commit": CommitNote(3, A, "0f", Winners(((1, 3),))).metadata()["trident.commit"].encode(),
+    }
+    found = check("json.v1", written)
+    assert DeadLetter.of_line(found["dead-letter"].decode()) == LETTER
+    (tmp_path / "manifest.json").write_bytes(found["manifest"])
+    assert read_manifest(str(tmp_path)) == manifest
+    assert OffsetNotes.of(found["offset-notes"].decode(), 10) == notes
+    assert CommitNote.found_in({"trident.commit": found["delta-commit"]}) == CommitNote(3, A, "0f", Winners(((1, 3),)))
+
+
+def test_a_letter_or_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="it is of version 2; this version of the software reads version 1"):
+        DeadLetter.of_line(LETTER.to_line().replace('"version": 1', '"version": 2'))
+    newer = golden("json.v1")["manifest"].replace(b'"version": 1', b'"version": 2')
+    (tmp_path / "manifest.json").write_bytes(newer)
+    with pytest.raises(SpoutError, match=r"manifest.json cannot be read .* it is of version 2"):
+        read_manifest(str(tmp_path))
 
 
 @pytest.mark.parametrize("version", [0, 2, 255])

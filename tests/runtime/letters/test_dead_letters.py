@@ -725,7 +725,7 @@ def test_a_request_that_says_nothing_is_told_and_left_alone(
         driver.run()
         (folder.folder / "replay").mkdir()
         request = folder.folder / "replay" / "bad.json"
-        request.write_text(f'{{"incarnation": "{driver.log_state.incarnation}", "letters": {letters}}}')
+        request.write_text(f'{{"version": 1, "incarnation": "{driver.log_state.incarnation}", "letters": {letters}}}')
         for _ in range(2):
             driver.clock.advance(1)
             assert driver.run() == []

@@ -32,6 +32,7 @@ __all__ = ["DeadLetter", "DeadLetters", "Request", "dead_letters_of", "waiting"]
 
 logger = logging.getLogger(__name__)
 
+_VERSION = 1  # of a letter, and of a request
 _REQUESTS = "replay"
 _NAME = re.compile(r"([0-9]+)\.([0-9]+)\.")
 _MOST = 1 << 24  # letters of one request
@@ -73,7 +74,7 @@ class DeadLetter:
         failure, left_out = self.failure, self.left_out
         return json.dumps(
             {
-                "txid": self.txid, "attempt": self.attempt, "number": self.number,
+                "version": _VERSION, "txid": self.txid, "attempt": self.attempt, "number": self.number,
                 "step": failure.step, "tuple": failure.row, "error": failure.cause, "details": failure.details,
                 "entry": left_out.entry, "port": left_out.port,
                 "partition": left_out.partition, "partitions": left_out.partitions,
@@ -85,7 +86,7 @@ class DeadLetter:
     @staticmethod
     def of_line(line: str) -> DeadLetter:
         """Read what `to_line` gave; ValueError, KeyError or `CorruptValueError` if it is not that."""
-        data = json.loads(line)
+        data = _of_this_version(json.loads(line))
         values = decode(base64.b64decode(data["values"], validate=True))
         left_out = LeftOut(values, *(data[name] for name in ("entry", "port", "partition", "partitions")))
         failure = Failure(data["step"], data["tuple"], data["error"], details=data["details"], left_out=left_out)
@@ -148,7 +149,7 @@ class DeadLetters:
         asked = {str(txid): [list(one) for one in ranges] for txid, ranges in letters.items()}
         try:
             make_directory(folder)
-            _write(path, json.dumps({"incarnation": log.incarnation, "letters": asked}))
+            _write(path, json.dumps({"version": _VERSION, "incarnation": log.incarnation, "letters": asked}))
         except OSError as error:
             raise LogError(f"cannot ask for dead letters in {folder}: {error}. Nothing is put back") from error
         return path
@@ -162,7 +163,7 @@ class DeadLetters:
             return []
         for path in paths:
             try:
-                data = json.loads(path.read_text(encoding="utf-8"))
+                data = _of_this_version(json.loads(path.read_text(encoding="utf-8")))
                 letters = {int(txid): _ranges(ranges) for txid, ranges in data["letters"].items()}
                 if count_of(letters) > _MOST:
                     raise ValueError(f"more than {_MOST:,} of them")
@@ -192,6 +193,12 @@ class DeadLetters:
             if attempt is not None and path.name == self._path(*attempt, incarnation).name:
                 found.append(attempt)
         return sorted(found)
+
+
+def _of_this_version(data: dict[str, Any]) -> dict[str, Any]:
+    if data["version"] != _VERSION:
+        raise ValueError(f"it is of version {data['version']}; this version of the software reads version {_VERSION}")
+    return data
 
 
 def _ranges(data: Any) -> list[list[int]]:
